@@ -20,4 +20,4 @@ in_full() {
 }
 in_full cluster "$@"
 # A single node, which restarts within its limit after each power cut.
-(($#)) || in_full faults power_cut
+(($#)) || in_full faults daemon_kills

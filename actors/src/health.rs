@@ -1,9 +1,9 @@
 //! Node health: failure detection, fencing and recovery.
 //!
 //! - [`mod@core`]: failure detector of the leader, which decides which members are dead.
-//! - [`contact`]: fencing, which decides whether this node may act on its own state.
+//! - [`fencing`]: fencing, which decides whether this node may act on its own state.
 //! - [`ready`]: conditions under which this node reports itself `ready`.
-//! - [`heart`]: heartbeat state, shared by the transport and every consumer of liveness.
+//! - [`failure_detector`]: heartbeat state, shared by the transport and every consumer of liveness.
 //! - [`actor`]: the actor that drives them.
 
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use std::sync::Arc;
 use jaco_supervision::ChildSpec;
 
 pub mod actor;
-pub mod contact;
 pub mod core;
-pub mod heart;
+pub mod failure_detector;
+pub mod fencing;
 pub mod ready;
 
 pub use actor::{Args, HealthActor};
-pub use heart::{Heart, Hosts};
+pub use failure_detector::{FailureDetector, Hosts};
 
 /// Child specification of the health actor.
 #[must_use]
@@ -28,7 +28,7 @@ pub fn worker(args: Args) -> ChildSpec {
 /// Returns a confirmation that uses a read index of raft: it succeeds once this node has applied
 /// every entry committed when it was requested.
 #[must_use]
-pub fn confirm_with(raft: &jaco_raftnode::RaftHandle) -> actor::Confirm {
+pub fn confirm_by_read_index(raft: &jaco_raftnode::RaftHandle) -> actor::Confirm {
     let raft = raft.clone();
     Arc::new(move || {
         let raft = raft.clone();

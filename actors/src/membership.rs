@@ -20,7 +20,7 @@ pub use group::Group;
 #[derive(Clone, Debug)]
 pub struct Membership {
     handle: Handle<Msg>,
-    trouble: watch::Receiver<Option<Error>>,
+    last_error: watch::Receiver<Option<Error>>,
 }
 
 impl Membership {
@@ -31,24 +31,24 @@ impl Membership {
 
     /// Records that `identity` marked the member as leaving, for the removal command. Triggers a
     /// check.
-    pub fn leaves(&self, raft_id: u64, identity: &str) {
+    pub fn note_leaving(&self, raft_id: u64, identity: &str) {
         let identity = identity.to_owned();
-        let _ = self.handle.cast(Msg::Leaves { raft_id, identity }); // as `kick`
+        let _ = self.handle.cast(Msg::MarkedLeaving { raft_id, identity }); // as `kick`
     }
 
     /// Error of the last change, or the reason that blocks it; `None` after a success.
     #[must_use]
-    pub fn trouble(&self) -> Option<Error> {
-        self.trouble.borrow().clone()
+    pub fn last_error(&self) -> Option<Error> {
+        self.last_error.borrow().clone()
     }
 }
 
 /// Returns the child specification of the actor and its handle.
 #[must_use]
 pub fn actor(group: impl Group, deps: Deps) -> (ChildSpec, Membership) {
-    let (args, trouble) = Args::new(group, deps);
+    let (args, last_error) = Args::new(group, deps);
     let (spec, handle) = ChildSpec::worker::<MembershipActor>("membership", args);
-    (spec, Membership { handle, trouble })
+    (spec, Membership { handle, last_error })
 }
 
 /// Whether a member could lead once `leaver` is marked as leaving: a member that is not leaving and

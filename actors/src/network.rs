@@ -44,7 +44,7 @@ pub struct Args {
     /// Container engine that holds the networks.
     pub engine: SharedEngine,
     /// Allocator used while another node leads.
-    pub elsewhere: ipam::SharedAllocator,
+    pub remote: ipam::SharedAllocator,
 }
 
 /// Creates the network subtree of a node; also returns its bridge directory and the local
@@ -64,20 +64,20 @@ pub fn supervisor(
         clock: args.clock,
         pool: args.pool,
     };
-    let (ipam, here) = ChildSpec::worker::<ipam::IpamActor>("ipam", ipam);
-    let here = ipam::allocator(here);
-    let env = bridge::Env {
+    let (ipam, local) = ChildSpec::worker::<ipam::IpamActor>("ipam", ipam);
+    let local = ipam::allocator(local);
+    let env = bridge::BridgeContext {
         cluster_id: args.cluster_id,
         host: args.host,
         raft: args.raft,
         engine: args.engine,
-        allocator: ipam::leaders(here.clone(), args.elsewhere, args.is_leader),
-        refused: bridge::Refused::default(),
+        allocator: ipam::leader_allocator(local.clone(), args.remote, args.is_leader),
+        refused_blocks: bridge::RefusedBlocks::default(),
     };
     let (manager, handle) = ChildSpec::worker::<manager::BridgeManager>("bridges", env);
     let spec = SupervisorSpec::new(Strategy::OneForOne)
         .child(ipam)
         .child(manager);
     let (spec, supervisor) = ChildSpec::supervisor("network", spec);
-    (spec, supervisor, BridgeDirectory::new(handle), here)
+    (spec, supervisor, BridgeDirectory::new(handle), local)
 }

@@ -4,31 +4,31 @@
 //! heartbeats, snapshots and calls use separate streams of that connection.
 //!
 //! - [`channel`]: [`PeerChannel`], the transport of the generated `jaco.v1` clients.
-//! - [`pulse`]: heartbeats; they carry no replicated state and are never persisted.
-//! - `roster`: the members according to the replicated state; `hearsay`: members reported by other
-//!   members; `refusals`: members that reject this node as a non-member.
+//! - [`heartbeat`]: heartbeats; they carry no replicated state and are never persisted.
+//! - `directory`: the members according to the replicated state; `gossip`: members reported by other
+//!   members; `rejections`: members that reject this node as a non-member.
 //! - `endpoint`, `manager`, `actor`: the UDP socket, the manager of the peer actors, and the actor
 //!   of one member.
 //! - `routes`: connections and queues by member, for raft and callers; `outbox`: queued raft
 //!   traffic.
 //! - `session`: the tasks of one connection; `call`, `serve`, `snapshots`: its streams.
-//! - `settle`, `wire`: the choice between duplicate connections, and frame encoding; both without
+//! - `simultaneous_open`, `wire`: the choice between duplicate connections, and frame encoding; both without
 //!   I/O.
 
 pub mod actor;
 mod call;
 pub mod channel;
+mod directory;
 pub mod endpoint;
-mod hearsay;
+mod gossip;
+pub mod heartbeat;
 pub mod manager;
 mod outbox;
-pub mod pulse;
-mod refusals;
-mod roster;
+mod rejections;
 mod routes;
 mod serve;
 mod session;
-mod settle;
+mod simultaneous_open;
 mod snapshots;
 mod wire;
 
@@ -41,11 +41,11 @@ use jaco_supervision::{ChildSpec, Strategy, SupervisorSpec};
 use tonic::body::Body;
 
 pub use channel::PeerChannel;
-pub use pulse::{Heartbeat, Pulse};
-pub use refusals::Refusals;
-pub use routes::Network;
+pub use heartbeat::{Heartbeat, HeartbeatHandler};
+pub use rejections::Rejections;
+pub use routes::PeerTransport;
 
-pub(crate) use roster::{Origin, Record};
+pub(crate) use directory::{Origin, PeerInfo};
 pub(crate) use serve::Services;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use wire::read_frame;
@@ -55,7 +55,7 @@ use crate::telemetry::Metrics;
 /// Dependencies of the peer transport.
 pub(crate) struct Args {
     /// State shared with raft and callers.
-    pub(crate) network: Arc<Network>,
+    pub(crate) network: Arc<PeerTransport>,
     /// UDP address to listen on.
     pub(crate) address: SocketAddr,
     /// Certificate and key of this node.
@@ -65,7 +65,7 @@ pub(crate) struct Args {
     /// Handler of the calls of members.
     pub(crate) services: Services,
     /// Source and sink of heartbeats.
-    pub(crate) pulse: Arc<dyn Pulse>,
+    pub(crate) heartbeat: Arc<dyn HeartbeatHandler>,
     /// Receives the round-trip times of connections.
     pub(crate) metrics: Metrics,
 }
@@ -78,7 +78,7 @@ pub(crate) fn supervisor(args: Args) -> ChildSpec {
         identity,
         ca_pem,
         services,
-        pulse,
+        heartbeat,
         metrics,
     } = args;
     let (endpoint, _) = ChildSpec::worker::<endpoint::EndpointActor>(
@@ -95,7 +95,7 @@ pub(crate) fn supervisor(args: Args) -> ChildSpec {
         manager::Args {
             network,
             services,
-            pulse,
+            heartbeat,
             metrics,
         },
     );
@@ -135,27 +135,27 @@ pub struct Sender {
     /// Raft id.
     pub raft_id: u64,
     /// Fingerprints of the certificates it presented.
-    shown: Arc<[Fingerprint]>,
+    presented: Arc<[Fingerprint]>,
 }
 
 impl Sender {
     /// Returns the member `hostname` that presented certificates with these fingerprints, all of
     /// one key.
     #[must_use]
-    pub fn new(hostname: &str, raft_id: u64, shown: impl Into<Arc<[Fingerprint]>>) -> Self {
+    pub fn new(hostname: &str, raft_id: u64, presented: impl Into<Arc<[Fingerprint]>>) -> Self {
         Self {
             hostname: hostname.to_owned(),
             raft_id,
-            shown: shown.into(),
+            presented: presented.into(),
         }
     }
 
     /// Whether the member presented a certificate with this fingerprint.
     #[must_use]
-    pub fn showed(&self, fingerprint: &[u8]) -> bool {
-        self.shown
+    pub fn has_presented(&self, fingerprint: &[u8]) -> bool {
+        self.presented
             .iter()
-            .any(|shown| shown.as_bytes() == fingerprint)
+            .any(|presented| presented.as_bytes() == fingerprint)
     }
 }
 

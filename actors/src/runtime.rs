@@ -40,7 +40,7 @@ pub use documents::{Documents, ReadProject};
 
 /// Capacity of the engine event channel; a subscriber that falls further behind is notified with
 /// `Lagged`.
-const NEWS: usize = 64;
+const EVENT_CAPACITY: usize = 64;
 
 /// Identity under which the runtime changes the state.
 pub const IDENTITY: &str = "runtime";
@@ -109,7 +109,7 @@ impl fmt::Debug for Deps {
 }
 
 /// State shared by the actors of one runtime; it outlives their restarts.
-pub(crate) struct Shared {
+pub(crate) struct RuntimeContext {
     pub(crate) deps: Deps,
     pub(crate) documents: Documents,
     pub(crate) pulls: pulls::Pulls,
@@ -117,42 +117,43 @@ pub(crate) struct Shared {
     events_up: AtomicBool,
     /// Engine events, for tasks that wait for a container; a slow subscriber misses some and
     /// receives `Lagged`.
-    pub(crate) news: broadcast::Sender<jaco_engine::Event>,
+    pub(crate) engine_events: broadcast::Sender<jaco_engine::Event>,
     /// The log tails.
-    pub(crate) readers: logs::readers::Readers,
+    pub(crate) tails: logs::tail_registry::TailRegistry,
     /// Since the node caught up, a listing has shown no running container here without a row.
-    settled: watch::Sender<bool>,
+    orphans_cleared: watch::Sender<bool>,
     /// Replicas whose start may be waiting for dependencies.
-    pub(crate) deferred: Marks,
+    pub(crate) deferred: ReplicaIdSet,
     /// Replicas that have no assignment here and whose actor creates nothing any more.
-    pub(crate) leaving: Marks,
+    pub(crate) leaving: ReplicaIdSet,
     /// Handles of the replica actors; they outlive a restart of the manager.
-    roster: Mutex<BTreeMap<String, Handle<replica::Msg>>>,
+    replica_handles: Mutex<BTreeMap<String, Handle<replica::Msg>>>,
 }
 
-impl Shared {
+impl RuntimeContext {
     fn new(deps: Deps) -> Self {
         Self {
             deps,
             documents: Documents::default(),
             pulls: pulls::Pulls::default(),
             events_up: AtomicBool::new(false),
-            news: broadcast::channel(NEWS).0,
-            readers: logs::readers::Readers::default(),
-            settled: watch::Sender::new(false),
-            deferred: Marks::default(),
-            leaving: Marks::default(),
-            roster: Mutex::default(),
+            engine_events: broadcast::channel(EVENT_CAPACITY).0,
+            tails: logs::tail_registry::TailRegistry::default(),
+            orphans_cleared: watch::Sender::new(false),
+            deferred: ReplicaIdSet::default(),
+            leaving: ReplicaIdSet::default(),
+            replica_handles: Mutex::default(),
         }
     }
 
-    pub(crate) fn settled(&self) -> bool {
-        *self.settled.borrow()
+    pub(crate) fn orphans_cleared(&self) -> bool {
+        *self.orphans_cleared.borrow()
     }
 
-    pub(crate) fn set_settled(&self, settled: bool) -> bool {
-        let news = |known: &mut bool| std::mem::replace(known, settled) != settled;
-        self.settled.send_if_modified(news)
+    pub(crate) fn set_orphans_cleared(&self, orphans_cleared: bool) -> bool {
+        let differs =
+            |known: &mut bool| std::mem::replace(known, orphans_cleared) != orphans_cleared;
+        self.orphans_cleared.send_if_modified(differs)
     }
 
     pub(crate) fn events_up(&self) -> bool {
@@ -163,16 +164,18 @@ impl Shared {
         self.events_up.swap(up, Ordering::AcqRel) != up
     }
 
-    pub(crate) fn roster(&self) -> MutexGuard<'_, BTreeMap<String, Handle<replica::Msg>>> {
-        self.roster.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn replica_handles(&self) -> MutexGuard<'_, BTreeMap<String, Handle<replica::Msg>>> {
+        self.replica_handles
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Set of replica ids for which one condition holds; each replica's actor maintains its own entry.
 #[derive(Debug, Default)]
-pub(crate) struct Marks(Mutex<BTreeSet<String>>);
+pub(crate) struct ReplicaIdSet(Mutex<BTreeSet<String>>);
 
-impl Marks {
+impl ReplicaIdSet {
     pub(crate) fn set(&self, id: &str, holds: bool) {
         let mut marked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !holds {
@@ -193,7 +196,7 @@ impl Marks {
 /// Replica actors are dynamic children of the returned supervisor, `replica:<id>`.
 #[must_use]
 pub fn supervisor(key: &str, deps: Deps) -> (ChildSpec, Runtime) {
-    let shared = Arc::new(Shared::new(deps));
+    let shared = Arc::new(RuntimeContext::new(deps));
     let args = publisher::Args {
         shared: Arc::clone(&shared),
     };
@@ -224,7 +227,7 @@ pub fn supervisor(key: &str, deps: Deps) -> (ChildSpec, Runtime) {
 /// Handle to the runtime of a node; clones share it.
 #[derive(Clone)]
 pub struct Runtime {
-    shared: Arc<Shared>,
+    shared: Arc<RuntimeContext>,
     manager: Handle<manager::Msg>,
     supervisor: SupervisorHandle,
 }
@@ -253,8 +256,8 @@ impl Runtime {
     /// Whether this node has caught up with the cluster and has stopped every container that was
     /// reassigned meanwhile. Container starts wait for it, and so does the node's return to ready.
     #[must_use]
-    pub fn settled(&self) -> watch::Receiver<bool> {
-        self.shared.settled.subscribe()
+    pub fn orphans_cleared(&self) -> watch::Receiver<bool> {
+        self.shared.orphans_cleared.subscribe()
     }
 
     /// Output of this host's replicas that `query` selects.

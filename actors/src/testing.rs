@@ -28,7 +28,7 @@ use tower::ServiceExt as _;
 use crate::{
     api::{self, admission::Transport},
     clock::Clock,
-    node::{NodeConfig, Shared},
+    node::{NodeConfig, NodeContext},
     peer::Peers,
 };
 
@@ -45,7 +45,7 @@ pub fn read_peer_frame(frame: &[u8]) {
 /// and in every process.
 ///
 /// On the address that all processes share, a port that was free a moment ago may be taken.
-pub fn own_address() -> Ipv4Addr {
+pub fn unique_loopback_address() -> Ipv4Addr {
     static CALLS: AtomicU32 = AtomicU32::new(1);
     let call = CALLS.fetch_add(1, Ordering::Relaxed) % (1 << 10);
     let process = process::id() % (1 << 13);
@@ -90,9 +90,9 @@ impl Lab {
 
     /// A node that waits to be initialised.
     #[must_use]
-    pub fn stranger(&self) -> Api {
+    pub fn uninitialized(&self) -> Api {
         Api {
-            shared: Shared::idle(self.config(), self.certificate.clone(), self.tls.clone()),
+            shared: NodeContext::idle(self.config(), self.certificate.clone(), self.tls.clone()),
         }
     }
 
@@ -100,7 +100,7 @@ impl Lab {
     /// `storage` stands for the directory that a node keeps open; it is not used.
     #[must_use]
     pub fn member(&self, raft: RaftHandle, storage: Arc<Storage>) -> Api {
-        let api = self.stranger();
+        let api = self.uninitialized();
         api.shared
             .become_member("lab", raft, storage, Peers::default());
         api
@@ -119,7 +119,7 @@ impl Lab {
 /// The services of one node.
 #[derive(Clone)]
 pub struct Api {
-    shared: Arc<Shared>,
+    shared: Arc<NodeContext>,
 }
 
 impl Api {

@@ -1,13 +1,13 @@
 //! Rules of a compose file, checked on a real engine (`JACO_DOCKER_SOCKET`, or the usual place;
 //! Docker or Podman).
 
-#[path = "engine_rules/world.rs"]
-mod world;
+#[path = "engine_rules/fixture.rs"]
+mod fixture;
 
-#[path = "engine_rules/behind_our_back.rs"]
-mod behind_our_back;
 #[path = "engine_rules/engine_fails.rs"]
 mod engine_fails;
+#[path = "engine_rules/external_changes.rs"]
+mod external_changes;
 #[path = "engine_rules/health.rs"]
 mod health;
 #[path = "engine_rules/namespaces.rs"]

@@ -13,7 +13,7 @@ use std::{
 
 use jaco_actors::network::{
     SharedEngine,
-    bridge::{self, Error, Removal, Wanted},
+    bridge::{self, DesiredNetwork, Error, Removal},
     names::NetworkId,
 };
 use jaco_engine::{EngineError, docker::DockerEngine};
@@ -38,10 +38,10 @@ impl Lab {
     }
 
     /// The network `front` of this lab's deployment; `part` 0 or 1 selects its block.
-    fn wanted(&self, part: u32) -> Wanted {
+    fn wanted(&self, part: u32) -> DesiredNetwork {
         let block = self.blocks + part;
         let cidr = format!("10.{}.{}.0/24", 200 + (block >> 8) % 40, block % 256);
-        Wanted {
+        DesiredNetwork {
             id: NetworkId::new(&self.name, "front"),
             cluster_id: format!("cluster-{}", self.name),
             cidr: cidr.parse().unwrap(),

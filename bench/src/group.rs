@@ -26,19 +26,19 @@ pub struct Group {
 }
 
 /// Delivers messages to the handles of the other nodes.
-struct Wire {
+struct InMemoryTransport {
     own: u64,
     peers: Arc<OnceLock<Vec<RaftHandle>>>,
 }
 
-impl Wire {
+impl InMemoryTransport {
     fn peer(&self, id: u64) -> Option<RaftHandle> {
         let at = usize::try_from(id).ok()?.checked_sub(1)?;
         self.peers.get()?.get(at).cloned()
     }
 }
 
-impl Transport for Wire {
+impl Transport for InMemoryTransport {
     fn send(&self, to: u64, message: Vec<u8>) {
         match self.peer(to) {
             Some(peer) if peer.is_running() => {
@@ -91,7 +91,7 @@ impl Group {
             args.push(RaftArgs {
                 handle: RaftHandle::new(storage.load_state()?, limits.clone()),
                 storage,
-                transport: Arc::new(Wire {
+                transport: Arc::new(InMemoryTransport {
                     own,
                     peers: Arc::clone(&peers),
                 }),

@@ -18,23 +18,23 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-use crate::{Workload, until, wait::PATIENCE};
+use crate::{Workload, until, wait::WAIT_TIMEOUT};
 
 /// Longest wait for one answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A connection that adds the metadata of [`Manner`] to its calls.
-pub type Wire = InterceptedService<Channel, Manner>;
+/// A connection that adds the metadata of [`CallMetadata`] to its calls.
+pub type ApiChannel = InterceptedService<Channel, CallMetadata>;
 
 /// Metadata of every call of an [`Api`].
 #[derive(Clone, Default)]
-pub struct Manner {
+pub struct CallMetadata {
     /// Operator token; not needed on the socket.
     token: Option<String>,
     linearizable: bool,
 }
 
-impl Interceptor for Manner {
+impl Interceptor for CallMetadata {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
         let metadata = request.metadata_mut();
         if let Some(token) = &self.token {
@@ -55,7 +55,7 @@ impl Interceptor for Manner {
 #[derive(Clone)]
 pub struct Api {
     channel: Channel,
-    manner: Manner,
+    metadata: CallMetadata,
 }
 
 impl std::fmt::Debug for Api {
@@ -79,56 +79,56 @@ impl Api {
     /// The API behind a connection, with an operator token.
     #[must_use]
     pub fn over(channel: Channel, token: Option<String>) -> Self {
-        let manner = Manner {
+        let metadata = CallMetadata {
             token,
             linearizable: false,
         };
-        Self { channel, manner }
+        Self { channel, metadata }
     }
 
     /// The same API with linearizable reads: they show everything acknowledged before.
     #[must_use]
     pub fn linearizable(&self) -> Self {
         let mut api = self.clone();
-        api.manner.linearizable = true;
+        api.metadata.linearizable = true;
         api
     }
 
-    fn wire<C>(&self, client: impl FnOnce(Wire) -> C) -> C {
+    fn client<C>(&self, client: impl FnOnce(ApiChannel) -> C) -> C {
         client(InterceptedService::new(
             self.channel.clone(),
-            self.manner.clone(),
+            self.metadata.clone(),
         ))
     }
 
     /// The `Cluster` service.
     #[must_use]
-    pub fn cluster(&self) -> ClusterClient<Wire> {
-        self.wire(ClusterClient::new)
+    pub fn cluster(&self) -> ClusterClient<ApiChannel> {
+        self.client(ClusterClient::new)
     }
 
     /// The `Deploy` service.
     #[must_use]
-    pub fn deploy(&self) -> DeployClient<Wire> {
-        self.wire(DeployClient::new)
+    pub fn deploy(&self) -> DeployClient<ApiChannel> {
+        self.client(DeployClient::new)
     }
 
     /// The `Tokens` service.
     #[must_use]
-    pub fn tokens(&self) -> TokensClient<Wire> {
-        self.wire(TokensClient::new)
+    pub fn tokens(&self) -> TokensClient<ApiChannel> {
+        self.client(TokensClient::new)
     }
 
     /// The `Audit` service.
     #[must_use]
-    pub fn audit(&self) -> AuditClient<Wire> {
-        self.wire(AuditClient::new)
+    pub fn audit(&self) -> AuditClient<ApiChannel> {
+        self.client(AuditClient::new)
     }
 
     /// The `RegistryCredentials` service.
     #[must_use]
-    pub fn registry(&self) -> RegistryCredentialsClient<Wire> {
-        self.wire(RegistryCredentialsClient::new)
+    pub fn registry(&self) -> RegistryCredentialsClient<ApiChannel> {
+        self.client(RegistryCredentialsClient::new)
     }
 
     /// Stores a pull credential and returns its key.
@@ -270,7 +270,7 @@ impl Api {
         what: &str,
         wanted: impl Fn(&v1::ActorInfo) -> bool,
     ) -> Result<v1::ActorInfo> {
-        until(&format!("{path} {what}"), PATIENCE, || async {
+        until(&format!("{path} {what}"), WAIT_TIMEOUT, || async {
             let actors = self.actors().await.map_err(|error| error.to_string())?;
             match actors.into_iter().find(|actor| actor.path == path) {
                 Some(actor) if wanted(&actor) => Ok(actor),
@@ -291,7 +291,7 @@ impl Api {
         what: &str,
         wanted: impl Fn(&v1::ReplicaDetail) -> bool,
     ) -> Result<v1::ReplicaDetail> {
-        until(&format!("{id} {what}"), PATIENCE, || async {
+        until(&format!("{id} {what}"), WAIT_TIMEOUT, || async {
             let replicas = self
                 .replicas(deployment)
                 .await
@@ -312,7 +312,7 @@ impl Api {
         let wanted: usize = workload.services.iter().map(|s| s.replicas as usize).sum();
         until(
             &format!("all of {} run", workload.name),
-            PATIENCE,
+            WAIT_TIMEOUT,
             || async {
                 let replicas = self
                     .replicas(&workload.name)

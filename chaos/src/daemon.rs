@@ -12,12 +12,12 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::{Api, Engine, engine, until, wait::PATIENCE};
+use crate::{Api, Engine, engine, until, wait::WAIT_TIMEOUT};
 
-pub(crate) mod place;
 pub mod proc;
+pub(crate) mod resources;
 
-pub use place::program;
+pub use resources::program;
 
 /// Hostname of the one node.
 pub const HOST: &str = "chaos";
@@ -71,7 +71,7 @@ impl Daemon {
     /// Without an engine or without the binary.
     pub async fn new(settings: Settings) -> Result<Self> {
         let engine = Engine::connect().await?;
-        place::program("jacod")?;
+        resources::program("jacod")?;
         // Directly under /tmp, because the length of socket paths is limited.
         let dir = tempfile::Builder::new()
             .prefix("jaco-")
@@ -79,7 +79,7 @@ impl Daemon {
         let data_dir = settings.data_dir.unwrap_or_else(|| dir.path().join("data"));
         let docker = settings.docker_socket.unwrap_or_else(engine::socket);
         let hostname = settings.hostname.as_deref().unwrap_or(HOST);
-        let [listen, cluster, http] = place::free_ports()?;
+        let [listen, cluster, http] = resources::free_ports()?;
         let config = format!(
             "data_dir: {}\nunix_socket: {}\ndocker_socket: unix://{}\n\
              listen_addr: 127.0.0.1:{listen}\ncluster_addr: 127.0.0.1:{cluster}\n\
@@ -87,7 +87,7 @@ impl Daemon {
             data_dir.display(),
             dir.path().join(SOCKET).display(),
             docker.display(),
-            place::free_pool(&engine).await?,
+            resources::free_pool(&engine).await?,
             settings.config,
         );
         fs::write(dir.path().join("jacod.yaml"), config)?;
@@ -112,7 +112,7 @@ impl Daemon {
     ///
     /// # Errors
     /// When it does not come up.
-    pub async fn found(settings: Settings) -> Result<Self> {
+    pub async fn bootstrap(settings: Settings) -> Result<Self> {
         let mut daemon = Self::new(settings).await?;
         daemon.spawn()?;
         daemon.init().await?;
@@ -125,7 +125,7 @@ impl Daemon {
     /// When it fails, or the daemon exits.
     pub async fn init(&mut self) -> Result<()> {
         let api = self.api.clone();
-        self.unless_ended(until("the API answers", PATIENCE, || api.status()))
+        self.wait_while_running(until("the API answers", WAIT_TIMEOUT, || api.status()))
             .await?;
         let founded = self.api.init().await?;
         (self.cluster_id, self.operator_token) = (founded.cluster_id, founded.operator_token);
@@ -163,7 +163,7 @@ impl Daemon {
             .create(true)
             .append(true)
             .open(self.log_path())?;
-        let binary = place::program("jacod")?;
+        let binary = resources::program("jacod")?;
         let mut command = match &self.launcher[..] {
             [] => Command::new(binary),
             [program, arguments @ ..] => {
@@ -201,7 +201,7 @@ impl Daemon {
 
     async fn ready(&mut self) -> Result<()> {
         let api = self.api.clone();
-        let leads = until("a leader", PATIENCE, || async {
+        let leads = until("a leader", WAIT_TIMEOUT, || async {
             let status = api.status().await.map_err(|error| error.to_string())?;
             if status.initialized && !status.leader_hostname.is_empty() {
                 Ok(())
@@ -209,11 +209,11 @@ impl Daemon {
                 Err(format!("{status:?}"))
             }
         });
-        self.unless_ended(leads).await
+        self.wait_while_running(leads).await
     }
 
     /// Waits for `wait`, and fails as soon as the process exits.
-    async fn unless_ended<T>(&mut self, wait: impl Future<Output = Result<T>>) -> Result<T> {
+    async fn wait_while_running<T>(&mut self, wait: impl Future<Output = Result<T>>) -> Result<T> {
         let mut wait = std::pin::pin!(wait);
         let mut tick = tokio::time::interval(Duration::from_millis(50));
         loop {
@@ -257,7 +257,7 @@ impl Daemon {
     pub async fn ended(&mut self) -> Result<ExitStatus> {
         self.pid()?;
         let process = std::sync::Mutex::new(&mut self.process);
-        let status = until("the end of the daemon", PATIENCE, || async {
+        let status = until("the end of the daemon", WAIT_TIMEOUT, || async {
             let mut process = process.lock().map_err(|error| error.to_string())?;
             let child = process.as_mut().ok_or("nothing runs")?;
             child
@@ -345,7 +345,7 @@ impl Daemon {
     /// # Errors
     /// Without the binary.
     pub fn cli(&self) -> Result<Command> {
-        let mut command = Command::new(place::program("jaco")?);
+        let mut command = Command::new(resources::program("jaco")?);
         command
             .env_clear()
             .env("JACO_SOCKET", self.socket())

@@ -51,13 +51,13 @@ pub fn content(dir: &Path) -> io::Result<std::collections::BTreeMap<PathBuf, Vec
 }
 
 /// The opened raft directory of a stopped daemon.
-pub struct Remains {
+pub struct OfflineDatabase {
     storage: Arc<Storage>,
     /// The entities as last persisted.
     pub state: State,
 }
 
-impl std::fmt::Debug for Remains {
+impl std::fmt::Debug for OfflineDatabase {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Remains")
             .field("storage", &self.storage)
@@ -65,7 +65,7 @@ impl std::fmt::Debug for Remains {
     }
 }
 
-impl Remains {
+impl OfflineDatabase {
     /// Opens a data directory; pass a copy, because opening runs recovery and so writes.
     ///
     /// # Errors
@@ -84,7 +84,7 @@ impl Remains {
 
     /// Whether the log still holds the entry after the last one applied to `state`.
     #[must_use]
-    pub fn follows(&self, state: &State) -> bool {
+    pub fn reaches_back_to(&self, state: &State) -> bool {
         self.storage.log_range().0.index <= state.applied_index
     }
 

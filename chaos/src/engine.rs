@@ -176,7 +176,7 @@ impl Engine {
     ///
     /// # Errors
     /// The first failed removal, after all were tried.
-    pub fn forget_images_blocking(port: u16) -> Result<()> {
+    pub fn remove_images_blocking(port: u16) -> Result<()> {
         let host = format!(":{port}/");
         blocking(async move || {
             let engine = Self::open()?;

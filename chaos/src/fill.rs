@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 #[derive(Debug)]
 pub struct SmallDisk {
     path: PathBuf,
-    ballast: PathBuf,
+    filler: PathBuf,
 }
 
 impl SmallDisk {
@@ -32,7 +32,7 @@ impl SmallDisk {
         ensure!(output.status.success(), "mount {}: {why}", path.display());
         Ok(Self {
             path: path.to_owned(),
-            ballast: path.join("ballast"),
+            filler: path.join("ballast"),
         })
     }
 
@@ -50,7 +50,7 @@ impl SmallDisk {
         let mut file = File::options()
             .create(true)
             .append(true)
-            .open(&self.ballast)?;
+            .open(&self.filler)?;
         for block in [64 * 1024, 4096, 1] {
             let zeros = vec![0; block];
             loop {
@@ -69,7 +69,7 @@ impl SmallDisk {
     /// # Errors
     /// When there is no such file.
     pub fn free(&self) -> io::Result<()> {
-        fs::remove_file(&self.ballast)
+        fs::remove_file(&self.filler)
     }
 }
 

@@ -52,7 +52,7 @@ impl History {
 
     /// Resolves requests in doubt by the deployments that a client has read; they must stay as
     /// read.
-    pub fn settle(&mut self, deployments: &[v1::Deployment]) {
+    pub fn resolve_doubts(&mut self, deployments: &[v1::Deployment]) {
         for (name, known) in &mut self.0 {
             let seen = deployments
                 .iter()
@@ -66,7 +66,7 @@ impl History {
 
     /// Whether the deployment exists by the last acknowledgment.
     #[must_use]
-    pub fn is_there(&self, deployment: &str) -> bool {
+    pub fn exists(&self, deployment: &str) -> bool {
         self.0
             .get(deployment)
             .is_some_and(|known| known.acknowledged > 0)
@@ -210,13 +210,13 @@ mod tests {
         let mut history = History::default();
         history.applied("shop", 1);
         history.apply_sent("shop");
-        history.settle(&at(2));
-        assert!(history.is_there("shop"));
+        history.resolve_doubts(&at(2));
+        assert!(history.exists("shop"));
         assert!(history.check_deployments(&at(1)).is_err());
         assert!(history.check_deployments(&at(2)).is_ok());
         history.delete_sent("shop");
-        history.settle(&[]);
-        assert!(!history.is_there("shop"));
+        history.resolve_doubts(&[]);
+        assert!(!history.exists("shop"));
         assert!(history.check_deployments(&at(2)).is_err());
     }
 }

@@ -2,7 +2,7 @@
 //! faults.
 //!
 //! A [`Lab`] owns, under one [`Name`], a directory, a namespace per [`Node`] and one that connects
-//! them, the [`Wire`]. Dropping it removes all of it; the next lab that starts finds the remains of
+//! them, the [`LabNetwork`]. Dropping it removes all of it; the next lab that starts finds the remains of
 //! a lab with a killed owner by name and removes them.
 //!
 //! - [`clean`]: finding and removing by name.
@@ -11,30 +11,30 @@
 //! - [`netns`]: network namespaces.
 //! - [`node`]: a machine and the faults that can be injected into it.
 //! - [`registry`]: the image registry of the engines.
-//! - [`wire`]: the network between the machines.
+//! - [`network`]: the network between the machines.
 
 use std::{path::PathBuf, process::Child};
 
 use anyhow::{Context, Result, ensure};
 use jaco_proto::v1::{self, node_suffrage::Kind};
 
-use crate::{Api, Rng, until, wait::PATIENCE};
+use crate::{Api, Rng, until, wait::WAIT_TIMEOUT};
 
 pub mod clean;
 pub mod control;
 pub mod impair;
 pub mod netns;
+pub mod network;
 pub mod node;
 pub mod registry;
-pub mod wire;
 
 pub use clean::Name;
 pub use impair::Impairment;
+pub use network::LabNetwork;
 pub use node::Node;
-pub use wire::Wire;
 
 use impair::Direction;
-use node::Equipment;
+use node::NodeOptions;
 
 /// Most nodes of a lab.
 pub const NODES_MAX: u8 = 16;
@@ -45,7 +45,7 @@ const LOG_TAIL: usize = 60;
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
     nodes: u8,
-    equipment: Equipment,
+    options: NodeOptions,
     seed: Option<u64>,
     quiet: bool,
 }
@@ -61,28 +61,28 @@ impl Builder {
     /// Sets whether every node has a container engine, and the lab a registry.
     #[must_use]
     pub fn engines(mut self, engines: bool) -> Self {
-        self.equipment.engines = engines;
+        self.options.engines = engines;
         self
     }
 
     /// Gives every daemon a disk of `bytes` bytes, which can be filled.
     #[must_use]
     pub fn disk(mut self, bytes: u64) -> Self {
-        self.equipment.disk = Some(bytes);
+        self.options.disk = Some(bytes);
         self
     }
 
     /// Gives every daemon a clock that can be set.
     #[must_use]
     pub fn clocks(mut self, clocks: bool) -> Self {
-        self.equipment.clock = clocks;
+        self.options.clock = clocks;
         self
     }
 
     /// Adds lines to the configuration of every daemon.
     #[must_use]
     pub fn config(mut self, lines: &str) -> Self {
-        lines.clone_into(&mut self.equipment.config);
+        lines.clone_into(&mut self.options.config);
         self
     }
 
@@ -107,7 +107,7 @@ impl Builder {
     /// lab. Nothing is left behind.
     pub async fn start(self) -> Result<Lab> {
         clean::stale()?;
-        let name = Name::claim()?;
+        let name = Name::create()?;
         let said = format!("lab {}", name.as_str());
         self.build(name).await.context(said)
     }
@@ -116,9 +116,9 @@ impl Builder {
         let mut guard = Guard(Some(name.clone()));
         let seed = self.seed.unwrap_or_else(|| Rng::announced().number());
         let mut lab = Lab {
-            wire: Wire::create(&name.place("hub"), seed)?,
+            network: LabNetwork::create(&name.resource_name("hub"), seed)?,
             name,
-            equipment: self.equipment,
+            options: self.options,
             nodes: Vec::new(),
             registry: None,
             cluster_id: String::new(),
@@ -126,8 +126,8 @@ impl Builder {
             quiet: self.quiet,
         };
         guard.0 = None; // from here on dropping the lab cleans up
-        if lab.equipment.engines {
-            let hub = lab.wire.namespace().to_owned();
+        if lab.options.engines {
+            let hub = lab.network.namespace().to_owned();
             lab.registry = Some(registry::start(&hub, &lab.name.dir()).await?);
         }
         lab.add(self.nodes).await?;
@@ -150,8 +150,8 @@ impl Drop for Guard {
 #[derive(Debug)]
 pub struct Lab {
     name: Name,
-    wire: Wire,
-    equipment: Equipment,
+    network: LabNetwork,
+    options: NodeOptions,
     nodes: Vec<Node>,
     registry: Option<Child>,
     cluster_id: String,
@@ -206,8 +206,8 @@ impl Lab {
 
     /// The network between the nodes.
     #[must_use]
-    pub fn wire(&self) -> &Wire {
-        &self.wire
+    pub fn network(&self) -> &LabNetwork {
+        &self.network
     }
 
     /// Id of the cluster; empty before [`Lab::init`].
@@ -228,7 +228,7 @@ impl Lab {
     /// Before the node has a cluster.
     pub fn remote_api(&self, index: u8) -> Result<Api> {
         let node = self.node(index);
-        node.remote_api(self.wire.namespace(), &self.operator_token)
+        node.remote_api(self.network.namespace(), &self.operator_token)
     }
 
     /// Adds machines with running daemons that belong to no cluster.
@@ -240,17 +240,17 @@ impl Lab {
         let last = first.saturating_add(count).saturating_sub(1);
         ensure!(last <= NODES_MAX, "a lab has at most {NODES_MAX} nodes");
         for index in first..=last {
-            let node = Node::create(&self.name, &self.wire, index, self.equipment.clone())?;
+            let node = Node::create(&self.name, &self.network, index, self.options.clone())?;
             self.nodes.push(node);
         }
         for index in first..=last {
-            if self.equipment.engines {
+            if self.options.engines {
                 self.node(index).engine().await?;
             }
             self.node_mut(index).spawn()?;
         }
         for index in first..=last {
-            self.node_mut(index).answers().await?;
+            self.node_mut(index).wait_ready().await?;
         }
         Ok(())
     }
@@ -294,7 +294,7 @@ impl Lab {
             hostname: self.node(index).host().to_owned(),
             force: false,
         });
-        request.set_timeout(PATIENCE);
+        request.set_timeout(WAIT_TIMEOUT);
         let mut member = self.node(through).api().cluster();
         let removed = member.node_remove(request).await;
         removed.with_context(|| format!("n{index} is removed through n{through}"))?;
@@ -310,18 +310,18 @@ impl Lab {
         for index in 2..=u8::try_from(self.nodes.len())? {
             self.join(index, 1).await?;
         }
-        self.agree(self.nodes.len()).await
+        self.wait_members(self.nodes.len()).await
     }
 
     /// Waits until all running nodes with a cluster report this number of members and one common
     /// leader.
     ///
     /// # Errors
-    /// When they do not within [`PATIENCE`].
-    pub async fn agree(&self, members: usize) -> Result<()> {
+    /// When they do not within [`WAIT_TIMEOUT`].
+    pub async fn wait_members(&self, members: usize) -> Result<()> {
         until(
             &format!("{members} members everywhere"),
-            PATIENCE,
+            WAIT_TIMEOUT,
             || async {
                 let mut leaders = std::collections::BTreeSet::new();
                 for node in self.nodes.iter().filter(|node| node.is_up()) {
@@ -348,12 +348,12 @@ impl Lab {
     /// number.
     ///
     /// # Errors
-    /// When there is none within [`PATIENCE`].
+    /// When there is none within [`WAIT_TIMEOUT`].
     pub async fn leader(&self) -> Result<u8> {
-        until("a leader", PATIENCE, || self.sees_leader()).await
+        until("a leader", WAIT_TIMEOUT, || self.find_leader()).await
     }
 
-    async fn sees_leader(&self) -> Result<u8, String> {
+    async fn find_leader(&self) -> Result<u8, String> {
         let up: Vec<&Node> = self.nodes.iter().filter(|node| node.is_up()).collect();
         let asked = up.iter().map(|node| node.api().status());
         let answers = futures::future::join_all(asked).await;
@@ -377,9 +377,9 @@ impl Lab {
     /// Waits until the cluster has this number of voters; returns their hostnames, sorted.
     ///
     /// # Errors
-    /// When it does not within [`PATIENCE`].
+    /// When it does not within [`WAIT_TIMEOUT`].
     pub async fn wait_voters(&self, count: usize) -> Result<Vec<String>> {
-        until(&format!("{count} voters"), PATIENCE, || async {
+        until(&format!("{count} voters"), WAIT_TIMEOUT, || async {
             let voters = self.voters().await?;
             if voters.len() == count {
                 Ok(voters)
@@ -395,7 +395,7 @@ impl Lab {
     /// # Errors
     /// When the leader cannot be determined or does not answer.
     pub async fn voters(&self) -> Result<Vec<String>, String> {
-        let leader = self.sees_leader().await?;
+        let leader = self.find_leader().await?;
         let status = self
             .node(leader)
             .api()
@@ -414,10 +414,10 @@ impl Lab {
     /// Waits until all members report equal state digests at one log index; returns that index.
     ///
     /// # Errors
-    /// When they do not within [`PATIENCE`].
-    pub async fn same_state(&self) -> Result<u64> {
-        until("one state", PATIENCE, || async {
-            let leader = self.sees_leader().await?;
+    /// When they do not within [`WAIT_TIMEOUT`].
+    pub async fn wait_same_state(&self) -> Result<u64> {
+        until("one state", WAIT_TIMEOUT, || async {
+            let leader = self.find_leader().await?;
             let mut cluster = self.node(leader).api().cluster();
             let seen = cluster.digest(v1::DigestRequest {}).await;
             let seen = seen.map_err(|e| e.to_string())?.into_inner();
@@ -440,7 +440,7 @@ impl Lab {
     /// # Errors
     /// When the kernel refuses.
     pub fn cut(&mut self, some: &[u8], others: &[u8]) -> Result<()> {
-        self.wire.cut(both_ways(some, others))
+        self.network.cut(both_ways(some, others))
     }
 
     /// Drops only packets from `from` to `to`.
@@ -448,7 +448,7 @@ impl Lab {
     /// # Errors
     /// When the kernel refuses.
     pub fn cut_one_way(&mut self, from: &[u8], to: &[u8]) -> Result<()> {
-        self.wire.cut(one_way(from, to))
+        self.network.cut(one_way(from, to))
     }
 
     /// Partitions these nodes from all others; among themselves they stay connected.
@@ -465,7 +465,7 @@ impl Lab {
     /// # Errors
     /// When the kernel refuses.
     pub fn impair(&mut self, some: &[u8], others: &[u8], how: Impairment) -> Result<()> {
-        self.wire.impair(both_ways(some, others), how)
+        self.network.impair(both_ways(some, others), how)
     }
 
     /// Impairs the links between all nodes.
@@ -482,7 +482,7 @@ impl Lab {
     /// # Errors
     /// When the kernel refuses.
     pub fn heal(&mut self, some: &[u8], others: &[u8]) -> Result<()> {
-        self.wire.heal(both_ways(some, others))
+        self.network.heal(both_ways(some, others))
     }
 
     /// Removes all faults from all links.
@@ -490,7 +490,7 @@ impl Lab {
     /// # Errors
     /// When the kernel refuses.
     pub fn heal_all(&mut self) -> Result<()> {
-        self.wire.heal_all()
+        self.network.heal_all()
     }
 
     /// Ends everything on a machine at once, as a power cut would: daemon, engine, containers and
@@ -499,7 +499,7 @@ impl Lab {
     /// # Errors
     /// When something does not end.
     pub fn crash(&mut self, index: u8) -> Result<()> {
-        self.nodes[usize::from(index) - 1].crash(&self.wire)
+        self.nodes[usize::from(index) - 1].crash(&self.network)
     }
 
     /// Restarts a machine that was crashed; returns when its daemon answers.
@@ -507,7 +507,7 @@ impl Lab {
     /// # Errors
     /// When it does not come up.
     pub async fn boot(&mut self, index: u8) -> Result<()> {
-        self.nodes[usize::from(index) - 1].boot(&self.wire).await
+        self.nodes[usize::from(index) - 1].boot(&self.network).await
     }
 
     /// All nodes but these.
@@ -564,7 +564,7 @@ impl Drop for Lab {
             let _ = registry.wait();
         }
         // Closing the TUN interface releases the namespace.
-        self.wire.close();
+        self.network.close();
         if let Err(error) = clean::remove(&self.name) {
             show(&format!(
                 "{} is not cleaned up: {error:#}",
@@ -583,7 +583,7 @@ fn one_way(from: &[u8], to: &[u8]) -> Vec<Direction> {
     let pairs = from.iter().flat_map(|a| to.iter().map(move |b| (*a, *b)));
     let pairs = pairs.filter(|(a, b)| a != b);
     pairs
-        .map(|(a, b)| (wire::address(a), wire::address(b)))
+        .map(|(a, b)| (network::address(a), network::address(b)))
         .collect()
 }
 

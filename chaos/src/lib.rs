@@ -2,43 +2,43 @@
 //!
 //! A [`Daemon`] is a `jacod` process in a directory of its own that a test may kill, starve and
 //! restart; an [`Api`] is a client of its operator API; an [`Engine`] lists the containers that
-//! really run, and a [`Witness`] records all container events of the engine. A [`History`] records
-//! acknowledged writes, and [`disk`] reads the database of a stopped daemon. [`Markers`] are
+//! really run, and a [`ContainerLog`] records all container events of the engine. A [`History`] records
+//! acknowledged writes, and [`disk`] reads the database of a stopped daemon. [`SecretScanner`] are
 //! secrets that must not appear in any output.
 //!
 //! Every container, network and volume made here carries the cluster's id as a label and is removed
 //! by that label when the daemon is dropped.
 
 pub mod api;
+pub mod container_log;
 pub mod daemon;
 pub mod disk;
 pub mod engine;
-pub mod figures;
 pub mod fill;
 pub mod history;
 pub mod lab;
-pub mod leaks;
 pub mod linear;
 pub mod registers;
 pub mod registry;
 pub mod relay;
 pub mod rng;
+pub mod secret_scanner;
 pub mod sim;
-pub mod turn;
+pub mod test_permits;
+pub mod time_limits;
 pub mod wait;
-pub mod witness;
 pub mod workload;
 
 pub use api::Api;
+pub use container_log::ContainerLog;
 pub use daemon::{Daemon, Settings};
 pub use engine::{Container, Engine};
 pub use history::History;
 pub use lab::Lab;
-pub use leaks::Markers;
 pub use registers::Registers;
 pub use registry::Registry;
 pub use relay::Relay;
 pub use rng::Rng;
+pub use secret_scanner::SecretScanner;
 pub use wait::until;
-pub use witness::Witness;
 pub use workload::{Service, Workload};

@@ -218,8 +218,8 @@ impl<'a> Search<'a> {
         while self.entries[END].after != END {
             let entry = self.entries[at];
             if entry.is_call {
-                at = if self.may_follow(entry.operation) {
-                    self.take(entry.operation);
+                at = if self.can_linearize(entry.operation) {
+                    self.linearize(entry.operation);
                     self.entries[END].after
                 } else {
                     entry.after
@@ -231,7 +231,7 @@ impl<'a> Search<'a> {
                 self.longest = self.order.iter().map(|(id, _)| *id).collect();
                 self.stuck = Some(entry.operation);
             }
-            match self.put_back() {
+            match self.undo() {
                 Some(operation) => at = self.entries[self.places[operation].0].after,
                 None => return false,
             }
@@ -241,7 +241,7 @@ impl<'a> Search<'a> {
 
     /// Whether an operation is consistent with the register's value, in a configuration not
     /// explored before.
-    fn may_follow(&mut self, operation: usize) -> bool {
+    fn can_linearize(&mut self, operation: usize) -> bool {
         let value = match self.operations[operation].action {
             Action::Write(value) => Some(value),
             Action::Read(value) if value == self.value => value,
@@ -253,7 +253,7 @@ impl<'a> Search<'a> {
     }
 
     /// Linearizes an operation next.
-    fn take(&mut self, operation: usize) {
+    fn linearize(&mut self, operation: usize) {
         self.order.push((operation, self.value));
         if let Action::Write(value) = self.operations[operation].action {
             self.value = Some(value);
@@ -264,8 +264,8 @@ impl<'a> Search<'a> {
         self.unlink(answer);
     }
 
-    /// Undoes the last [`Search::take`], and returns its operation.
-    fn put_back(&mut self) -> Option<usize> {
+    /// Undoes the last [`Search::linearize`], and returns its operation.
+    fn undo(&mut self) -> Option<usize> {
         let (operation, value) = self.order.pop()?;
         self.value = value;
         self.done[operation / 64] &= !(1 << (operation % 64));

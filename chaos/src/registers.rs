@@ -38,21 +38,21 @@ const SUFFIX: &str = ".register.example";
 /// Running clients.
 #[derive(Debug)]
 pub struct Registers {
-    shared: Arc<Shared>,
+    shared: Arc<ClientState>,
     stop: watch::Sender<bool>,
     clients: JoinSet<()>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ClientState {
     start: Instant,
     apis: Vec<Api>,
-    seen: Mutex<Seen>,
+    seen: Mutex<Record>,
     accepted: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct Record {
     histories: BTreeMap<u64, Vec<Operation>>,
     /// Values whose write was refused.
     refused: BTreeSet<u64>,
@@ -75,7 +75,7 @@ impl Registers {
     /// Starts this number of clients, each of which chooses a random node for each operation.
     #[must_use]
     pub fn start(apis: Vec<Api>, clients: u32, seed: u64) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ClientState {
             start: Instant::now(),
             apis,
             seen: Mutex::default(),
@@ -109,13 +109,13 @@ impl Registers {
         let after = self.shared.nanos(moment);
         let found = async {
             loop {
-                let news = self.shared.accepted.notified();
-                let mut news = std::pin::pin!(news);
-                news.as_mut().enable();
+                let notified = self.shared.accepted.notified();
+                let mut notified = std::pin::pin!(notified);
+                notified.as_mut().enable();
                 if let Some(answered) = self.shared.lock().first_accepted(after) {
                     return Duration::from_nanos(answered - after);
                 }
-                news.await;
+                notified.await;
             }
         };
         let found = tokio::time::timeout(limit, found).await;
@@ -149,8 +149,8 @@ impl Registers {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Seen> {
+impl ClientState {
+    fn lock(&self) -> MutexGuard<'_, Record> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -201,7 +201,7 @@ impl Shared {
                 seen.accepted.push((called, answered));
                 Some(answered)
             }
-            Err(ref error) if did_not_happen(error) => {
+            Err(ref error) if is_refusal(error) => {
                 seen.refused.insert(value);
                 return Err(error.code.clone());
             }
@@ -247,7 +247,7 @@ impl Shared {
     }
 }
 
-impl Seen {
+impl Record {
     fn first_accepted(&self, after: u64) -> Option<u64> {
         let later = self.accepted.iter().filter(|(called, _)| *called >= after);
         later.map(|(_, answered)| *answered).min()
@@ -268,7 +268,7 @@ where
 }
 
 /// Whether an error guarantees that the write did not take effect. All others leave it open.
-fn did_not_happen(error: &DecodedError) -> bool {
+fn is_refusal(error: &DecodedError) -> bool {
     let refusals = [ErrorCode::NoLeader, ErrorCode::QuorumLost];
     error.known().is_some_and(|code| refusals.contains(&code))
 }

@@ -1,4 +1,4 @@
-//! A real image registry on this machine: Debian's `docker-registry`, behind the proxy [`Front`].
+//! A real image registry on this machine: Debian's `docker-registry`, behind the proxy [`Proxy`].
 //!
 //! It listens on the loopback interface, which engines trust without TLS. Its users are in a
 //! `htpasswd` file, which the registry reads again whenever the file changes.
@@ -15,13 +15,13 @@ use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::{Engine, engine, rng, until, wait::PATIENCE};
+use crate::{Engine, engine, rng, until, wait::WAIT_TIMEOUT};
 
 mod fault;
-mod front;
+mod proxy;
 
-pub use fault::{Fault, Part};
-pub use front::{Front, Outcome, Seen};
+pub use fault::{Fault, RequestKind};
+pub use proxy::{Outcome, Proxy, RecordedRequest};
 
 /// Account for pushing images.
 const PUSHER: &str = "pusher";
@@ -35,7 +35,7 @@ pub struct Registry {
     dir: TempDir,
     process: Process,
     backend: SocketAddr,
-    front: Front,
+    proxy: Proxy,
     engine: Engine,
     pusher_password: String,
 }
@@ -88,16 +88,16 @@ impl Registry {
             .context("docker-registry is needed; install it with `make setup`")?;
         let process = Process(process);
         let log = dir.path().join("log");
-        let backend = until("the registry listens", PATIENCE, || async {
+        let backend = until("the registry listens", WAIT_TIMEOUT, || async {
             listening(&fs::read_to_string(&log).unwrap_or_default())
         })
         .await?;
-        let front = Front::open(backend).await?;
+        let proxy = Proxy::open(backend).await?;
         Ok(Self {
             dir,
             process,
             backend,
-            front,
+            proxy,
             engine,
             pusher_password,
         })
@@ -105,25 +105,25 @@ impl Registry {
 
     /// The proxy in front of it, which records requests and injects faults.
     #[must_use]
-    pub fn front(&self) -> &Front {
-        &self.front
+    pub fn proxy(&self) -> &Proxy {
+        &self.proxy
     }
 
     /// Mutable access to the proxy, to close and to reopen it.
-    pub fn front_mut(&mut self) -> &mut Front {
-        &mut self.front
+    pub fn proxy_mut(&mut self) -> &mut Proxy {
+        &mut self.proxy
     }
 
     /// `host:port`, as in image references.
     #[must_use]
     pub fn address(&self) -> String {
-        self.front.address().to_string()
+        self.proxy.address().to_string()
     }
 
     /// A reference to one of its images; `name` is repository and tag, digest or both.
     #[must_use]
     pub fn image(&self, name: &str) -> String {
-        format!("{}/{name}", self.front.address())
+        format!("{}/{name}", self.proxy.address())
     }
 
     /// Replaces the users of a private registry, with effect from the next request.
@@ -205,7 +205,7 @@ impl Drop for Registry {
     fn drop(&mut self) {
         self.process.end();
         // Drop cannot return an error.
-        let _ = Engine::forget_images_blocking(self.front.address().port());
+        let _ = Engine::remove_images_blocking(self.proxy.address().port());
     }
 }
 

@@ -9,17 +9,17 @@ use std::{
 use anyhow::{Result, bail};
 
 /// Time limit of every wait that is not a measurement.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pause between two polls.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Calls `look` until it succeeds, and returns its result.
+/// Calls `poll` until it succeeds, and returns its result.
 ///
-/// `look` returns the reason why not yet; past `limit` the last reason is the error.
+/// `poll` returns the reason why not yet; past `limit` the last reason is the error.
 ///
 /// # Errors
 /// When `limit` has passed.
-pub async fn until<T, E, F>(what: &str, limit: Duration, mut look: impl FnMut() -> F) -> Result<T>
+pub async fn until<T, E, F>(what: &str, limit: Duration, mut poll: impl FnMut() -> F) -> Result<T>
 where
     F: Future<Output = Result<T, E>>,
     E: fmt::Display,
@@ -28,7 +28,7 @@ where
     loop {
         let left = limit.saturating_sub(start.elapsed());
         // A call that hangs counts as a failed one.
-        let why = match tokio::time::timeout(left.max(PAUSE), look()).await {
+        let why = match tokio::time::timeout(left.max(PAUSE), poll()).await {
             Ok(Ok(found)) => return Ok(found),
             Ok(Err(why)) => why.to_string(),
             Err(_) => "no answer".to_owned(),
@@ -47,7 +47,7 @@ mod tests {
     #[tokio::test]
     async fn first_success_is_returned() {
         let mut looks = 0;
-        let found = until("three looks", PATIENCE, || {
+        let found = until("three looks", WAIT_TIMEOUT, || {
             looks += 1;
             let seen = looks;
             async move { if seen == 3 { Ok(seen) } else { Err(seen) } }

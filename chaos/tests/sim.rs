@@ -4,12 +4,12 @@
 
 use std::{panic, sync::Once, thread};
 
-use jaco_chaos::sim::{self, Mutation, Nuisance, Options, Tally};
+use jaco_chaos::sim::{self, BenignFault, Mutation, Options, Tally};
 
 /// Seeds without a bug in one run of all tests.
 const SEEDS: u64 = 70;
 /// Seeds for each benign fault.
-const NUISANCES: u64 = 15;
+const BENIGN_SEEDS: u64 = 15;
 /// Seeds within which a planted bug must be found.
 const BOUND: u64 = 300;
 
@@ -82,13 +82,13 @@ fn every_seed_holds() {
 #[test]
 fn benign_faults_move_nothing() {
     quiet();
-    for nuisance in Nuisance::ALL {
+    for benign_fault in BenignFault::ALL {
         let options = Options {
-            nuisance: Some(nuisance),
+            benign_fault: Some(benign_fault),
             ..Options::default()
         };
-        let tally = all_hold(NUISANCES, options);
-        assert!(tally.acknowledged > 20 * NUISANCES, "{nuisance:?}");
+        let tally = all_hold(BENIGN_SEEDS, options);
+        assert!(tally.acknowledged > 20 * BENIGN_SEEDS, "{benign_fault:?}");
     }
 }
 
@@ -96,7 +96,7 @@ fn benign_faults_move_nothing() {
 fn every_planted_bug_is_found() {
     quiet();
     for mutation in Mutation::ALL {
-        if let Err(why) = sim::hunt(mutation, 1, BOUND, threads()) {
+        if let Err(why) = sim::find_bug(mutation, 1, BOUND, threads()) {
             panic!("{why}");
         }
     }
@@ -108,11 +108,11 @@ fn same_seed_gives_same_run() {
     let options = Options::default();
     for seed in [3, 7, 11] {
         let first = sim::run(seed, options).expect("it holds");
-        let spoken = Options {
-            spoken: true,
+        let keep_trace = Options {
+            keep_trace: true,
             ..options
         };
-        assert_eq!(sim::run(seed, spoken).expect("it holds"), first);
+        assert_eq!(sim::run(seed, keep_trace).expect("it holds"), first);
         let other = sim::run(seed + 1, options).expect("it holds");
         assert_ne!(other.trace, first.trace);
     }

@@ -9,28 +9,28 @@ mod apply;
 mod args;
 mod audit;
 mod backup;
-mod checked;
+mod cancellable;
 mod cluster;
 mod connection;
 mod excerpt;
 mod failure;
 mod get;
 mod lifecycle;
+mod local_daemon;
 mod logs;
 mod node;
 mod output;
 mod packaging;
-mod place;
 mod registry;
 mod replica;
 mod restore;
+mod sanitize;
 mod status;
 mod systemd;
 mod token;
 mod transport;
 mod validate;
 mod version;
-mod winding_up;
 
 #[cfg(test)]
 mod fake;
@@ -64,7 +64,7 @@ const SUCCESS: u8 = 0;
 const FAILURE: u8 = 1;
 /// Time for local work to end after Ctrl-C; a process that exits while the database is open may
 /// abort.
-const WIND_UP: Duration = Duration::from_secs(10);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs one command.
 ///
@@ -92,7 +92,7 @@ pub fn main() -> ExitCode {
 fn run(args: impl IntoIterator<Item = OsString>, ui: &mut Ui<'_>) -> u8 {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
-        Err(error) => return misused(&error, ui),
+        Err(error) => return report_parse_error(&error, ui),
     };
     let verbose = cli.globals.verbose.then_some("debug");
     let level = cli
@@ -144,8 +144,8 @@ fn dispatch(cli: Cli, ui: &mut Ui<'_>) -> Result<End, Stop> {
 
 /// Runs a command that calls a daemon, until it ends or is interrupted.
 fn with_runtime(command: Command, globals: &Globals, ui: &mut Ui<'_>) -> Result<End, Stop> {
-    let endless = command.is_endless();
-    let works_here = command.works_here();
+    let endless = command.is_stream();
+    let uses_local_files = command.uses_local_files();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -160,8 +160,8 @@ fn with_runtime(command: Command, globals: &Globals, ui: &mut Ui<'_>) -> Result<
             result = remote(command, globals, ui) => result.map(|()| End::Done),
         }
     });
-    if works_here {
-        runtime.shutdown_timeout(WIND_UP);
+    if uses_local_files {
+        runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
     } else {
         // A blocked name lookup must not delay the exit of a finished command.
         runtime.shutdown_background();
@@ -238,7 +238,7 @@ impl Machine for ThisMachine {
 }
 
 /// Prints help to stdout; reports any other error of clap as a usage error.
-fn misused(error: &clap::Error, ui: &mut Ui<'_>) -> u8 {
+fn report_parse_error(error: &clap::Error, ui: &mut Ui<'_>) -> u8 {
     use clap::error::ErrorKind;
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {

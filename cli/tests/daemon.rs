@@ -21,22 +21,22 @@ use std::{
 use jaco_actors::testing::own_address;
 use rustix::process::{Pid, Signal, kill_process};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A directory with a configuration on free ports.
-struct Place(tempfile::TempDir);
+struct Workdir(tempfile::TempDir);
 
-impl Place {
+impl Workdir {
     fn new(extra: &str) -> Self {
-        let place = Self(tempfile::tempdir().unwrap());
-        let dir = place.0.path().display();
+        let workdir = Self(tempfile::tempdir().unwrap());
+        let dir = workdir.0.path().display();
         let host = own_address();
         let config = format!(
             "data_dir: {dir}/data\nunix_socket: {dir}/s\ndocker_socket: unix://{dir}/no-engine\n\
              listen_addr: {host}:7000\ncluster_addr: {host}:7001\nhostname: one\n{extra}"
         );
-        fs::write(place.path("jacod.yaml"), config).unwrap();
-        place
+        fs::write(workdir.path("jacod.yaml"), config).unwrap();
+        workdir
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -82,7 +82,7 @@ impl Place {
     /// Waits until the output of `cluster status` contains `what`.
     #[track_caller]
     fn answers(&self, what: &str) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             let status = jaco(&self.path("s"), "cluster status");
             if text(&status.stdout).contains(what) {
@@ -95,7 +95,7 @@ impl Place {
 
     #[track_caller]
     fn logs(&self, what: &str) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while !self.log().contains(what) {
             assert!(
                 Instant::now() < end,
@@ -122,7 +122,7 @@ impl Daemon {
 
     /// Waits for its end and returns the exit status; `None` after a signal.
     fn ended(&mut self) -> Option<i32> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             if let Some(status) = self.0.try_wait().unwrap() {
                 return status.code();
@@ -155,8 +155,8 @@ fn text(bytes: &[u8]) -> &str {
 
 #[test]
 fn inherited_socket_is_served_and_kept() {
-    let place = Place::new("");
-    let activated = place.path("activated");
+    let workdir = Workdir::new("");
+    let activated = workdir.path("activated");
     let listener = UnixListener::bind(&activated).unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions();
     let before = mode(&activated);
@@ -166,103 +166,109 @@ fn inherited_socket_is_served_and_kept() {
     // A client that connects before the daemon starts is served, too.
     let early = UnixStream::connect(&activated).unwrap();
     let descriptors = [other.into(), listener.into()];
-    let mut daemon = Daemon::spawn(place.activated("$$", descriptors));
+    let mut daemon = Daemon::spawn(workdir.activated("$$", descriptors));
 
-    place.logs("inherited=true");
+    workdir.logs("inherited=true");
     let status = jaco(&activated, "cluster status");
     assert!(text(&status.stdout).contains("uninitialized"), "{status:?}");
     // An HTTP/2 server sends its settings first.
-    early.set_read_timeout(Some(PATIENCE)).unwrap();
+    early.set_read_timeout(Some(TIMEOUT)).unwrap();
     (&early)
         .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
         .unwrap();
     assert_eq!((&early).read(&mut [0; 9]).unwrap(), 9);
     drop(early);
-    assert!(!place.path("s").exists(), "the daemon made its own socket");
+    assert!(
+        !workdir.path("s").exists(),
+        "the daemon made its own socket"
+    );
     assert!(
         std::net::TcpStream::connect(("127.0.0.1", port)).is_err(),
         "the other descriptor is still open"
     );
 
     daemon.signal(Signal::TERM);
-    assert_eq!(daemon.ended(), Some(0), "{}", place.log());
+    assert_eq!(daemon.ended(), Some(0), "{}", workdir.log());
     assert!(activated.exists(), "the inherited socket was removed");
     assert_eq!(mode(&activated), before);
 }
 
 #[test]
 fn descriptors_for_another_process_are_ignored() {
-    let place = Place::new("");
-    let listener = UnixListener::bind(place.path("activated")).unwrap();
+    let workdir = Workdir::new("");
+    let listener = UnixListener::bind(workdir.path("activated")).unwrap();
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut daemon = Daemon::spawn(place.activated("1", [listener.into(), other.into()]));
-    place.logs("inherited=false");
-    assert!(jaco(&place.path("s"), "cluster status").status.success());
+    let mut daemon = Daemon::spawn(workdir.activated("1", [listener.into(), other.into()]));
+    workdir.logs("inherited=false");
+    assert!(jaco(&workdir.path("s"), "cluster status").status.success());
     daemon.signal(Signal::INT);
-    assert_eq!(daemon.ended(), Some(0), "{}", place.log());
-    assert!(!place.path("s").exists(), "its own socket was not removed");
+    assert_eq!(daemon.ended(), Some(0), "{}", workdir.log());
+    assert!(
+        !workdir.path("s").exists(),
+        "its own socket was not removed"
+    );
 }
 
 #[test]
 fn missing_announced_descriptor_is_fatal() {
-    let place = Place::new("");
+    let workdir = Workdir::new("");
     let mut shell = Command::new("/bin/sh");
     let script = "LISTEN_PID=$$ LISTEN_FDS=90 exec \"$0\" \"$@\"";
     shell.args(["-c", script]).arg(env!("CARGO_BIN_EXE_jacod"));
-    let mut daemon = Daemon::spawn(place.logged(shell));
+    let mut daemon = Daemon::spawn(workdir.logged(shell));
     assert_eq!(daemon.ended(), Some(1));
     assert!(
-        place.log().contains("was announced, but is not open"),
+        workdir.log().contains("was announced, but is not open"),
         "{}",
-        place.log()
+        workdir.log()
     );
 }
 
 #[test]
 fn systemd_is_notified_of_ready_and_stopping() {
-    let place = Place::new("");
-    let socket = UnixDatagram::bind(place.path("notify")).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut command = place.jacod();
-    command.env("NOTIFY_SOCKET", place.path("notify"));
+    let workdir = Workdir::new("");
+    let socket = UnixDatagram::bind(workdir.path("notify")).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let mut command = workdir.jacod();
+    command.env("NOTIFY_SOCKET", workdir.path("notify"));
     let mut daemon = Daemon::spawn(command);
-    let heard = || {
+    let notification = || {
         let mut buffer = [0; 64];
         let length = socket.recv(&mut buffer).unwrap();
         text(&buffer[..length]).to_owned()
     };
-    assert_eq!(heard(), "READY=1\n");
+    assert_eq!(notification(), "READY=1\n");
     // After READY the daemon answers calls.
-    assert!(jaco(&place.path("s"), "cluster status").status.success());
+    assert!(jaco(&workdir.path("s"), "cluster status").status.success());
     daemon.signal(Signal::TERM);
-    assert_eq!(heard(), "STOPPING=1\n");
+    assert_eq!(notification(), "STOPPING=1\n");
     assert_eq!(daemon.ended(), Some(0));
 }
 
 #[test]
 fn second_signal_exits_immediately() {
-    let place = Place::new("");
-    let mut daemon = Daemon::spawn(place.jacod());
-    place.logs("API is listening");
-    let init = jaco(&place.path("s"), "cluster init --no-systemd-enable");
+    let workdir = Workdir::new("");
+    let mut daemon = Daemon::spawn(workdir.jacod());
+    workdir.logs("API is listening");
+    let init = jaco(&workdir.path("s"), "cluster init --no-systemd-enable");
     assert!(init.status.success(), "{init:?}");
     // The daemon waits for a client that has sent only a part of its preface.
-    let mut slow = UnixStream::connect(place.path("s")).unwrap();
+    let mut slow = UnixStream::connect(workdir.path("s")).unwrap();
     slow.write_all(b"PRI * HT").unwrap();
-    let other = jaco(&place.path("s"), "cluster status"); // accepted after the slow one
+    let other = jaco(&workdir.path("s"), "cluster status"); // accepted after the slow one
     assert!(other.status.success(), "{other:?}");
     daemon.signal(Signal::TERM);
-    place.logs("stopping");
+    workdir.logs("stopping");
     let asked = Instant::now();
     daemon.signal(Signal::INT);
-    assert_eq!(daemon.ended(), Some(130), "{}", place.log());
-    assert!(asked.elapsed() < PATIENCE);
+    assert_eq!(daemon.ended(), Some(130), "{}", workdir.log());
+    assert!(asked.elapsed() < TIMEOUT);
     // The next run finds the whole state.
-    let mut daemon = Daemon::spawn(place.jacod());
-    place.answers("one");
+    let mut daemon = Daemon::spawn(workdir.jacod());
+    workdir.answers("one");
     drop(slow);
     daemon.signal(Signal::TERM);
-    assert_eq!(daemon.ended(), Some(0), "{}", place.log());
+    assert_eq!(daemon.ended(), Some(0), "{}", workdir.log());
 }
 
 #[test]
@@ -282,10 +288,10 @@ fn invalid_configuration_is_logged_and_exits_with_one() {
             "metrics_addr \"nowhere.invalid:1\" does not resolve",
         ),
     ] {
-        let place = Place::new(extra);
-        let mut daemon = Daemon::spawn(place.jacod());
+        let workdir = Workdir::new(extra);
+        let mut daemon = Daemon::spawn(workdir.jacod());
         assert_eq!(daemon.ended(), Some(1), "{extra}");
-        let log = place.log();
+        let log = workdir.log();
         let fatal = log.lines().last().unwrap_or_default();
         assert!(fatal.contains("ERROR [jacod]"), "{log}");
         assert!(fatal.contains(expected), "{log}");
@@ -294,12 +300,12 @@ fn invalid_configuration_is_logged_and_exits_with_one() {
 
 #[test]
 fn ineffective_and_unsafe_settings_are_warned_of() {
-    let place = Place::new("isolation: off\n");
-    let mut command = place.jacod();
+    let workdir = Workdir::new("isolation: off\n");
+    let mut command = workdir.jacod();
     command.env("JACO_INGRESS_EXEC", "true");
     let mut daemon = Daemon::spawn(command);
-    place.logs("API is listening");
-    let log = place.log();
+    workdir.logs("API is listening");
+    let log = workdir.log();
     for warning in ["JACO_INGRESS_EXEC has no meaning here", "isolation is off"] {
         let line = log.lines().find(|line| line.contains(warning));
         assert!(line.is_some_and(|line| line.contains("WARN")), "{log}");
@@ -317,19 +323,19 @@ fn log_level_flag_precedes_variable_and_file() {
         (None, None, "debug", true),
         (None, None, "info", false),
     ] {
-        let place = Place::new(&format!("log_level: {file}\n"));
-        let mut command = place.jacod();
+        let workdir = Workdir::new(&format!("log_level: {file}\n"));
+        let mut command = workdir.jacod();
         command.args(flag.iter().flat_map(|level| ["--log-level", level]));
         command.envs(variable.map(|level| ("JACO_LOG", level)));
         let mut daemon = Daemon::spawn(command);
-        let until = Instant::now() + PATIENCE;
-        while !place.path("s").exists() {
-            assert!(Instant::now() < until, "{}", place.log());
+        let until = Instant::now() + TIMEOUT;
+        while !workdir.path("s").exists() {
+            assert!(Instant::now() < until, "{}", workdir.log());
             thread::sleep(Duration::from_millis(20));
         }
-        jaco(&place.path("s"), "cluster status");
+        jaco(&workdir.path("s"), "cluster status");
         daemon.signal(Signal::TERM);
         assert_eq!(daemon.ended(), Some(0));
-        assert_eq!(place.log().contains("DEBUG"), debug, "{}", place.log());
+        assert_eq!(workdir.log().contains("DEBUG"), debug, "{}", workdir.log());
     }
 }

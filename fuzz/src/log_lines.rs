@@ -1,6 +1,6 @@
 //! Fuzzes the conversion of the engine's log frames to lines.
 
-use jaco_actors::runtime::logs::lines::{Cutter, MAX_LINE};
+use jaco_actors::runtime::logs::lines::{LineSplitter, MAX_LINE};
 
 use crate::parts::parts;
 
@@ -13,7 +13,7 @@ const FRAMES: usize = 8;
 /// limit or contains a newline, and lines keep their order.
 pub fn log_lines(data: &[u8]) {
     let frames: [&[u8]; FRAMES] = parts(data);
-    let mut cutter = Cutter::default();
+    let mut cutter = LineSplitter::default();
     let mut lines = Vec::new();
     for frame in frames {
         lines.extend(cutter.feed(frame));

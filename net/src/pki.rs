@@ -17,7 +17,7 @@ pub mod fingerprint;
 mod name;
 pub mod node;
 
-pub use authority::{ADDRESSES, ClusterCa, dialable};
+pub use authority::{ClusterCa, MAX_REQUEST_ADDRESSES, dialable};
 pub use bootstrap::BootstrapCert;
 pub use error::Error;
 pub use fingerprint::Fingerprint;

@@ -18,9 +18,9 @@ use rustix::{
 };
 
 /// First inherited descriptor (`SD_LISTEN_FDS_START`).
-const FIRST: RawFd = 3;
+const FIRST_FD: RawFd = 3;
 /// Largest accepted `LISTEN_FDS`; no service manager passes more.
-const MOST: RawFd = 1024;
+const MAX_FDS: RawFd = 1024;
 
 /// Takes over the descriptors that a service manager passed to this process. Returns the first that
 /// is a listening unix stream socket; the others are closed.
@@ -49,7 +49,7 @@ pub fn inherited_listener() -> io::Result<Option<UnixListener>> {
         }
     }
     let mut found = None;
-    for fd in FIRST..FIRST + passed(pid, count, process::id()) {
+    for fd in FIRST_FD..FIRST_FD + passed(pid, count, process::id()) {
         let socket = own(fd)?;
         fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
         if found.is_none() && is_unix_listener(&socket) {
@@ -65,15 +65,15 @@ pub fn inherited_listener() -> io::Result<Option<UnixListener>> {
 /// Root that writes into a user's directory follows the symbolic links in it, which the user can
 /// replace at any time. With the owner's rights such a link leads nowhere the user could not write.
 #[derive(Debug)]
-pub struct ActingAs {
+pub struct UserSwitch {
     user: Uid,
     group: Gid,
     groups: Vec<Gid>,
     /// Not `Send`: the credentials are those of one thread.
-    _here: PhantomData<*const ()>,
+    _not_send: PhantomData<*const ()>,
 }
 
-impl ActingAs {
+impl UserSwitch {
     /// Switches to `user` and `group`, without supplementary groups of the old user.
     ///
     /// # Errors
@@ -84,7 +84,7 @@ impl ActingAs {
             user: geteuid(),
             group: getegid(),
             groups: getgroups()?,
-            _here: PhantomData,
+            _not_send: PhantomData,
         };
         let same = (None::<Uid>, None::<Gid>);
         let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
@@ -95,7 +95,7 @@ impl ActingAs {
     }
 }
 
-impl Drop for ActingAs {
+impl Drop for UserSwitch {
     fn drop(&mut self) {
         // If restoring fails, the thread continues with fewer rights.
         let _ = set_thread_res_uid(None::<Uid>, self.user, None::<Uid>);
@@ -109,7 +109,7 @@ fn passed(pid: Option<String>, count: Option<String>, own: u32) -> RawFd {
     let for_us = pid.and_then(|pid| pid.parse().ok()) == Some(own);
     let count = count.and_then(|count| count.parse().ok());
     count
-        .filter(|count| for_us && (0..=MOST).contains(count))
+        .filter(|count| for_us && (0..=MAX_FDS).contains(count))
         .unwrap_or(0)
 }
 

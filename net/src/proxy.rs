@@ -11,7 +11,6 @@
 //! - `server`: accepting connections, client timeouts, draining.
 
 mod body;
-mod clock;
 mod forward;
 mod headers;
 mod observe;
@@ -20,6 +19,7 @@ mod pool;
 mod relay;
 mod server;
 pub mod table;
+mod timeouts;
 pub mod upstream;
 
 pub use observe::{Finished, Meter, Observe};
@@ -38,7 +38,7 @@ use tokio::sync::watch;
 use self::{
     observe::Meters,
     pool::Pool,
-    upstream::{Dice, Health},
+    upstream::{Health, SplitMix64},
 };
 
 /// Limits and timeouts of the proxy.
@@ -93,14 +93,14 @@ enum Phase {
 /// It outlives its listeners: closing a listener and binding it again loses neither running
 /// requests nor the health marks of replicas.
 #[derive(Clone)]
-pub struct Proxy(Arc<Shared>);
+pub struct Proxy(Arc<ProxyState>);
 
-struct Shared {
-    live: ArcSwap<Live>,
+struct ProxyState {
+    live: ArcSwap<ActiveTable>,
     observer: Arc<dyn Observe>,
     settings: Settings,
     health: Health,
-    dice: Dice,
+    rng: SplitMix64,
     pool: Pool,
     /// Phase of the current connections. A drain replaces the channel, so it affects only
     /// connections accepted before.
@@ -108,12 +108,12 @@ struct Shared {
 }
 
 /// A route table and the meters of its requests.
-struct Live {
+struct ActiveTable {
     table: Arc<RouteTable>,
     meters: Meters,
 }
 
-impl Live {
+impl ActiveTable {
     fn new(table: Arc<RouteTable>, observer: &dyn Observe) -> Self {
         let meters = Meters::new(observer, &table);
         Self { table, meters }
@@ -130,11 +130,11 @@ impl Proxy {
     /// As [`Proxy::new`], with `observer` counting the requests.
     #[must_use]
     pub fn observed(settings: Settings, observer: Arc<dyn Observe>) -> Self {
-        Self(Arc::new(Shared {
-            live: ArcSwap::from_pointee(Live::new(Arc::default(), &*observer)),
+        Self(Arc::new(ProxyState {
+            live: ArcSwap::from_pointee(ActiveTable::new(Arc::default(), &*observer)),
             observer,
             health: Health::new(settings.down_for),
-            dice: Dice::new(),
+            rng: SplitMix64::new(),
             pool: Pool::new(&settings),
             phase: Mutex::new(watch::Sender::new(Phase::Serving)),
             settings,
@@ -147,7 +147,7 @@ impl Proxy {
             return false;
         }
         let table = Arc::new(table);
-        let live = Live::new(table.clone(), &*self.0.observer);
+        let live = ActiveTable::new(table.clone(), &*self.0.observer);
         self.0.live.store(Arc::new(live));
         self.0
             .pool

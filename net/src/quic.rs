@@ -9,23 +9,23 @@
 //! - [`roster`]: membership lookup.
 //! - `verify`: the certificate checks of both sides.
 //! - [`endpoint`]: one UDP socket for outgoing and incoming connections.
-//! - [`gate`]: admission control for incoming handshakes.
+//! - [`admission`]: admission control for incoming handshakes.
 //! - [`connection`]: an authenticated connection and its streams.
 //! - [`stream`]: both ends of a stream, in bytes and in frames.
 //! - [`frame`]: length-prefixed frames, without I/O.
 
+pub mod admission;
 pub mod connection;
 pub mod endpoint;
 mod error;
 pub mod frame;
-pub mod gate;
 pub mod roster;
 pub mod settings;
 pub mod stream;
 mod verify;
 
 pub use connection::Connection;
-pub use endpoint::{Args, Arrival, Endpoint};
+pub use endpoint::{Args, Endpoint, IncomingPeer};
 pub use error::{BindError, Closed, ConnectError, Reason, StreamError};
 pub use roster::{Member, Roster};
 pub use settings::Settings;

@@ -44,7 +44,7 @@ pub enum Error {
 }
 
 /// The signature methods of a certificate verifier, delegated to field `$inner`.
-macro_rules! signatures_by {
+macro_rules! delegate_signatures {
     ($inner:ident) => {
         fn verify_tls12_signature(
             &self,
@@ -69,7 +69,7 @@ macro_rules! signatures_by {
         }
     };
 }
-pub(crate) use signatures_by;
+pub(crate) use delegate_signatures;
 
 /// The crypto provider that every configuration of the process uses.
 #[must_use]

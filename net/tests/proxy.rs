@@ -1,7 +1,7 @@
 //! Tests of the proxy between real clients and real replicas on loopback.
 
-#[path = "proxy/world.rs"]
-mod world;
+#[path = "proxy/fixture.rs"]
+mod fixture;
 
 use std::{
     sync::{
@@ -12,14 +12,14 @@ use std::{
 };
 
 use bytes::Bytes;
+use fixture::*;
 use http::{Method, Request, Response, StatusCode, header::SERVER};
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::Frame;
 use jaco_net::proxy::{Proxy, RouteTable, Rule, Settings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use world::*;
 
-const PATIENT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn replica_receives_request_with_forwarding_headers() {
@@ -32,8 +32,8 @@ async fn replica_receives_request_with_forwarding_headers() {
         text(lines.join("\n"))
     })
     .await;
-    let world = World::start(Settings::default()).await;
-    world.proxy.swap(RouteTable::new([Rule {
+    let fixture = ProxyFixture::start(Settings::default()).await;
+    fixture.proxy.swap(RouteTable::new([Rule {
         path: "/api".into(),
         strip_path: true,
         ..rule([seen])
@@ -49,7 +49,7 @@ async fn replica_receives_request_with_forwarding_headers() {
         .header("x-public", "2")
         .body(Empty::<Bytes>::new())
         .unwrap();
-    let response = world.client().await.send(request).await;
+    let response = fixture.client().await.send(request).await;
 
     assert_eq!(response.status(), StatusCode::OK);
     assert!(response.headers().get(SERVER).is_none());
@@ -69,8 +69,8 @@ async fn bodies_stream_both_ways_with_their_trailers() {
             .unwrap()
     })
     .await;
-    let world = World::start(Settings::default()).await;
-    world.proxy.swap(RouteTable::new([rule([echo])]));
+    let fixture = ProxyFixture::start(Settings::default()).await;
+    fixture.proxy.swap(RouteTable::new([rule([echo])]));
 
     let (chunks, body) = channel_body();
     let request = Request::post("/")
@@ -80,7 +80,7 @@ async fn bodies_stream_both_ways_with_their_trailers() {
         .body(body)
         .unwrap();
     chunks.send(Frame::data("first".into())).unwrap();
-    let mut response = world.client().await.send(request).await.into_body();
+    let mut response = fixture.client().await.send(request).await.into_body();
     let frame = response.frame().await.unwrap().unwrap();
     assert_eq!(
         frame.into_data().unwrap(),
@@ -101,12 +101,12 @@ async fn bodies_stream_both_ways_with_their_trailers() {
 #[tokio::test]
 async fn switched_connection_is_relayed_despite_table_swaps() {
     let (echo, mut ended) = switching_replica().await;
-    let world = World::start(Settings::default()).await;
-    world.proxy.swap(RouteTable::new([rule([echo])]));
-    let mut client = world.switched().await;
+    let fixture = ProxyFixture::start(Settings::default()).await;
+    fixture.proxy.swap(RouteTable::new([rule([echo])]));
+    let mut client = fixture.switched().await;
     for round in [b"abcd", b"1234"] {
         assert_echo(&mut client, round).await;
-        world.proxy.swap(RouteTable::default());
+        fixture.proxy.swap(RouteTable::default());
     }
     drop(client);
     ended.recv().await.unwrap();
@@ -115,13 +115,13 @@ async fn switched_connection_is_relayed_despite_table_swaps() {
 #[tokio::test]
 async fn switched_connection_ends_with_the_drain() {
     let (echo, mut ended) = switching_replica().await;
-    let mut world = World::start(Settings::default()).await;
-    world.proxy.swap(RouteTable::new([rule([echo])]));
-    let mut client = world.switched().await;
+    let mut fixture = ProxyFixture::start(Settings::default()).await;
+    fixture.proxy.swap(RouteTable::new([rule([echo])]));
+    let mut client = fixture.switched().await;
 
-    let proxy = world.proxy.clone();
-    let drained = tokio::spawn(async move { proxy.drain(PATIENT).await });
-    (&mut world.server).await.unwrap();
+    let proxy = fixture.proxy.clone();
+    let drained = tokio::spawn(async move { proxy.drain(TIMEOUT).await });
+    (&mut fixture.server).await.unwrap();
     assert_echo(&mut client, b"abcd").await;
     drained.abort();
     ended.recv().await.unwrap();
@@ -130,8 +130,8 @@ async fn switched_connection_ends_with_the_drain() {
 
 #[tokio::test]
 async fn requests_without_a_route_get_the_proxys_errors() {
-    let world = World::start(Settings::default()).await;
-    world.proxy.swap(RouteTable::new([Rule {
+    let fixture = ProxyFixture::start(Settings::default()).await;
+    fixture.proxy.swap(RouteTable::new([Rule {
         path: "/api".into(),
         ..rule([])
     }]));
@@ -171,7 +171,7 @@ async fn requests_without_a_route_get_the_proxys_errors() {
     ];
     for (request, status) in table {
         let shown: String = request.chars().take(60).collect();
-        let mut client = world.connect().await;
+        let mut client = fixture.connect().await;
         client.write_all(request.as_bytes()).await.unwrap();
         let head = read_head(&mut client).await;
         assert_eq!(&head[9..12], status, "{shown:?}");
@@ -186,15 +186,15 @@ async fn requests_without_a_route_get_the_proxys_errors() {
 
 #[tokio::test]
 async fn secure_domain_redirects_to_the_same_path() {
-    let world = World::start(Settings::default()).await;
-    world.proxy.swap(RouteTable::new([Rule {
+    let fixture = ProxyFixture::start(Settings::default()).await;
+    fixture.proxy.swap(RouteTable::new([Rule {
         redirect_to_https: true,
         ..rule([])
     }]));
     let request = Request::post("/a?b=1")
         .header("host", "a.example:8080")
         .body(Full::from("x"));
-    let response = world.client().await.send(request.unwrap()).await;
+    let response = fixture.client().await.send(request.unwrap()).await;
     assert_eq!(response.status(), StatusCode::PERMANENT_REDIRECT);
     assert_eq!(response.headers()["location"], "https://a.example/a?b=1");
     assert_eq!(response.headers()[SERVER], "jaco");
@@ -203,9 +203,9 @@ async fn secure_domain_redirects_to_the_same_path() {
 #[tokio::test]
 async fn unreachable_replica_gives_502_and_is_marked_down() {
     let (_held, closed) = closed_port();
-    let world = World::start(Settings::default()).await;
-    world.proxy.swap(RouteTable::new([rule([closed])]));
-    let mut client = world.client().await;
+    let fixture = ProxyFixture::start(Settings::default()).await;
+    fixture.proxy.swap(RouteTable::new([rule([closed])]));
+    let mut client = fixture.client().await;
     let response = client.send(get("/")).await;
     assert_eq!(response.status(), StatusCode::BAD_GATEWAY);
     assert_eq!(response.headers()[SERVER], "jaco");
@@ -220,14 +220,14 @@ async fn unsent_request_moves_to_another_replica() {
     let (_held, ports): (Vec<_>, Vec<_>) = [(); 2].map(|()| closed_port()).into_iter().unzip();
     let live = replica(async |request| text(body_of(request.into_body()).await)).await;
     for _ in 0..8 {
-        let world = World::start(Settings::default()).await;
-        world
+        let fixture = ProxyFixture::start(Settings::default()).await;
+        fixture
             .proxy
             .swap(RouteTable::new([rule([ports[0], live, ports[1]])]));
         let request = Request::post("/")
             .header("host", HOST)
             .body(Full::from("precious"));
-        let response = world.client().await.send(request.unwrap()).await;
+        let response = fixture.client().await.send(request.unwrap()).await;
         assert_eq!(response.status(), StatusCode::OK);
         assert_eq!(body(response).await, "precious");
     }
@@ -247,8 +247,8 @@ async fn only_safe_requests_are_repeated_once_sent() {
         // Repeats until the proxy tries the breaking replica first.
         loop {
             asked.store(0, Ordering::SeqCst);
-            let world = World::start(Settings::default()).await;
-            world
+            let fixture = ProxyFixture::start(Settings::default()).await;
+            fixture
                 .proxy
                 .swap(RouteTable::new([rule([breaking, healthy])]));
             let request = Request::builder()
@@ -256,7 +256,7 @@ async fn only_safe_requests_are_repeated_once_sent() {
                 .uri("/")
                 .header("host", HOST);
             let request = request.body(Full::from(content)).unwrap();
-            let status = world.client().await.send(request).await.status();
+            let status = fixture.client().await.send(request).await.status();
             if asked.load(Ordering::SeqCst) == 0 {
                 assert_eq!(status, StatusCode::OK);
                 continue;
@@ -271,7 +271,7 @@ async fn only_safe_requests_are_repeated_once_sent() {
             assert_eq!(asked.load(Ordering::SeqCst), 1, "{method}");
             // The breaking replica is marked down now.
             assert_eq!(
-                world.client().await.send(get("/")).await.status(),
+                fixture.client().await.send(get("/")).await.status(),
                 StatusCode::OK
             );
             assert_eq!(asked.load(Ordering::SeqCst), 1, "{method}");
@@ -288,15 +288,15 @@ async fn replica_that_aborts_its_response_is_down() {
         stream.write_all(half).await.unwrap();
     })
     .await;
-    let world = World::start(Settings::default()).await;
-    world.proxy.swap(RouteTable::new([rule([breaking])]));
-    let response = world.client().await.send(get("/")).await;
+    let fixture = ProxyFixture::start(Settings::default()).await;
+    fixture.proxy.swap(RouteTable::new([rule([breaking])]));
+    let response = fixture.client().await.send(get("/")).await;
     assert_eq!(response.status(), StatusCode::OK);
     assert!(
         response.into_body().collect().await.is_err(),
         "the client must notice"
     );
-    let response = world.client().await.send(get("/")).await;
+    let response = fixture.client().await.send(get("/")).await;
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
 }
 
@@ -311,10 +311,10 @@ async fn silent_replica_gives_504_and_stays_up() {
         response_timeout: Duration::from_millis(50),
         ..Settings::default()
     };
-    let world = World::start(settings).await;
-    world.proxy.swap(RouteTable::new([rule([silent])]));
+    let fixture = ProxyFixture::start(settings).await;
+    fixture.proxy.swap(RouteTable::new([rule([silent])]));
     for _ in 0..2 {
-        let response = world.client().await.send(get("/")).await;
+        let response = fixture.client().await.send(get("/")).await;
         assert_eq!(response.status(), StatusCode::GATEWAY_TIMEOUT);
         assert_eq!(response.headers()[SERVER], "jaco");
     }
@@ -323,7 +323,7 @@ async fn silent_replica_gives_504_and_stays_up() {
 #[tokio::test]
 async fn replica_connections_are_reused_until_stale() {
     let accepted = Arc::new(AtomicUsize::new(0));
-    let fickle = {
+    let closing = {
         let accepted = accepted.clone();
         // Responds twice, then closes the connection without announcing it.
         raw_replica(move |mut stream| {
@@ -338,9 +338,9 @@ async fn replica_connections_are_reused_until_stale() {
         })
         .await
     };
-    let world = World::start(Settings::default()).await;
-    world.proxy.swap(RouteTable::new([rule([fickle])]));
-    let mut client = world.client().await;
+    let fixture = ProxyFixture::start(Settings::default()).await;
+    fixture.proxy.swap(RouteTable::new([rule([closing])]));
+    let mut client = fixture.client().await;
     for _ in 0..6 {
         let response = client.send(get("/")).await;
         assert_eq!(response.status(), StatusCode::OK);
@@ -352,17 +352,17 @@ async fn replica_connections_are_reused_until_stale() {
 #[tokio::test]
 async fn running_response_survives_removal_of_its_route() {
     let (chunks, slow) = slow_replica().await;
-    let world = World::start(Settings::default()).await;
-    world.proxy.swap(RouteTable::new([rule([slow])]));
-    let response = world.client().await.send(get("/")).await;
+    let fixture = ProxyFixture::start(Settings::default()).await;
+    fixture.proxy.swap(RouteTable::new([rule([slow])]));
+    let response = fixture.client().await.send(get("/")).await;
 
-    assert!(world.proxy.swap(RouteTable::default()));
+    assert!(fixture.proxy.swap(RouteTable::default()));
     assert!(
-        !world.proxy.swap(RouteTable::default()),
+        !fixture.proxy.swap(RouteTable::default()),
         "an equal table is not swapped"
     );
     assert_eq!(
-        world.client().await.send(get("/")).await.status(),
+        fixture.client().await.send(get("/")).await.status(),
         StatusCode::NOT_FOUND
     );
 
@@ -374,17 +374,17 @@ async fn running_response_survives_removal_of_its_route() {
 #[tokio::test]
 async fn drain_finishes_running_requests_and_closes_idle_connections() {
     let (chunks, slow) = slow_replica().await;
-    let mut world = World::start(Settings::default()).await;
-    world.proxy.swap(RouteTable::new([rule([slow])]));
-    let mut resting = world.connect().await;
-    let response = world.client().await.send(get("/")).await;
+    let mut fixture = ProxyFixture::start(Settings::default()).await;
+    fixture.proxy.swap(RouteTable::new([rule([slow])]));
+    let mut resting = fixture.connect().await;
+    let response = fixture.client().await.send(get("/")).await;
 
-    let proxy = world.proxy.clone();
-    let drained = tokio::spawn(async move { proxy.drain(PATIENT).await });
+    let proxy = fixture.proxy.clone();
+    let drained = tokio::spawn(async move { proxy.drain(TIMEOUT).await });
     assert_eq!(resting.read(&mut [0]).await.unwrap(), 0, "closed at once");
-    (&mut world.server).await.unwrap();
+    (&mut fixture.server).await.unwrap();
     assert!(
-        tokio::net::TcpStream::connect(world.addr).await.is_err(),
+        tokio::net::TcpStream::connect(fixture.addr).await.is_err(),
         "nothing listens"
     );
     assert!(!drained.is_finished());
@@ -393,7 +393,7 @@ async fn drain_finishes_running_requests_and_closes_idle_connections() {
     assert_eq!(body(response).await, "rest");
     drained.await.unwrap();
 
-    let again = World::bind(world.addr, &world.proxy);
+    let again = ProxyFixture::bind(fixture.addr, &fixture.proxy);
     assert_eq!(
         again.client().await.send(get("/none")).await.status(),
         StatusCode::OK
@@ -403,23 +403,23 @@ async fn drain_finishes_running_requests_and_closes_idle_connections() {
 #[tokio::test]
 async fn drain_aborts_requests_after_its_grace_period() {
     let (_chunks, slow) = slow_replica().await;
-    let world = World::start(Settings::default()).await;
-    world.proxy.swap(RouteTable::new([rule([slow])]));
-    let response = world.client().await.send(get("/")).await;
-    world.proxy.drain(Duration::from_millis(20)).await;
+    let fixture = ProxyFixture::start(Settings::default()).await;
+    fixture.proxy.swap(RouteTable::new([rule([slow])]));
+    let response = fixture.client().await.send(get("/")).await;
+    fixture.proxy.drain(Duration::from_millis(20)).await;
     assert!(response.into_body().collect().await.is_err());
 }
 
 #[tokio::test]
 async fn listener_is_bound_again_while_requests_run() {
     let (chunks, slow) = slow_replica().await;
-    let mut world = World::start(Settings::default()).await;
-    world.proxy.swap(RouteTable::new([rule([slow])]));
-    let response = world.client().await.send(get("/")).await;
+    let mut fixture = ProxyFixture::start(Settings::default()).await;
+    fixture.proxy.swap(RouteTable::new([rule([slow])]));
+    let response = fixture.client().await.send(get("/")).await;
 
-    world.server.abort();
-    assert!((&mut world.server).await.unwrap_err().is_cancelled());
-    let again = World::bind(world.addr, &world.proxy);
+    fixture.server.abort();
+    assert!((&mut fixture.server).await.unwrap_err().is_cancelled());
+    let again = ProxyFixture::bind(fixture.addr, &fixture.proxy);
     assert_eq!(
         again.client().await.send(get("/")).await.status(),
         StatusCode::OK
@@ -436,8 +436,8 @@ async fn incomplete_request_head_times_out() {
         request_head_timeout: Duration::from_millis(30),
         ..Settings::default()
     };
-    let world = World::start(settings).await;
-    let mut client = world.connect().await;
+    let fixture = ProxyFixture::start(settings).await;
+    let mut client = fixture.connect().await;
     client.write_all(b"GET / HTTP/1.1\r\nHo").await.unwrap();
     let mut rest = Vec::new();
     let _ = client.read_to_end(&mut rest).await; // the connection may be reset or closed
@@ -450,8 +450,8 @@ async fn idle_client_is_disconnected() {
         idle_timeout: Duration::from_millis(500),
         ..Settings::default()
     };
-    let world = World::start(settings).await;
-    let mut client = world.connect().await;
+    let fixture = ProxyFixture::start(settings).await;
+    let mut client = fixture.connect().await;
     client
         .write_all(b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n")
         .await
@@ -465,7 +465,7 @@ async fn requests_are_counted_by_domain_and_service() {
     let answering = replica(async |_| text("x")).await;
     let counted = Arc::new(Counted::default());
     let proxy = Proxy::observed(Settings::default(), counted.clone());
-    let world = World::bind(([127, 0, 0, 1], 0).into(), &proxy);
+    let fixture = ProxyFixture::bind(([127, 0, 0, 1], 0).into(), &proxy);
     let api = Rule {
         path: "/api".into(),
         service: "api".into(),
@@ -476,14 +476,14 @@ async fn requests_are_counted_by_domain_and_service() {
         service: "idle".into(),
         ..rule([])
     };
-    world.proxy.swap(RouteTable::new([api, idle]));
+    fixture.proxy.swap(RouteTable::new([api, idle]));
 
     let ask = async |host: &str, path: &str| {
         let request = Request::get(path)
             .header("host", host)
             .body(Empty::<Bytes>::new())
             .unwrap();
-        let response = world.client().await.send(request).await;
+        let response = fixture.client().await.send(request).await;
         body(response).await;
     };
     ask("A.example", "/api/x?secret=1").await;
@@ -513,9 +513,9 @@ async fn protocol_switch_is_counted_but_not_timed() {
     let (echo, _ended) = switching_replica().await;
     let counted = Arc::new(Counted::default());
     let proxy = Proxy::observed(Settings::default(), counted.clone());
-    let world = World::bind(([127, 0, 0, 1], 0).into(), &proxy);
-    world.proxy.swap(RouteTable::new([rule([echo])]));
-    let _open = world.switched().await;
+    let fixture = ProxyFixture::bind(([127, 0, 0, 1], 0).into(), &proxy);
+    fixture.proxy.swap(RouteTable::new([rule([echo])]));
+    let _open = fixture.switched().await;
     while counted.lines().is_empty() {
         tokio::task::yield_now().await;
     }

@@ -58,8 +58,8 @@ impl DockerEngine {
         self.connection.client().await
     }
 
-    fn settle<T>(&self, result: Result<T, bollard::errors::Error>) -> Result<T, EngineError> {
-        self.connection.settle(result)
+    fn map_result<T>(&self, result: Result<T, bollard::errors::Error>) -> Result<T, EngineError> {
+        self.connection.map_result(result)
     }
 
     async fn list_by(&self, labels: Vec<String>) -> Result<Vec<Found>, EngineError> {
@@ -88,7 +88,7 @@ impl DockerEngine {
 impl Engine for DockerEngine {
     async fn ping(&self) -> Result<(), EngineError> {
         let answer = self.client().await?.ping().await;
-        self.settle(answer).map(drop)
+        self.map_result(answer).map(drop)
     }
 
     async fn find(&self, cluster_id: &str, replica_id: &str) -> Result<Vec<Found>, EngineError> {
@@ -145,7 +145,7 @@ impl Engine for DockerEngine {
             .await?
             .create_container(Some(options), project(spec))
             .await;
-        Ok(self.settle(answer)?.id)
+        Ok(self.map_result(answer)?.id)
     }
 
     async fn connect(
@@ -162,7 +162,7 @@ impl Engine for DockerEngine {
             }),
         };
         let answer = self.client().await?.connect_network(network, request).await;
-        self.settle(answer)
+        self.map_result(answer)
     }
 
     async fn start(&self, container: &str) -> Result<(), EngineError> {
@@ -172,7 +172,7 @@ impl Engine for DockerEngine {
             .await?
             .start_container(container, None::<StartContainerOptions>)
             .await;
-        self.settle(answer)
+        self.map_result(answer)
     }
 
     async fn stop(&self, container: &str) -> Result<(), EngineError> {
@@ -192,7 +192,7 @@ impl Engine for DockerEngine {
             .with_timeout(REQUEST_TIMEOUT + grace)
             .stop_container(container, Some(options))
             .await;
-        EngineError::unless_absent(self.settle(answer))
+        EngineError::ignore_not_found(self.map_result(answer))
     }
 
     async fn kill(&self, container: &str, signal: &str) -> Result<(), EngineError> {
@@ -204,7 +204,7 @@ impl Engine for DockerEngine {
             .await?
             .kill_container(container, Some(options))
             .await;
-        EngineError::unless_absent(self.settle(answer))
+        EngineError::ignore_not_found(self.map_result(answer))
     }
 
     async fn remove(&self, container: &str) -> Result<(), EngineError> {
@@ -218,7 +218,7 @@ impl Engine for DockerEngine {
             .await?
             .remove_container(container, Some(options))
             .await;
-        EngineError::unless_absent(self.settle(answer))
+        EngineError::ignore_not_found(self.map_result(answer))
     }
 
     fn events(&self, cluster_id: &str) -> BoxStream<'static, Result<Event, EngineError>> {

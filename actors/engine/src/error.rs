@@ -25,14 +25,14 @@ pub enum EngineError {
 impl EngineError {
     /// Transforms the message.
     #[must_use]
-    pub fn map(self, words: impl FnOnce(String) -> String) -> Self {
+    pub fn map(self, transform: impl FnOnce(String) -> String) -> Self {
         match self {
-            Self::Unreachable(message) => Self::Unreachable(words(message)),
-            Self::NotFound(message) => Self::NotFound(words(message)),
-            Self::Conflict(message) => Self::Conflict(words(message)),
+            Self::Unreachable(message) => Self::Unreachable(transform(message)),
+            Self::NotFound(message) => Self::NotFound(transform(message)),
+            Self::Conflict(message) => Self::Conflict(transform(message)),
             Self::Api { status, message } => Self::Api {
                 status,
-                message: words(message),
+                message: transform(message),
             },
         }
     }
@@ -43,7 +43,7 @@ pub(crate) const ERROR_MAX: usize = 2048;
 
 /// Makes an error text safe to display: bounded, and without control characters.
 #[must_use]
-pub fn readable(message: &str) -> String {
+pub fn printable(message: &str) -> String {
     let mut text = String::new();
     for c in message.chars() {
         if text.len() + c.len_utf8() > ERROR_MAX {

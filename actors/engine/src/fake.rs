@@ -61,7 +61,7 @@ pub struct Output {
 impl Output {
     /// Adds a frame.
     #[must_use]
-    pub fn says(mut self, stream: LogStream, text: &str) -> Self {
+    pub fn with_output(mut self, stream: LogStream, text: &str) -> Self {
         self.frames.push((stream, text.to_owned()));
         self
     }
@@ -183,7 +183,7 @@ impl FakeEngine {
     }
 
     /// Adds a container bypassing the runtime.
-    pub fn plant(&self, id: &str, labels: &[(&str, &str)]) {
+    pub fn insert_container(&self, id: &str, labels: &[(&str, &str)]) {
         let labels = labels
             .iter()
             .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
@@ -201,7 +201,7 @@ impl FakeEngine {
     }
 
     /// Appends a frame to the output of a container.
-    pub fn say(&self, id: &str, stream: LogStream, text: &str) {
+    pub fn write_output(&self, id: &str, stream: LogStream, text: &str) {
         let mut inner = self.inner();
         let output = inner.outputs.entry(id.to_owned()).or_default();
         output.frames.push((stream, text.to_owned()));
@@ -251,10 +251,10 @@ impl FakeEngine {
             container.status = Status::Exited;
         }
         self.written.send_modify(|changes| *changes += 1);
-        self.tell(id, EventKind::Die);
+        self.emit(id, EventKind::Die);
     }
 
-    fn tell(&self, id: &str, kind: EventKind) {
+    fn emit(&self, id: &str, kind: EventKind) {
         let replica = self
             .inner()
             .containers

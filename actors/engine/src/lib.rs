@@ -27,5 +27,5 @@ pub use container::{
     LogStream, Status,
 };
 pub use credential::Credential;
-pub use error::{EngineError, readable};
+pub use error::{EngineError, printable};
 pub use network::{EngineNetwork, EngineResult, NetworkEngine, NetworkSpec};

@@ -49,7 +49,7 @@ pub struct ContainerSpec {
     /// Network configuration.
     pub networking: Networking,
     /// Containers whose namespaces it shares, by service.
-    pub lenders: BTreeMap<String, String>,
+    pub namespace_containers: BTreeMap<String, String>,
     /// Home directory of the daemon's user; replaces `~` in bind paths.
     pub home: String,
 }
@@ -148,7 +148,7 @@ pub fn joined_service(service: &Service) -> Option<&str> {
 
 /// Services of which a replica must run on this host because a namespace of it is shared.
 #[must_use]
-pub fn lending_services(service: &Service) -> BTreeSet<&str> {
+pub fn namespace_services(service: &Service) -> BTreeSet<&str> {
     let others = [&service.ipc, &service.pid, &service.uts];
     let others = others.into_iter().flatten().filter_map(Namespace::service);
     joined_service(service).into_iter().chain(others).collect()

@@ -28,7 +28,7 @@ pub enum Transport {
 }
 
 /// State of the node on which the decision depends.
-pub struct Facts<'a> {
+pub struct AdmissionContext<'a> {
     /// The replicated state; `None` before a cluster exists.
     pub state: Option<&'a State>,
     /// Whether the node belongs to a cluster, even if its state is not open yet.
@@ -46,7 +46,7 @@ pub const ANONYMOUS: &str = "anonymous";
 
 /// Credentials that a call presents.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Shown<'a> {
+pub struct PresentedCredentials<'a> {
     /// The `authorization` metadata.
     pub authorization: Option<&'a [u8]>,
     /// The calling member; only on the peer transport.
@@ -80,21 +80,21 @@ impl Admitted {
 pub fn admit(
     transport: Transport,
     method: Method,
-    shown: Shown<'_>,
-    facts: &Facts<'_>,
+    presented: PresentedCredentials<'_>,
+    context: &AdmissionContext<'_>,
 ) -> Result<Admitted, Error> {
     let class = method.class;
     let sender = match transport {
         Transport::Process | Transport::Local | Transport::Api => None,
         // A call without a sender did not pass the peer handshake.
-        Transport::Peer => Some(shown.sender.ok_or_else(peer_only)?),
+        Transport::Peer => Some(presented.sender.ok_or_else(peer_only)?),
     };
     if class == Class::Peer && sender.is_none() {
         return Err(peer_only());
     }
-    let open_to_setup = class == Class::Setup && !facts.member;
-    if facts.state.is_none() && class != Class::Public && !open_to_setup {
-        return Err(if facts.member {
+    let open_to_setup = class == Class::Setup && !context.member;
+    if context.state.is_none() && class != Class::Public && !open_to_setup {
+        return Err(if context.member {
             Error::new(ErrorCode::StateUnavailable, "the node is opening its state")
         } else {
             uninitialized()
@@ -104,26 +104,26 @@ pub fn admit(
         Transport::Process | Transport::Local => return Ok(Admitted::without_token(LOCAL)),
         Transport::Peer => {
             // The sender was a member when it connected; the current state decides.
-            if sender.is_none_or(|sender| !is_member(sender, facts)) {
+            if sender.is_none_or(|sender| !is_member(sender, context)) {
                 return Err(peer_only());
             }
             return match sender {
                 Some(sender) if class == Class::Peer => {
                     Ok(Admitted::without_token(&sender.hostname))
                 }
-                _ => forwarded(class, shown.forwarded, facts),
+                _ => forwarded(class, presented.forwarded, context),
             };
         }
         Transport::Api => {}
     }
-    let authorization = shown.authorization;
+    let authorization = presented.authorization;
     match class {
         // A token that is presented is always checked, so that the caller learns if it is invalid.
-        Class::Public if authorization.is_some() && facts.state.is_some() => {
-            operator(hash(bearer(authorization)?), facts)
+        Class::Public if authorization.is_some() && context.state.is_some() => {
+            operator(hash(bearer(authorization)?), context)
         }
         Class::Public | Class::InBody => Ok(Admitted::without_token(ANONYMOUS)),
-        Class::Setup => match facts.setup_token {
+        Class::Setup => match context.setup_token {
             Some(expected) => {
                 let given = hash(bearer(authorization)?);
                 if bool::from(given.ct_eq(&expected)) {
@@ -133,25 +133,25 @@ pub fn admit(
                 }
             }
             // The node is a member: the handler answers with the cluster's id.
-            None => operator(hash(bearer(authorization)?), facts),
+            None => operator(hash(bearer(authorization)?), context),
         },
         Class::LocalOperator => Err(Error::new(
             ErrorCode::PrivilegeDenied,
             "this call is served on the node's unix socket only",
         )),
-        Class::Operator => operator(hash(bearer(authorization)?), facts),
+        Class::Operator => operator(hash(bearer(authorization)?), context),
         Class::Peer => Err(peer_only()),
     }
 }
 
 /// Whether the state holds `sender` as the member it was when it connected, with a certificate that
 /// it presented.
-fn is_member(sender: &Sender, facts: &Facts<'_>) -> bool {
-    let row = facts
+fn is_member(sender: &Sender, context: &AdmissionContext<'_>) -> bool {
+    let row = context
         .state
         .and_then(|state| state.nodes.get(&sender.hostname));
     row.is_some_and(|row| {
-        row.raft_id == sender.raft_id && sender.showed(&row.server_cert_fingerprint)
+        row.raft_id == sender.raft_id && sender.has_presented(&row.server_cert_fingerprint)
     })
 }
 
@@ -160,7 +160,7 @@ fn is_member(sender: &Sender, facts: &Facts<'_>) -> bool {
 fn forwarded(
     class: Class,
     forwarded: Option<&Forwarded>,
-    facts: &Facts<'_>,
+    context: &AdmissionContext<'_>,
 ) -> Result<Admitted, Error> {
     let Some(forwarded) = forwarded else {
         return Err(invalid("a member passes on no call without its caller"));
@@ -178,7 +178,7 @@ fn forwarded(
     match (forwarded.identity.as_deref(), forwarded.token) {
         (Some(LOCAL), None) => Ok(Admitted::without_token(LOCAL)),
         (Some(identity), Some(TokenHash(given))) => {
-            let admitted = operator(given, facts)?;
+            let admitted = operator(given, context)?;
             if admitted.identity == identity {
                 Ok(admitted)
             } else {
@@ -211,8 +211,8 @@ pub fn hash(token: &[u8]) -> [u8; 32] {
     Sha256::digest(token).into()
 }
 
-fn operator(given: [u8; 32], facts: &Facts<'_>) -> Result<Admitted, Error> {
-    let Some(state) = facts.state else {
+fn operator(given: [u8; 32], context: &AdmissionContext<'_>) -> Result<Admitted, Error> {
+    let Some(state) = context.state else {
         return Err(invalid("no operator token exists yet"));
     };
     // Compares every row, so that the time does not reveal which one matched.
@@ -272,8 +272,8 @@ mod tests {
 
     /// A member that presented a certificate with this fingerprint, and another for the same key.
     fn sender(hostname: &str, raft_id: u64, print: u8) -> Sender {
-        let shown = [0, print].map(|print| Fingerprint::from_bytes([print; 32]));
-        Sender::new(hostname, raft_id, shown)
+        let presented = [0, print].map(|print| Fingerprint::from_bytes([print; 32]));
+        Sender::new(hostname, raft_id, presented)
     }
 
     fn state() -> State {
@@ -307,16 +307,16 @@ mod tests {
         initialized: bool,
     ) -> Result<String, ErrorCode> {
         let state = state();
-        let facts = Facts {
+        let context = AdmissionContext {
             state: initialized.then_some(&state),
             member: initialized,
             setup_token: (!initialized).then(|| hash(b"setup")),
         };
-        let shown = Shown {
+        let presented = PresentedCredentials {
             authorization: authorization.map(str::as_bytes),
-            ..Shown::default()
+            ..PresentedCredentials::default()
         };
-        admit(transport, method(name), shown, &facts)
+        admit(transport, method(name), presented, &context)
             .map(|admitted| admitted.identity)
             .map_err(|e| e.code)
     }
@@ -382,7 +382,7 @@ mod tests {
 
     #[test]
     fn opening_member_answers_state_unavailable() {
-        let facts = Facts {
+        let context = AdmissionContext {
             state: None,
             member: true,
             setup_token: None,
@@ -392,7 +392,13 @@ mod tests {
             (Transport::Local, INIT),
             (Transport::Api, INIT),
         ] {
-            let error = admit(transport, method(name), Shown::default(), &facts).unwrap_err();
+            let error = admit(
+                transport,
+                method(name),
+                PresentedCredentials::default(),
+                &context,
+            )
+            .unwrap_err();
             assert_eq!(
                 error.code,
                 ErrorCode::StateUnavailable,
@@ -439,7 +445,7 @@ mod tests {
         ];
         let state = state();
         let sender = sender("two", 2, 2);
-        let facts = Facts {
+        let context = AdmissionContext {
             state: Some(&state),
             member: true,
             setup_token: None,
@@ -449,13 +455,13 @@ mod tests {
                 identity: identity.map(str::to_owned),
                 token: secret.map(|secret| TokenHash(hash(secret.as_bytes()))),
             });
-            let shown = Shown {
+            let presented = PresentedCredentials {
                 // Ignored on the peer transport, even if it is valid.
                 authorization: Some(b"Bearer aa"),
                 sender: Some(&sender),
                 forwarded: forwarded.as_ref(),
             };
-            let admitted = admit(Transport::Peer, method(name), shown, &facts);
+            let admitted = admit(Transport::Peer, method(name), presented, &context);
             let identity = admitted.as_ref().map(|admitted| admitted.identity.as_str());
             assert_eq!(
                 identity.map_err(|error| error.code),
@@ -470,7 +476,7 @@ mod tests {
     #[test]
     fn peer_call_without_sender_is_refused() {
         let state = state();
-        let facts = Facts {
+        let context = AdmissionContext {
             state: Some(&state),
             member: true,
             setup_token: None,
@@ -480,11 +486,11 @@ mod tests {
             token: None,
         };
         for name in [SUBMIT, APPLY, STATUS] {
-            let shown = Shown {
+            let presented = PresentedCredentials {
                 forwarded: Some(&forwarded),
-                ..Shown::default()
+                ..PresentedCredentials::default()
             };
-            let error = admit(Transport::Peer, method(name), shown, &facts).unwrap_err();
+            let error = admit(Transport::Peer, method(name), presented, &context).unwrap_err();
             assert_eq!(error.code, ErrorCode::PeerOnly, "{name}");
         }
     }
@@ -492,7 +498,7 @@ mod tests {
     #[test]
     fn former_member_is_refused() {
         let state = state();
-        let facts = Facts {
+        let context = AdmissionContext {
             state: Some(&state),
             member: true,
             setup_token: None,
@@ -506,12 +512,12 @@ mod tests {
         for (hostname, raft_id, print) in [("three", 3, 3), ("two", 1, 1), ("two", 2, 9)] {
             let sender = sender(hostname, raft_id, print);
             for name in [SUBMIT, APPLY, "/jaco.v1.Cluster/NodeJoin"] {
-                let shown = Shown {
+                let presented = PresentedCredentials {
                     sender: Some(&sender),
                     forwarded: Some(&forwarded),
-                    ..Shown::default()
+                    ..PresentedCredentials::default()
                 };
-                let error = admit(Transport::Peer, method(name), shown, &facts).unwrap_err();
+                let error = admit(Transport::Peer, method(name), presented, &context).unwrap_err();
                 assert_eq!(error.code, ErrorCode::PeerOnly, "{hostname} {name}");
             }
         }
@@ -524,16 +530,16 @@ mod tests {
             (true, ErrorCode::StateUnavailable),
             (false, ErrorCode::ClusterUninitialized),
         ] {
-            let facts = Facts {
+            let context = AdmissionContext {
                 state: None,
                 member,
                 setup_token: None,
             };
-            let shown = Shown {
+            let presented = PresentedCredentials {
                 sender: Some(&sender),
-                ..Shown::default()
+                ..PresentedCredentials::default()
             };
-            let error = admit(Transport::Peer, method(SUBMIT), shown, &facts).unwrap_err();
+            let error = admit(Transport::Peer, method(SUBMIT), presented, &context).unwrap_err();
             assert_eq!(error.code, code);
         }
     }

@@ -11,8 +11,8 @@ use prost::Message as _;
 
 use super::{caller::Caller, diff::diff};
 use crate::{
-    node::Running,
-    scheduler::reconcile::{Memo, reconcile},
+    node::MemberContext,
+    scheduler::reconcile::{PassCache, reconcile},
 };
 
 /// The cluster's names and ports, against which a manifest is validated.
@@ -58,11 +58,11 @@ impl ClusterView for View<'_> {
 ///
 /// Applies are serialised: each validates against the outcome of the one before.
 pub(super) async fn apply(
-    node: &Running,
+    node: &MemberContext,
     caller: &Caller,
     request: v1::ApplyRequest,
 ) -> Result<v1::ApplyResponse, Error> {
-    let turn = node.applies.take().await;
+    let guard = node.apply_lock.lock().await;
     let state = node.raft.state();
     let view = View {
         state: &state,
@@ -81,7 +81,7 @@ pub(super) async fn apply(
             diff: Some(changes),
         });
     }
-    turn.propose(&node.raft, command).await?;
+    guard.propose(&node.raft, command).await?;
     Ok(v1::ApplyResponse {
         applied_revision: highest + 1,
         diff: Some(changes),
@@ -91,7 +91,7 @@ pub(super) async fn apply(
 /// Builds the command of a revision. The audit events of privileged services are in the same log
 /// entry, so that neither exists without the other.
 fn command(
-    node: &Running,
+    node: &MemberContext,
     caller: &Caller,
     request: &v1::ApplyRequest,
     resolved: &Resolved,
@@ -148,10 +148,10 @@ fn preview(
     let applied = fsm::apply(state, state.applied_index + 1, command).map_err(unknown)?;
     applied.result?;
     let now = command.ts.unwrap_or_default();
-    let (mut after, mut memo) = (applied.state, Memo::default());
+    let (mut after, mut cache) = (applied.state, PassCache::default());
     // One pass, or several if a batch has no room for all changes.
     loop {
-        let pass = reconcile(&after, &mut memo, now);
+        let pass = reconcile(&after, &mut cache, now);
         let Some(batch) = pass.batch else {
             break;
         };
@@ -159,7 +159,7 @@ fn preview(
         let scheduled = fsm::apply(&after, after.applied_index + 1, &batch).map_err(unknown)?;
         scheduled.result?;
         after = scheduled.state;
-        if pass.summary.left == 0 {
+        if pass.summary.deferred == 0 {
             break;
         }
     }
@@ -188,11 +188,11 @@ fn unknown(error: fsm::UnknownVariant) -> Error {
 
 /// Serves `Deploy.Rollback`.
 pub(super) async fn rollback(
-    node: &Running,
+    node: &MemberContext,
     caller: &Caller,
     deployment: String,
 ) -> Result<v1::RollbackResponse, Error> {
-    let turn = node.applies.take().await;
+    let guard = node.apply_lock.lock().await;
     let state = node.raft.state();
     let Some(current) = state.deployments.get(&deployment) else {
         return Err(Error::new(
@@ -235,6 +235,6 @@ pub(super) async fn rollback(
         revision,
     });
     let command = node.command(&caller.identity, payload);
-    turn.propose(&node.raft, command).await?;
+    guard.propose(&node.raft, command).await?;
     Ok(v1::RollbackResponse { revision })
 }

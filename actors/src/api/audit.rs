@@ -16,12 +16,12 @@ use super::{
     caller::Caller,
     stream::{ResponseStream, guarded},
 };
-use crate::node::Shared;
+use crate::node::NodeContext;
 
-pub(super) struct AuditService(pub(super) Arc<Shared>);
+pub(super) struct AuditService(pub(super) Arc<NodeContext>);
 
 /// Number of events read at once, so that a long trail is never copied whole.
-const PORTION: usize = 256;
+const BATCH: usize = 256;
 
 #[tonic::async_trait]
 impl Audit for AuditService {
@@ -36,7 +36,7 @@ impl Audit for AuditService {
         let states = node.raft.subscribe();
         let events = events(request.into_inner(), states.clone());
         let state = states.borrow().clone();
-        let stream = guarded(events, &caller, states, self.0.ending_for(&caller));
+        let stream = guarded(events, &caller, states, self.0.end_of_service_for(&caller));
         Ok(node.read_response(&state, stream))
     }
 }
@@ -52,23 +52,23 @@ fn events(
         query: v1::AuditQueryRequest,
         states: watch::Receiver<Arc<State>>,
         after: Option<(u64, u32)>,
-        portion: VecDeque<v1::AuditEvent>,
+        batch: VecDeque<v1::AuditEvent>,
     }
     let cursor = Cursor {
         query,
         states,
         after: None,
-        portion: VecDeque::new(),
+        batch: VecDeque::new(),
     };
     stream::unfold(cursor, |mut cursor| async move {
         loop {
-            if let Some(event) = cursor.portion.pop_front() {
+            if let Some(event) = cursor.batch.pop_front() {
                 return Some((Ok(event), cursor));
             }
             let state = cursor.states.borrow_and_update().clone();
-            let (portion, after) = portion(&state, &cursor.query, cursor.after);
+            let (batch, after) = next_batch(&state, &cursor.query, cursor.after);
             let read = cursor.after != after;
-            (cursor.portion, cursor.after) = (portion, after);
+            (cursor.batch, cursor.after) = (batch, after);
             if !read && (!cursor.query.follow || cursor.states.changed().await.is_err()) {
                 return None;
             }
@@ -77,7 +77,7 @@ fn events(
 }
 
 /// Returns the next matching events after `after`, and the position up to which the trail was read.
-fn portion(
+fn next_batch(
     state: &State,
     query: &v1::AuditQueryRequest,
     after: Option<(u64, u32)>,
@@ -90,7 +90,7 @@ fn portion(
         position = Some(*key);
         if matches(query, event) {
             found.push_back(v1::AuditEvent::clone(event));
-            if found.len() == PORTION {
+            if found.len() == BATCH {
                 break;
             }
         }

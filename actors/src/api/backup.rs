@@ -26,13 +26,13 @@ use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 use super::caller::Caller;
 use crate::{
     clock::Clock,
-    node::{Running, Shared},
+    node::{MemberContext, NodeContext},
 };
 
 /// Size of a piece in bytes.
-const PIECE: usize = 64 << 10;
+const CHUNK_BYTES: usize = 64 << 10;
 /// Number of pieces encoded ahead of the caller.
-const AHEAD: usize = 4;
+const CHUNKS_AHEAD: usize = 4;
 /// Limit of concurrent backups; each holds a thread and a state.
 pub(crate) const CONCURRENT: usize = 4;
 /// Time limit of the audit record, for which the last piece waits.
@@ -45,7 +45,7 @@ const ATTEMPTS: usize = 5;
 /// # Errors
 /// `no_cluster`, `backup_failed`, and the errors of a linearizable read.
 pub(super) async fn begin(
-    shared: &Shared,
+    shared: &NodeContext,
     caller: &Caller,
 ) -> Result<impl Stream<Item = Result<v1::BackupChunk, Error>> + Send + use<>, Error> {
     let node = shared.running()?;
@@ -65,11 +65,11 @@ pub(super) async fn begin(
             "there is no cluster to back up",
         ));
     };
-    let (sender, pieces) = mpsc::channel(AHEAD);
+    let (sender, pieces) = mpsc::channel(CHUNKS_AHEAD);
     let index = meta.snapshot_index;
     let encoder = tokio::task::spawn_blocking(move || {
         let _permit = permit;
-        archive::write(&meta, &state, Pieces::new(sender))
+        archive::write(&meta, &state, ChunkWriter::new(sender))
     });
     let backup = Backup {
         pieces,
@@ -94,7 +94,7 @@ pub(super) async fn begin(
 }
 
 /// Returns a linearizable state and the term of its last entry.
-async fn confirmed(node: &Running) -> Result<(Arc<State>, u64), Error> {
+async fn confirmed(node: &MemberContext) -> Result<(Arc<State>, u64), Error> {
     let mut refused = None;
     for _ in 0..ATTEMPTS {
         let state = node.confirmed().await?;
@@ -195,32 +195,32 @@ impl Record {
 }
 
 /// Splits the output into pieces and sends them.
-struct Pieces {
+struct ChunkWriter {
     sender: mpsc::Sender<Vec<u8>>,
     piece: Vec<u8>,
 }
 
-impl Pieces {
+impl ChunkWriter {
     fn new(sender: mpsc::Sender<Vec<u8>>) -> Self {
         Self {
             sender,
-            piece: Vec::with_capacity(PIECE),
+            piece: Vec::with_capacity(CHUNK_BYTES),
         }
     }
 
     fn send(&mut self) -> io::Result<()> {
-        let piece = std::mem::replace(&mut self.piece, Vec::with_capacity(PIECE));
+        let piece = std::mem::replace(&mut self.piece, Vec::with_capacity(CHUNK_BYTES));
         self.sender
             .blocking_send(piece)
             .map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))
     }
 }
 
-impl Write for Pieces {
+impl Write for ChunkWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let count = bytes.len().min(PIECE - self.piece.len());
+        let count = bytes.len().min(CHUNK_BYTES - self.piece.len());
         self.piece.extend_from_slice(&bytes[..count]);
-        if self.piece.len() == PIECE {
+        if self.piece.len() == CHUNK_BYTES {
             self.send()?;
         }
         Ok(count)
@@ -243,7 +243,7 @@ mod tests {
 
     /// A backup of this many pieces, whose encoder succeeds if `ends_well`.
     fn backup(raft: &MemoryRaft, pieces: u8, ends_well: bool) -> Backup {
-        let (sender, receiver) = mpsc::channel(AHEAD);
+        let (sender, receiver) = mpsc::channel(CHUNKS_AHEAD);
         for piece in 0..pieces {
             sender.try_send(vec![piece]).unwrap();
         }
@@ -330,10 +330,12 @@ mod tests {
     #[tokio::test]
     async fn all_pieces_but_the_last_are_full() {
         let (sender, mut pieces) = mpsc::channel(2);
-        let content: Vec<u8> = (0..3 * PIECE + 100).map(|n| (n % 251) as u8).collect();
+        let content: Vec<u8> = (0..3 * CHUNK_BYTES + 100)
+            .map(|n| (n % 251) as u8)
+            .collect();
         let written = content.clone();
         let writer = tokio::task::spawn_blocking(move || {
-            let mut pieces = Pieces::new(sender);
+            let mut pieces = ChunkWriter::new(sender);
             for part in written.chunks(7001) {
                 pieces.write_all(part)?;
             }
@@ -346,7 +348,7 @@ mod tests {
         }
         writer.await.unwrap().unwrap();
         let sizes: Vec<_> = found.iter().map(Vec::len).collect();
-        assert_eq!(sizes, [PIECE, PIECE, PIECE, 100]);
+        assert_eq!(sizes, [CHUNK_BYTES, CHUNK_BYTES, CHUNK_BYTES, 100]);
         assert_eq!(found.concat(), content);
     }
 
@@ -354,7 +356,9 @@ mod tests {
     fn disconnect_ends_the_encoding() {
         let (sender, pieces) = mpsc::channel(1);
         drop(pieces);
-        let error = Pieces::new(sender).write_all(&[0; 2 * PIECE]).unwrap_err();
+        let error = ChunkWriter::new(sender)
+            .write_all(&[0; 2 * CHUNK_BYTES])
+            .unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
     }
 }

@@ -42,7 +42,7 @@ impl Caller {
 
     /// Whether the caller presented no credential.
     #[must_use]
-    pub fn is_stranger(&self) -> bool {
+    pub fn is_anonymous(&self) -> bool {
         self.token.is_none() && self.identity == ANONYMOUS
     }
 

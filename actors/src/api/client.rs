@@ -22,16 +22,16 @@ use tonic::{Status, Streaming, body::Body, service::Routes};
 use tower::{Service, ServiceExt};
 
 use super::{admission::Transport, layer::Admission, server::service};
-use crate::node::Shared;
+use crate::node::NodeContext;
 
 /// The services of one node, for its own process.
 pub(crate) struct InProcess {
-    shared: Arc<Shared>,
+    shared: Arc<NodeContext>,
     services: Admission<Routes>,
 }
 
 impl InProcess {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<NodeContext>) -> Self {
         Self {
             services: service(&shared, Transport::Process),
             shared,
@@ -43,7 +43,7 @@ impl InProcess {
         // follows the response is not waited for.
         let stopping = self.shared.stopping();
         if *stopping.borrow() {
-            return Status::from(Shared::stopped()).into_http();
+            return Status::from(NodeContext::stopped()).into_http();
         }
         match self.services.clone().oneshot(request).await {
             Ok(response) => response,
@@ -78,7 +78,7 @@ impl Service<Request<Body>> for LocalService {
         Box::pin(async move {
             Ok(match node {
                 Some(node) => node.call(request).await,
-                None => Status::from(Shared::stopped()).into_http(),
+                None => Status::from(NodeContext::stopped()).into_http(),
             })
         })
     }

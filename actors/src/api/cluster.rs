@@ -17,9 +17,9 @@ use super::{
     digest, join, leave,
     stream::{ResponseStream, guarded},
 };
-use crate::node::Shared;
+use crate::node::NodeContext;
 
-pub(super) struct ClusterService(pub(super) Arc<Shared>);
+pub(super) struct ClusterService(pub(super) Arc<NodeContext>);
 
 #[tonic::async_trait]
 impl Cluster for ClusterService {
@@ -103,7 +103,7 @@ impl Cluster for ClusterService {
             pieces,
             &caller,
             node.raft.subscribe(),
-            self.0.ending_for(&caller),
+            self.0.end_of_service_for(&caller),
         )))
     }
 
@@ -119,17 +119,17 @@ impl Cluster for ClusterService {
         request: Request<v1::ClusterStatusRequest>,
     ) -> Result<Response<v1::ClusterStatusResponse>, Status> {
         let caller = Caller::of(&request)?;
-        let stranger = caller.transport == Transport::Api && caller.identity == ANONYMOUS;
+        let anonymous = caller.transport == Transport::Api && caller.identity == ANONYMOUS;
         let removed = self.0.is_removed();
         let Some(node) = self.0.try_running() else {
             return Ok(Response::new(v1::ClusterStatusResponse {
                 initialized: self.0.is_member(),
-                removed: removed && !stranger,
+                removed: removed && !anonymous,
                 ..Default::default()
             }));
         };
         // An anonymous caller learns only that there is a cluster.
-        if stranger {
+        if anonymous {
             return Ok(Response::new(v1::ClusterStatusResponse {
                 initialized: true,
                 ..Default::default()

@@ -16,9 +16,9 @@ use super::{
     stream::{ResponseStream, guarded},
     views,
 };
-use crate::{ingress::table::ready, node::Shared};
+use crate::{ingress::table::replica_addr, node::NodeContext};
 
-pub(super) struct DeployService(pub(super) Arc<Shared>);
+pub(super) struct DeployService(pub(super) Arc<NodeContext>);
 
 #[tonic::async_trait]
 impl Deploy for DeployService {
@@ -58,10 +58,10 @@ impl Deploy for DeployService {
                     .into(),
             );
         }
-        let turn = node.applies.take().await;
+        let guard = node.apply_lock.lock().await;
         let payload = Payload::DeploymentDelete(v1::DeploymentDelete { deployment });
         let command = node.command(&caller.identity, payload);
-        turn.propose(&node.raft, command).await?;
+        guard.propose(&node.raft, command).await?;
         Ok(Response::new(v1::DeleteResponse {}))
     }
 
@@ -71,8 +71,8 @@ impl Deploy for DeployService {
     ) -> Result<Response<v1::DeployStatusResponse>, Status> {
         let node = self.0.running()?;
         let state = node.raft.state();
-        let heard = |host: &str| node.heart.last_heartbeat(host);
-        let response = views::status(&state, request.get_ref(), &heard);
+        let last_heartbeat = |host: &str| node.failure_detector.last_heartbeat(host);
+        let response = views::status(&state, request.get_ref(), &last_heartbeat);
         Ok(node.read_response(&state, response))
     }
 
@@ -90,7 +90,7 @@ impl Deploy for DeployService {
             lines,
             &caller,
             node.raft.subscribe(),
-            self.0.ending_for(&caller),
+            self.0.end_of_service_for(&caller),
         );
         Ok(node.read_response(&state, stream))
     }
@@ -101,8 +101,8 @@ impl Deploy for DeployService {
     ) -> Result<Response<v1::GetReplicasResponse>, Status> {
         let node = self.0.running()?;
         let state = node.raft.state();
-        let heard = |host: &str| node.heart.last_heartbeat(host);
-        let response = views::replicas(&state, request.get_ref(), &heard);
+        let last_heartbeat = |host: &str| node.failure_detector.last_heartbeat(host);
+        let response = views::replicas(&state, request.get_ref(), &last_heartbeat);
         Ok(node.read_response(&state, response))
     }
 
@@ -114,9 +114,9 @@ impl Deploy for DeployService {
         let state = node.raft.state();
         let domain = request.into_inner().domain;
         // Counted for the cluster, not for this node: other nodes may reach other replicas.
-        let is_fresh = |host: &str| node.heart.last_heartbeat(host).is_some();
+        let is_fresh = |host: &str| node.failure_detector.last_heartbeat(host).is_some();
         let response = views::route(&state, &domain, |route, desired| {
-            ready(&state, is_fresh, route, &desired.id).is_some()
+            replica_addr(&state, is_fresh, route, &desired.id).is_some()
         })?;
         Ok(node.read_response(&state, response))
     }

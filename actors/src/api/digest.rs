@@ -14,14 +14,14 @@ use jaco_raftnode::Propose;
 use tokio::time::timeout;
 use tonic::Request;
 
-use crate::node::Running;
+use crate::node::MemberContext;
 
 /// Time that a member may wait to reach an index.
 const WAIT: Duration = Duration::from_secs(2);
 /// Longest wait that is granted to another member.
 const MAX_WAIT: Duration = Duration::from_secs(5);
 /// Time limit of a member's answer: the wait, and the hashing of a large state.
-const ANSWER: Duration = Duration::from_secs(6);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(6);
 /// Number of indexes tried before the last answers are used as they are.
 const ATTEMPTS: usize = 3;
 
@@ -29,7 +29,7 @@ const ATTEMPTS: usize = 3;
 type Answer = Result<(u64, Vec<u8>), String>;
 
 /// Queries every member until all that answer do so for one index.
-pub(super) async fn compare(node: &Running) -> v1::DigestResponse {
+pub(super) async fn compare(node: &MemberContext) -> v1::DigestResponse {
     let mut asked = node.raft.status().applied;
     let mut answers = BTreeMap::new();
     for _ in 0..ATTEMPTS {
@@ -42,17 +42,17 @@ pub(super) async fn compare(node: &Running) -> v1::DigestResponse {
     response(answers)
 }
 
-async fn ask(node: &Running, index: u64) -> BTreeMap<String, Answer> {
+async fn ask(node: &MemberContext, index: u64) -> BTreeMap<String, Answer> {
     let hosts: Vec<String> = node.raft.state().nodes.keys().cloned().collect();
     let answers = hosts.into_iter().map(async |host| {
-        let answer = timeout(ANSWER, of(node, &host, index)).await;
+        let answer = timeout(ANSWER_TIMEOUT, of(node, &host, index)).await;
         let answer = answer.unwrap_or_else(|_| Err("no answer in time".to_owned()));
         (host, answer)
     });
     join_all(answers).await.into_iter().collect()
 }
 
-async fn of(node: &Running, host: &str, index: u64) -> Answer {
+async fn of(node: &MemberContext, host: &str, index: u64) -> Answer {
     if host == node.hostname {
         let (index, digest) = node.raft.digest_at(Some(index), WAIT).await;
         return Ok((index, digest.to_vec()));
@@ -78,7 +78,7 @@ async fn of(node: &Running, host: &str, index: u64) -> Answer {
 
 /// Answers the query of another member.
 pub(super) async fn answer(
-    node: &Running,
+    node: &MemberContext,
     request: &v1::StateDigestRequest,
 ) -> v1::StateDigestResponse {
     let wait = Duration::from_millis(request.wait_ms.into()).min(MAX_WAIT);

@@ -30,8 +30,8 @@ use super::{
 };
 use crate::{
     node::{
-        Running, Shared,
-        leader::{Leader, LeaderLink, Whereabouts, not_appended, quorum_lost},
+        MemberContext, NodeContext,
+        leader::{Leader, LeaderLink, LeaderLocation, not_appended, quorum_lost},
         unknown_outcome,
     },
     peer::CallError,
@@ -41,22 +41,22 @@ use answer::Answer;
 pub(super) use timeout::deadline;
 
 /// Applied index of the state that an answer reflects.
-pub(super) const APPLIED: HeaderName = HeaderName::from_static("jaco-applied-index");
+pub(super) const APPLIED_INDEX: HeaderName = HeaderName::from_static("jaco-applied-index");
 /// Time limit for finding a leader: slightly less than the shortest time limit of clients, so that
 /// they get the reason, and enough for an election.
-const SEARCH: Duration = Duration::from_secs(9);
+const LEADER_SEARCH_TIMEOUT: Duration = Duration::from_secs(9);
 /// Time limit of an answer if the client sets none.
-const ANSWER: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit of a removal, in which the leader waits for replicas to move.
-const DRAIN: Duration = Duration::from_secs(3600);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Time limit for the local state to reach a committed answer.
-const SHOW: Duration = Duration::from_secs(5);
+const LOCAL_APPLY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Delay before the second attempt; it doubles with each attempt.
 const BACKOFF: Duration = Duration::from_millis(20);
 /// Longest delay between attempts.
 const MAX_BACKOFF: Duration = Duration::from_millis(500);
 /// Metadata of the client that is forwarded.
-const KEPT: [&str; 4] = [
+const FORWARDED_METADATA: [&str; 4] = [
     "grpc-encoding",
     "grpc-accept-encoding",
     "jaco-read",
@@ -64,7 +64,7 @@ const KEPT: [&str; 4] = [
 ];
 
 /// A request whose body has been received.
-pub(super) struct Whole {
+pub(super) struct BufferedRequest {
     pub(super) method: Method,
     pub(super) caller: Caller,
     /// Whether a linearizable read has to precede it.
@@ -77,25 +77,25 @@ pub(super) struct Whole {
 
 /// A request that the leader has to serve.
 struct Call<'a> {
-    node: &'a Running,
-    request: Whole,
+    node: &'a MemberContext,
+    request: BufferedRequest,
 }
 
 /// Outcome of one attempt.
 enum Attempt {
     /// Final: the response for the client.
-    Over(Response<Body>),
+    Done(Response<Body>),
     /// Nothing was appended; with the reason, if one was given.
-    Again(Option<Error>),
+    Retry(Option<Error>),
 }
 
-/// Has `request` served by the leader. If that is this node, `here` serves it, after `readmit` has
+/// Has `request` served by the leader. If that is this node, `local_service` serves it, after `readmit` has
 /// checked its caller again; another node checks the caller itself.
-pub(super) async fn to_leader<S>(
-    shared: &Shared,
-    mut here: S,
+pub(super) async fn serve_on_leader<S>(
+    shared: &NodeContext,
+    mut local_service: S,
     readmit: impl Fn() -> Result<(), Error>,
-    mut request: Whole,
+    mut request: BufferedRequest,
 ) -> Response<Body>
 where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
@@ -112,19 +112,21 @@ where
         node: &node,
         request,
     };
-    let until = deadline.map_or(started + SEARCH, |deadline| deadline.min(started + SEARCH));
+    let until = deadline.map_or(started + LEADER_SEARCH_TIMEOUT, |deadline| {
+        deadline.min(started + LEADER_SEARCH_TIMEOUT)
+    });
     let mut backoff = BACKOFF;
     let mut reason = None;
     loop {
-        let seen = node.leader.raft().with_status(seen);
-        let attempt = match node.leader.whereabouts() {
-            Whereabouts::Here => call.here(&mut here, &readmit).await,
-            Whereabouts::There(leader) => call.there(&leader).await,
-            Whereabouts::Unknown => Attempt::Again(None),
+        let routing_status = node.leader.raft().with_status(routing_status);
+        let attempt = match node.leader.location() {
+            LeaderLocation::Local => call.serve_locally(&mut local_service, &readmit).await,
+            LeaderLocation::Remote(leader) => call.forward_to(&leader).await,
+            LeaderLocation::Unknown => Attempt::Retry(None),
         };
         match attempt {
-            Attempt::Over(response) => return response,
-            Attempt::Again(error) => reason = error.or(reason),
+            Attempt::Done(response) => return response,
+            Attempt::Retry(error) => reason = error.or(reason),
         }
         let error = node.leader.leaderless();
         let status = node.leader.raft().status();
@@ -145,10 +147,10 @@ where
             pause
         };
         tokio::select! {
-            () = news(&node.leader, seen) => {}
+            () = wait_for_change(&node.leader, routing_status) => {}
             () = tokio::time::sleep_until(next) => {}
             _ = stopping.wait_for(|&stopping| stopping) => {
-                return Status::from(Shared::stopped()).into_http();
+                return Status::from(NodeContext::stopped()).into_http();
             }
         }
         backoff = (2 * backoff).min(MAX_BACKOFF);
@@ -156,7 +158,7 @@ where
 }
 
 /// Parts of raft's status that decide where a request goes.
-fn seen(status: &RaftStatus) -> (Option<u64>, bool, bool, bool) {
+fn routing_status(status: &RaftStatus) -> (Option<u64>, bool, bool, bool) {
     (
         status.leader_id,
         status.leading,
@@ -166,28 +168,34 @@ fn seen(status: &RaftStatus) -> (Option<u64>, bool, bool, bool) {
 }
 
 /// Returns once raft's status differs from `before`.
-async fn news(leader: &LeaderLink, before: (Option<u64>, bool, bool, bool)) {
+async fn wait_for_change(leader: &LeaderLink, before: (Option<u64>, bool, bool, bool)) {
     let mut status = leader.raft().subscribe_status();
     // The sender lives as long as the handle.
-    let _ = status.wait_for(|status| seen(status) != before).await;
+    let _ = status
+        .wait_for(|status| routing_status(status) != before)
+        .await;
 }
 
 impl Call<'_> {
-    async fn here<S>(&self, service: &mut S, readmit: &impl Fn() -> Result<(), Error>) -> Attempt
+    async fn serve_locally<S>(
+        &self,
+        service: &mut S,
+        readmit: &impl Fn() -> Result<(), Error>,
+    ) -> Attempt
     where
         S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
     {
-        let Whole {
+        let BufferedRequest {
             confirm,
             parts,
             body,
             ..
         } = &self.request;
         if *confirm && let Err(error) = self.node.confirmed().await {
-            return Attempt::Over(Status::from(error).into_http());
+            return Attempt::Done(Status::from(error).into_http());
         }
         if let Err(error) = readmit() {
-            return Attempt::Over(Status::from(error).into_http());
+            return Attempt::Done(Status::from(error).into_http());
         }
         let body = Body::new(Full::new(body.clone()));
         let request = Request::from_parts(parts.clone(), body);
@@ -199,13 +207,13 @@ impl Call<'_> {
             Err(never) => match never {},
         };
         match answer::error(response.headers()) {
-            Some(error) if self.elsewhere(&error) => Attempt::Again(Some(error)),
-            Some(_) | None => Attempt::Over(response),
+            Some(error) if self.lost_leadership(&error) => Attempt::Retry(Some(error)),
+            Some(_) | None => Attempt::Done(response),
         }
     }
 
     /// Whether this node could not write because it no longer leads or raft restarts.
-    fn elsewhere(&self, error: &Error) -> bool {
+    fn lost_leadership(&self, error: &Error) -> bool {
         match error.code {
             ErrorCode::NoLeader => true,
             ErrorCode::RaftUnavailable => (self.node.raft)
@@ -214,10 +222,10 @@ impl Call<'_> {
         }
     }
 
-    async fn there(&self, leader: &Leader) -> Attempt {
+    async fn forward_to(&self, leader: &Leader) -> Attempt {
         let limit = match self.request.parts.uri.path() {
-            "/jaco.v1.Cluster/NodeRemove" => DRAIN,
-            _ => ANSWER,
+            "/jaco.v1.Cluster/NodeRemove" => DRAIN_TIMEOUT,
+            _ => ANSWER_TIMEOUT,
         };
         let deadline = self
             .request
@@ -233,7 +241,7 @@ impl Call<'_> {
                 .map(Answer::Streaming),
             Effect::Write => {
                 let exchange = answer::exchange(link.peers(), &leader.hostname, request);
-                link.asking(leader, Some(deadline), exchange).await
+                link.await_answer(leader, Some(deadline), exchange).await
             }
         };
         tracing::debug!(
@@ -246,23 +254,23 @@ impl Call<'_> {
         );
         match called {
             Ok(answer) => match answer.error() {
-                Some(error) if not_appended(&error) => Attempt::Again(Some(error)),
-                Some(_) => Attempt::Over(answer.into_response()),
+                Some(error) if not_appended(&error) => Attempt::Retry(Some(error)),
+                Some(_) => Attempt::Done(answer.into_response()),
                 None => {
                     if let Some(index) = answer.applied() {
-                        let until = deadline.min(Instant::now() + SHOW);
-                        link.shown(index, until).await;
+                        let until = deadline.min(Instant::now() + LOCAL_APPLY_TIMEOUT);
+                        link.wait_applied(index, until).await;
                     }
-                    Attempt::Over(answer.into_response())
+                    Attempt::Done(answer.into_response())
                 }
             },
-            Err(CallError::NotSent { .. }) => Attempt::Again(None),
+            Err(CallError::NotSent { .. }) => Attempt::Retry(None),
             Err(CallError::Unanswered { .. }) if self.request.method.effect == Effect::Read => {
-                Attempt::Again(None)
+                Attempt::Retry(None)
             }
             Err(error @ CallError::Unanswered { .. }) => {
                 let error = unknown_outcome(error.to_string());
-                Attempt::Over(Status::from(error).into_http())
+                Attempt::Done(Status::from(error).into_http())
             }
         }
     }
@@ -279,7 +287,7 @@ impl Call<'_> {
         if let Some(kind) = given.get(CONTENT_TYPE) {
             headers.insert(CONTENT_TYPE, kind.clone());
         }
-        for name in KEPT {
+        for name in FORWARDED_METADATA {
             if let Some(value) = given.get(name) {
                 headers.insert(name, value.clone());
             }
@@ -307,11 +315,11 @@ impl Call<'_> {
 }
 
 /// Adds the applied index to a successful response that does not carry one.
-pub(super) fn stamp(headers: &mut HeaderMap, shared: &Shared) {
-    if headers.contains_key("grpc-status") || headers.contains_key(APPLIED) {
+pub(super) fn stamp(headers: &mut HeaderMap, shared: &NodeContext) {
+    if headers.contains_key("grpc-status") || headers.contains_key(APPLIED_INDEX) {
         return;
     }
     if let Some(state) = shared.state() {
-        headers.insert(APPLIED, HeaderValue::from(state.applied_index));
+        headers.insert(APPLIED_INDEX, HeaderValue::from(state.applied_index));
     }
 }

@@ -18,12 +18,12 @@ use super::{
     stream::{ResponseStream, guarded},
 };
 use crate::{
-    network::{bridge::REMEMBERED, cidr::Cidr, ipam::SubnetKey},
-    node::{Running, Shared, leader::Whereabouts, propose, submit::limits},
+    network::{bridge::MAX_REFUSED_BLOCKS, cidr::Cidr, ipam::SubnetKey},
+    node::{MemberContext, NodeContext, leader::LeaderLocation, propose, submit::authorize},
     peer::Sender,
 };
 
-pub(super) struct InternalService(pub(super) Arc<Shared>);
+pub(super) struct InternalService(pub(super) Arc<NodeContext>);
 
 fn refused() -> Status {
     Error::new(
@@ -35,7 +35,7 @@ fn refused() -> Status {
 
 impl InternalService {
     /// Returns the calling member, checked against the state, and the membership of this node.
-    fn member<T>(&self, request: &Request<T>) -> Result<(Sender, Arc<Running>), Status> {
+    fn member<T>(&self, request: &Request<T>) -> Result<(Sender, Arc<MemberContext>), Status> {
         let sender = Caller::of(request)?.sender.ok_or_else(refused)?;
         let node = self.0.running()?;
         let state = node.raft.state();
@@ -47,11 +47,13 @@ impl InternalService {
     }
 
     /// As [`Self::member`], but fails unless this node leads.
-    fn led<T>(&self, request: &Request<T>) -> Result<(Sender, Arc<Running>), Status> {
+    fn led<T>(&self, request: &Request<T>) -> Result<(Sender, Arc<MemberContext>), Status> {
         let (sender, node) = self.member(request)?;
-        match node.leader.whereabouts() {
-            Whereabouts::Here => Ok((sender, node)),
-            Whereabouts::There(_) | Whereabouts::Unknown => Err(node.leader.leaderless().into()),
+        match node.leader.location() {
+            LeaderLocation::Local => Ok((sender, node)),
+            LeaderLocation::Remote(_) | LeaderLocation::Unknown => {
+                Err(node.leader.leaderless().into())
+            }
         }
     }
 }
@@ -70,13 +72,13 @@ impl Internal for InternalService {
                 .with("reason", jaco_proto::chain(&error))
         })?;
         // The state that the command depends on must not change before it is committed.
-        let _alone = match limits::clears_mark(&command) {
-            true => Some(node.marks.lock().await),
+        let _alone = match authorize::clears_mark(&command) {
+            true => Some(node.drain_mark_lock.lock().await),
             false => None,
         };
         let name = jaco_state::command_name(&command);
         let (state, now) = (node.raft.state(), node.clock.timestamp());
-        let command = match limits::admit(&sender.hostname, command, &state, now) {
+        let command = match authorize::admit(&sender.hostname, command, &state, now) {
             Ok(command) => command,
             Err(error) => {
                 tracing::warn!(
@@ -126,7 +128,7 @@ impl Internal for InternalService {
             lines,
             &caller,
             node.raft.subscribe(),
-            self.0.ending_for(&caller),
+            self.0.end_of_service_for(&caller),
         )))
     }
 
@@ -176,8 +178,8 @@ impl Internal for InternalService {
 fn blocks(texts: &[String]) -> Result<Vec<Cidr>, Error> {
     let invalid =
         |message| Error::new(ErrorCode::ValidationFailed, message).with("field", "refused");
-    if texts.len() > REMEMBERED {
-        return Err(invalid("too many blocks are refused").with("limit", REMEMBERED));
+    if texts.len() > MAX_REFUSED_BLOCKS {
+        return Err(invalid("too many blocks are refused").with("limit", MAX_REFUSED_BLOCKS));
     }
     let block = |text: &String| {
         text.parse()

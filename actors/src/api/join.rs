@@ -12,7 +12,7 @@ use subtle::ConstantTimeEq;
 
 use super::{admission::hash, caller::Caller, sign::addresses_of_others};
 use crate::node::{
-    JoinToken, Running, is_dialable, propose, random_token, submit::form::KEY_BYTES,
+    JoinToken, MemberContext, is_dialable, propose, random_token, submit::validate::KEY_BYTES,
 };
 
 /// Lifetime of a join token.
@@ -20,7 +20,7 @@ const TOKEN_SECONDS: i64 = 24 * 3600;
 
 /// Issues a token that admits one node.
 pub(super) async fn issue(
-    node: &Running,
+    node: &MemberContext,
     caller: &Caller,
 ) -> Result<v1::IssueJoinTokenResponse, Error> {
     let state = node.raft.state();
@@ -49,7 +49,7 @@ pub(super) async fn issue(
 }
 
 /// API addresses of the members, the leader's first.
-fn api_addresses(node: &Running, state: &State) -> Vec<String> {
+fn api_addresses(node: &MemberContext, state: &State) -> Vec<String> {
     let leader = node.raft.status().leader_id;
     let mut members: Vec<_> = state.nodes.values().collect();
     members.sort_by_key(|member| leader != Some(member.raft_id));
@@ -59,7 +59,7 @@ fn api_addresses(node: &Running, state: &State) -> Vec<String> {
 
 /// Admits the node that presents a join token: checks, signs, commits, and has raft add it.
 pub(super) async fn admit(
-    node: &Running,
+    node: &MemberContext,
     request: v1::NodeJoinRequest,
 ) -> Result<v1::NodeJoinResponse, Error> {
     let v1::NodeJoinRequest {
@@ -72,7 +72,7 @@ pub(super) async fn admit(
     } = request;
     let join_token = SecretString::new(join_token);
     // Serialised, so that no two joins take the same raft id.
-    let turn = node.joins.take().await;
+    let guard = node.join_lock.lock().await;
     let (state, now) = (node.raft.state(), node.clock.timestamp());
     check_fields(
         &name,
@@ -117,7 +117,7 @@ pub(super) async fn admit(
     });
     let children = [consume, join].map(|payload| node.command(&identity, payload));
     let admission = batch(identity.clone(), now, children.into());
-    turn.propose(&node.raft, admission).await?;
+    guard.propose(&node.raft, admission).await?;
     tracing::info!(subsystem = "raft", host = %name, raft_id, %identity, "node joins");
     // If the leader fails here, its successor finds the row of a node that raft does not know yet.
     if let Ok(membership) = node.membership() {

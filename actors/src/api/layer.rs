@@ -20,13 +20,13 @@ use super::{
     admission::Transport,
     body,
     caller::Caller,
-    claim::Claim,
-    forward::{self, Whole},
-    methods::{Class, Effect, Method, Place, method},
-    typed,
-    visit::Visit,
+    connection::ConnectionGuard,
+    credentials::Credentials,
+    error_details,
+    forward::{self, BufferedRequest},
+    methods::{Class, Effect, Method, ServedBy, method},
 };
-use crate::{node::Shared, peer::Sender};
+use crate::{node::NodeContext, peer::Sender};
 
 /// Metadata that requests a linearizable read.
 const READ: &str = "jaco-read";
@@ -35,7 +35,7 @@ const READ: &str = "jaco-read";
 #[derive(Clone)]
 pub(super) struct AdmissionLayer {
     pub(super) transport: Transport,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<NodeContext>,
 }
 
 impl<S> Layer<S> for AdmissionLayer {
@@ -55,7 +55,7 @@ impl<S> Layer<S> for AdmissionLayer {
 pub(crate) struct Admission<S> {
     inner: S,
     transport: Transport,
-    shared: Arc<Shared>,
+    shared: Arc<NodeContext>,
 }
 
 impl<S> Service<Request<Body>> for Admission<S>
@@ -85,17 +85,17 @@ where
             let name = request.uri().path().to_owned();
             let method = method(&name);
             let request_id = request_id(&request);
-            let claim = Claim::take(transport, method, &mut request);
-            let visit = request.extensions().get::<Visit>().cloned();
-            let under_way = visit.as_ref().map(Visit::call);
-            let peer = visit.as_ref().map(Visit::address);
-            let peer_text = describe(transport, &request, peer, claim.sender());
+            let credentials = Credentials::take(transport, method, &mut request);
+            let connection = request.extensions().get::<ConnectionGuard>().cloned();
+            let call_guard = connection.as_ref().map(ConnectionGuard::call);
+            let peer = connection.as_ref().map(ConnectionGuard::address);
+            let peer_text = describe(transport, &request, peer, credentials.sender());
             tracing::debug!(
                 subsystem = "daemon/grpc",
                 method = %name, %request_id, peer = %peer_text,
                 "request started"
             );
-            let decided = claim.admit(&shared);
+            let decided = credentials.admit(&shared);
             let joiner = peer.filter(|_| method.class == Class::InBody);
             let decided = match joiner {
                 Some(peer) => decided.and_then(|admitted| {
@@ -109,19 +109,19 @@ where
                     let call = Call {
                         shared: &shared,
                         method,
-                        claim: &claim,
+                        credentials: &credentials,
                         caller: Caller {
                             identity: admitted.identity,
                             token: admitted.token,
                             transport,
-                            sender: claim.sender().cloned(),
+                            sender: credentials.sender().cloned(),
                             request_id: request_id.clone(),
                         },
                     };
-                    if let Some(under_way) = &under_way
-                        && !call.caller.is_stranger()
+                    if let Some(call_guard) = &call_guard
+                        && !call.caller.is_anonymous()
                     {
-                        under_way.know();
+                        call_guard.authenticate();
                     }
                     call.serve(inner, request).await
                 }
@@ -152,9 +152,9 @@ fn too_many_joins(wait: Duration) -> Error {
 }
 
 /// Services whose library errors get typed details.
-struct Typed<S>(S);
+struct WithDetails<S>(S);
 
-impl<S> Service<Request<Body>> for Typed<S>
+impl<S> Service<Request<Body>> for WithDetails<S>
 where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
     S::Future: Send + 'static,
@@ -170,15 +170,15 @@ where
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let name = request.uri().path().to_owned();
         let answer = self.0.call(request);
-        Box::pin(async move { Ok(typed::typed(&name, answer.await?)) })
+        Box::pin(async move { Ok(error_details::add_details(&name, answer.await?)) })
     }
 }
 
 /// A call that was admitted by its headers.
 struct Call<'a> {
-    shared: &'a Shared,
+    shared: &'a NodeContext,
     method: Method,
-    claim: &'a Claim,
+    credentials: &'a Credentials,
     caller: Caller,
 }
 
@@ -193,11 +193,11 @@ impl Call<'_> {
         let Self {
             shared,
             method,
-            claim,
+            credentials,
             caller,
         } = self;
         // Anonymous callers get no data that a quorum has to confirm.
-        let confirm = linearizable(request.headers())? && !caller.is_stranger();
+        let confirm = linearizable(request.headers())? && !caller.is_anonymous();
         let deadline = forward::deadline(request.headers(), Deadline::now());
         let (mut parts, body) = request.into_parts();
         let name = parts.uri.path().to_owned();
@@ -205,35 +205,36 @@ impl Call<'_> {
         let body = tokio::select! {
             biased;
             body = body::collect(&name, body) => body?,
-            _ = stopping.wait_for(|&stopping| stopping) => return Err(Shared::stopped()),
+            _ = stopping.wait_for(|&stopping| stopping) => return Err(NodeContext::stopped()),
         };
-        let readmit = || claim.admit(shared).map(drop);
+        let readmit = || credentials.admit(shared).map(drop);
         // The node that serves a forwarded request confirms its reads too.
-        let mut response = if method.place == Place::Leader && caller.transport != Transport::Peer {
-            let inner = Typed(inner);
-            let whole = Whole {
-                method,
-                caller,
-                confirm,
-                deadline,
-                parts,
-                body,
+        let mut response =
+            if method.served_by == ServedBy::Leader && caller.transport != Transport::Peer {
+                let inner = WithDetails(inner);
+                let buffered = BufferedRequest {
+                    method,
+                    caller,
+                    confirm,
+                    deadline,
+                    parts,
+                    body,
+                };
+                forward::serve_on_leader(shared, inner, readmit, buffered).await
+            } else {
+                if confirm {
+                    shared.running()?.confirmed().await?;
+                }
+                readmit()?;
+                parts.extensions.insert(caller);
+                let request = Request::from_parts(parts, Body::new(Full::new(body)));
+                let response = match inner.call(request).await {
+                    Ok(response) => response,
+                    Err(never) => match never {},
+                };
+                error_details::add_details(&name, response)
             };
-            forward::to_leader(shared, inner, readmit, whole).await
-        } else {
-            if confirm {
-                shared.running()?.confirmed().await?;
-            }
-            readmit()?;
-            parts.extensions.insert(caller);
-            let request = Request::from_parts(parts, Body::new(Full::new(body)));
-            let response = match inner.call(request).await {
-                Ok(response) => response,
-                Err(never) => match never {},
-            };
-            typed::typed(&name, response)
-        };
-        if method.place == Place::Leader {
+        if method.served_by == ServedBy::Leader {
             forward::stamp(response.headers_mut(), shared);
         }
         Ok(response)
@@ -314,7 +315,7 @@ fn outcome(
         .and_then(|value| value.to_str().ok())
         .filter(|message| message.parse::<ErrorCode>().is_ok());
     let millis = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-    let notable = method.effect == Effect::Write || method.place == Place::Leader;
+    let notable = method.effect == Effect::Write || method.served_by == ServedBy::Leader;
     // Members submit all the time, so their calls are logged at debug.
     if notable && method.class != Class::Peer {
         tracing::info!(subsystem = "daemon/grpc", method = %name, %request_id, %peer, code, error, millis, "request");

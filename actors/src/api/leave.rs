@@ -10,9 +10,9 @@ use jaco_raftnode::{Propose as _, State};
 
 use super::caller::Caller;
 use crate::{
-    membership::{can_leave, leaving, policy::NO_HEIR},
-    node::{Running, propose},
-    scheduler::{departure, projects::Projects},
+    membership::{can_leave, leaving, policy::NO_TRANSFER_TARGET},
+    node::{MemberContext, propose},
+    scheduler::{drain_check, projects::Projects},
 };
 
 /// Time limit of the call; the removal continues after it.
@@ -28,19 +28,19 @@ const GRACE: Duration = Duration::from_secs(2);
 /// `node_not_found`, `drain_no_placement`, `raft_remove_failed` or `raft_demote_failed` with the
 /// reason if the removal makes no progress, `no_leader` if another node has to answer.
 pub(super) async fn remove(
-    node: &Running,
+    node: &MemberContext,
     caller: &Caller,
     request: v1::NodeRemoveRequest,
 ) -> Result<(), Error> {
     let v1::NodeRemoveRequest { hostname, force } = request;
     let membership = node.membership()?;
     let raft_id = mark(node, &hostname, force).await?;
-    membership.leaves(raft_id, &caller.identity);
+    membership.note_leaving(raft_id, &caller.identity);
 
     let left = left(node, caller, &hostname, raft_id);
     match tokio::time::timeout(BUDGET, left).await {
         Ok(left) => left,
-        Err(_) => Err(membership.trouble().unwrap_or_else(|| {
+        Err(_) => Err(membership.last_error().unwrap_or_else(|| {
             Error::new(
                 ErrorCode::RaftRemoveFailed,
                 "the removal is still under way",
@@ -52,8 +52,8 @@ pub(super) async fn remove(
 }
 
 /// Sets the mark of a member, if it may leave; returns its raft id.
-async fn mark(node: &Running, hostname: &str, force: bool) -> Result<u64, Error> {
-    let _alone = node.marks.lock().await;
+async fn mark(node: &MemberContext, hostname: &str, force: bool) -> Result<u64, Error> {
+    let _alone = node.drain_mark_lock.lock().await;
     let state = node.raft.state();
     let Some(row) = state.nodes.get(hostname) else {
         let unknown = Error::new(ErrorCode::NodeNotFound, "no member has this hostname");
@@ -68,7 +68,7 @@ async fn mark(node: &Running, hostname: &str, force: bool) -> Result<u64, Error>
     if leaving(row) {
         return Ok(row.raft_id);
     }
-    let (own, fresh) = (node.raft_id(), node.heart.fresh());
+    let (own, fresh) = (node.raft_id(), node.failure_detector.fresh());
     let answers: Vec<u64> = node.raft.with_status(|raft| {
         let active = raft.progress.iter().filter(|p| p.recent_active);
         active.map(|p| p.raft_id).chain([own]).collect()
@@ -79,10 +79,10 @@ async fn mark(node: &Running, hostname: &str, force: bool) -> Result<u64, Error>
         let message = "nobody who stays could lead the cluster; remove the dead members first";
         return Err(Error::new(ErrorCode::RaftRemoveFailed, message)
             .with("hostname", hostname)
-            .with("reason", NO_HEIR));
+            .with("reason", NO_TRANSFER_TARGET));
     }
     if !force {
-        check_places(&state, hostname)?;
+        check_placement(&state, hostname)?;
     }
     // A drain that timed out starts again.
     let status = match row.status() {
@@ -101,8 +101,8 @@ async fn mark(node: &Running, hostname: &str, force: bool) -> Result<u64, Error>
 }
 
 /// Fails if a replica on the host has no other host to run on.
-fn check_places(state: &State, hostname: &str) -> Result<(), Error> {
-    let stranded = departure::stranded(state, hostname, &mut Projects::default());
+fn check_placement(state: &State, hostname: &str) -> Result<(), Error> {
+    let stranded = drain_check::stranded(state, hostname, &mut Projects::default());
     if stranded.is_empty() {
         return Ok(());
     }
@@ -113,7 +113,12 @@ fn check_places(state: &State, hostname: &str) -> Result<(), Error> {
 }
 
 /// Waits until the member has left, or until this node cannot observe or report more.
-async fn left(node: &Running, caller: &Caller, hostname: &str, raft_id: u64) -> Result<(), Error> {
+async fn left(
+    node: &MemberContext,
+    caller: &Caller,
+    hostname: &str,
+    raft_id: u64,
+) -> Result<(), Error> {
     let mut states = node.raft.subscribe();
     let mut status = node.raft.subscribe_status();
     // A member that removes itself can be answered only while it is a member.

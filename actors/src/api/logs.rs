@@ -15,10 +15,10 @@ use jaco_proto::{Error, ErrorCode, v1};
 use jaco_raftnode::{Propose as _, State};
 
 use crate::{
-    node::Running,
+    node::MemberContext,
     runtime::logs::{Query, Tail},
 };
-use hosts::{Piece, merge, remote};
+use hosts::{LogItem, merge, remote};
 
 /// Opens the requested tails on this node and on other members.
 ///
@@ -27,7 +27,7 @@ use hosts::{Piece, merge, remote};
 /// no other host has matching replicas and the engine of this one does not answer, so that the
 /// absence of lines is not taken for a quiet service.
 pub(super) async fn tail(
-    node: &Running,
+    node: &MemberContext,
     request: v1::LogsRequest,
 ) -> Result<impl Stream<Item = Result<v1::LogLine, Error>> + Send + use<>, Error> {
     let state = node.raft.state();
@@ -35,12 +35,12 @@ pub(super) async fn tail(
     let mut others = hosts_of(&state, &request);
     let here = others.remove(&node.hostname);
     let follow = request.follow;
-    let mut sources: Vec<BoxStream<'static, Piece>> = Vec::new();
+    let mut sources: Vec<BoxStream<'static, LogItem>> = Vec::new();
     if here || others.is_empty() {
         match own(node, request.clone()).await {
-            Ok(lines) => sources.push(lines.map(Piece::from).boxed()),
+            Ok(lines) => sources.push(lines.map(LogItem::from).boxed()),
             Err(error) if others.is_empty() => return Err(error),
-            Err(error) => sources.push(stream::iter([Piece::Failed(error)]).boxed()),
+            Err(error) => sources.push(stream::iter([LogItem::Failed(error)]).boxed()),
         }
     }
     for host in others {
@@ -53,7 +53,7 @@ pub(super) async fn tail(
             lines.flatten_stream().boxed()
         } else {
             let reason = "its address is not known".to_owned();
-            stream::iter([Piece::Skipped { host, reason }]).boxed()
+            stream::iter([LogItem::Skipped { host, reason }]).boxed()
         });
     }
     Ok(merge(sources, follow))
@@ -103,7 +103,7 @@ fn hosts_of(state: &State, request: &v1::LogsRequest) -> BTreeSet<String> {
 /// # Errors
 /// `logs_unavailable` if the engine does not answer.
 pub(super) async fn own(
-    node: &Running,
+    node: &MemberContext,
     request: v1::LogsRequest,
 ) -> Result<impl Stream<Item = Result<v1::LogLine, Error>> + Send + use<>, Error> {
     if let Err(error) = node.engine.ping().await {

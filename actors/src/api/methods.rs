@@ -28,9 +28,9 @@ pub enum Effect {
 
 /// The node that serves a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ServedBy {
     /// The node that received the call.
-    Here,
+    Local,
     /// The leader; every other node forwards the whole request to it.
     Leader,
 }
@@ -43,7 +43,7 @@ pub struct Method {
     /// Whether it changes anything.
     pub effect: Effect,
     /// Serving node.
-    pub place: Place,
+    pub served_by: ServedBy,
 }
 
 /// Returns the properties of a method by its full name, such as `/jaco.v1.Cluster/Init`.
@@ -53,12 +53,12 @@ pub struct Method {
 pub fn method(name: &str) -> Method {
     use Class::{InBody, LocalOperator, Operator, Peer, Public, Setup};
     use Effect::{Read, Write};
-    use Place::{Here, Leader};
+    use ServedBy::{Leader, Local};
     let name = name.strip_prefix("/jaco.v1.").unwrap_or_default();
-    let (class, effect, place) = match name {
-        "Cluster/Status" => (Public, Read, Here),
-        "Cluster/Init" | "Cluster/Join" => (Setup, Write, Here),
-        "Cluster/KillActor" => (LocalOperator, Write, Here),
+    let (class, effect, served_by) = match name {
+        "Cluster/Status" => (Public, Read, Local),
+        "Cluster/Init" | "Cluster/Join" => (Setup, Write, Local),
+        "Cluster/KillActor" => (LocalOperator, Write, Local),
         "Cluster/NodeJoin" => (InBody, Write, Leader),
         // A read, but only the leader can write its record in the audit trail.
         "Cluster/Backup" => (Operator, Read, Leader),
@@ -72,15 +72,15 @@ pub fn method(name: &str) -> Method {
         | "RegistryCredentials/Add"
         | "RegistryCredentials/Remove" => (Operator, Write, Leader),
         "Internal/Submit" | "Internal/EnsureSubnet" | "Internal/SignNodeCert" => {
-            (Peer, Write, Here)
+            (Peer, Write, Local)
         }
-        other if other.starts_with("Internal/") => (Peer, Read, Here),
-        _ => (Operator, Read, Here),
+        other if other.starts_with("Internal/") => (Peer, Read, Local),
+        _ => (Operator, Read, Local),
     };
     Method {
         class,
         effect,
-        place,
+        served_by,
     }
 }
 
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn client_writes_are_served_by_the_leader() {
-        let forwarded = having(|method| method.place == Place::Leader);
+        let forwarded = having(|method| method.served_by == ServedBy::Leader);
         let expected = names(&[
             "Cluster/Backup",
             "Cluster/IssueJoinToken",
@@ -132,7 +132,8 @@ mod tests {
 
     #[test]
     fn other_writes_are_served_locally() {
-        let here = having(|method| method.effect == Effect::Write && method.place == Place::Here);
+        let here =
+            having(|method| method.effect == Effect::Write && method.served_by == ServedBy::Local);
         let expected = names(&[
             "Cluster/Init",
             "Cluster/Join",
@@ -163,7 +164,7 @@ mod tests {
     fn unlisted_method_requires_an_operator() {
         for name in ["/jaco.v1.Deploy/Anything", "/other/Thing", "", "/"] {
             assert_eq!(method(name).class, Class::Operator, "{name:?}");
-            assert_eq!(method(name).place, Place::Here, "{name:?}");
+            assert_eq!(method(name).served_by, ServedBy::Local, "{name:?}");
         }
         let unheard = method("/jaco.v1.Internal/Anything");
         assert_eq!(unheard.class, Class::Peer);

@@ -11,9 +11,9 @@ use jaco_state::registry::canonical_key;
 use tonic::{Request, Response, Status};
 
 use super::caller::Caller;
-use crate::node::{Shared, propose};
+use crate::node::{NodeContext, propose};
 
-pub(super) struct RegistryService(pub(super) Arc<Shared>);
+pub(super) struct RegistryService(pub(super) Arc<NodeContext>);
 
 fn key(registry: &str) -> Result<String, Error> {
     canonical_key(registry).ok_or_else(|| {

@@ -39,36 +39,39 @@ use super::{
     audit::AuditService,
     body::{APPLY_BYTES, REQUEST_BYTES},
     cluster::ClusterService,
+    connection::{ConnectionGuard, IdleTimeoutIo},
+    connection_limits::ConnectionLimiter,
     deploy::DeployService,
-    gate::Gate,
     internal::InternalService,
     layer::{Admission, AdmissionLayer},
     registry::RegistryService,
     tokens::TokensService,
-    visit::{Visit, Watched},
     watch::WatchService,
 };
-use crate::node::Shared;
+use crate::node::NodeContext;
 
 /// Concurrent streams one connection may hold open.
 const STREAMS_PER_CONNECTION: u32 = 64;
 /// Accepted connections that may wait for the server.
-const READY: usize = 64;
+const ACCEPT_QUEUE: usize = 64;
 /// Time limit of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Interval between warnings about too many connections.
-const REFUSALS: Duration = Duration::from_secs(60);
+const WARN_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Arguments of a listener actor.
 #[derive(Clone)]
 pub struct ApiArgs<A> {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<NodeContext>,
     /// Address or socket to listen on.
     pub(crate) at: A,
 }
 
-fn router(shared: &Arc<Shared>, transport: Transport) -> Router<Stack<AdmissionLayer, Identity>> {
+fn router(
+    shared: &Arc<NodeContext>,
+    transport: Transport,
+) -> Router<Stack<AdmissionLayer, Identity>> {
     Server::builder()
         .max_concurrent_streams(STREAMS_PER_CONNECTION)
         .http2_keepalive_interval(Some(Duration::from_secs(30)))
@@ -77,18 +80,18 @@ fn router(shared: &Arc<Shared>, transport: Transport) -> Router<Stack<AdmissionL
 }
 
 /// Returns the service that answers requests received on `transport`.
-pub(crate) fn service(shared: &Arc<Shared>, transport: Transport) -> Admission<Routes> {
+pub(crate) fn service(shared: &Arc<NodeContext>, transport: Transport) -> Admission<Routes> {
     admission(shared, transport).layer(routes(shared))
 }
 
-fn admission(shared: &Arc<Shared>, transport: Transport) -> AdmissionLayer {
+fn admission(shared: &Arc<NodeContext>, transport: Transport) -> AdmissionLayer {
     AdmissionLayer {
         transport,
         shared: shared.clone(),
     }
 }
 
-fn routes(shared: &Arc<Shared>) -> Routes {
+fn routes(shared: &Arc<NodeContext>) -> Routes {
     macro_rules! service {
         ($server:ident, $service:expr) => {
             $server::new($service).max_decoding_message_size(REQUEST_BYTES)
@@ -290,11 +293,11 @@ impl Worker for TlsApiActor {
             .map_err(|error| Failure::from(format!("cannot listen on {address}: {error}")))?;
         tracing::info!(subsystem = "daemon/grpc", %address, "API is listening");
         let acceptor = TlsAcceptor::from(shared.tls_server_config());
-        let (sender, incoming) = mpsc::channel(READY);
+        let (sender, incoming) = mpsc::channel(ACCEPT_QUEUE);
         let router = router(&shared, Transport::Api);
-        let gate = shared.gate.clone();
+        let limiter = shared.limiter.clone();
         ctx.spawn(async move {
-            accept(listener, acceptor, gate, sender).await;
+            accept(listener, acceptor, limiter, sender).await;
             // The channel is closed: the server has ended, and the other task reports why.
             Msg::Closed
         });
@@ -314,8 +317,8 @@ impl Worker for TlsApiActor {
 async fn accept(
     listener: TcpListener,
     acceptor: TlsAcceptor,
-    gate: Arc<Mutex<Gate>>,
-    ready: mpsc::Sender<io::Result<Watched<TlsStream<TcpStream>>>>,
+    limiter: Arc<Mutex<ConnectionLimiter>>,
+    ready: mpsc::Sender<io::Result<IdleTimeoutIo<TlsStream<TcpStream>>>>,
 ) {
     let mut handshakes = JoinSet::new();
     let mut quiet_until = Instant::now();
@@ -325,10 +328,10 @@ async fn accept(
             Some(_) = handshakes.join_next(), if !handshakes.is_empty() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, address)) => {
-                    let Some(visit) = Visit::enter(&gate, address) else {
+                    let Some(connection) = ConnectionGuard::try_open(&limiter, address) else {
                         let now = Instant::now();
                         if now >= quiet_until {
-                            quiet_until = now + REFUSALS;
+                            quiet_until = now + WARN_INTERVAL;
                             tracing::warn!(subsystem = "daemon/grpc", address = %address.ip(), "too many connections");
                         }
                         continue;
@@ -339,7 +342,7 @@ async fn accept(
                         let handshake = acceptor.accept(stream);
                         match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
                             Ok(Ok(stream)) => {
-                                let _ = ready.send(Ok(Watched::new(stream, visit))).await;
+                                let _ = ready.send(Ok(IdleTimeoutIo::new(stream, connection))).await;
                             }
                             Ok(Err(error)) => {
                                 tracing::debug!(subsystem = "daemon/grpc", %error, "handshake failed");

@@ -6,14 +6,18 @@ use jaco_proto::Error;
 use jaco_raftnode::{Propose as _, State};
 
 use super::join::{authority, refuse_csr};
-use crate::node::Running;
+use crate::node::MemberContext;
 
 /// Signs the request of the member `hostname`; returns the certificate as PEM.
 ///
 /// # Errors
 /// `csr_invalid` if it names more than that member may have, `ca_missing` if the state holds no
 /// usable authority.
-pub(crate) fn certificate(node: &Running, hostname: &str, csr: &[u8]) -> Result<Vec<u8>, Error> {
+pub(crate) fn certificate(
+    node: &MemberContext,
+    hostname: &str,
+    csr: &[u8],
+) -> Result<Vec<u8>, Error> {
     let state = node.raft.state();
     let ca = authority(&state)?;
     let csr = String::from_utf8_lossy(csr);

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tonic::Status;
 
 use super::{caller::Caller, forwarded::TokenHash};
-use crate::node::{Ending, Shared};
+use crate::node::{EndOfService, NodeContext};
 
 /// A boxed response stream.
 pub(super) type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -23,11 +23,11 @@ pub(super) fn guarded<T: Send + 'static>(
     inner: impl Stream<Item = Result<T, Error>> + Send + 'static,
     caller: &Caller,
     states: watch::Receiver<Arc<State>>,
-    ending: Ending,
+    ending: EndOfService,
 ) -> ResponseStream<T> {
     let token = caller.token.map(|token| (caller.identity.clone(), token));
     let over = async move {
-        let ended = ending.reached();
+        let ended = ending.wait();
         match token {
             None => ended.await,
             Some((identity, token)) => tokio::select! {
@@ -69,7 +69,7 @@ async fn revoked(
                 .with("identity", &identity);
         }
         if states.changed().await.is_err() {
-            return Shared::stopped();
+            return NodeContext::stopped();
         }
     }
 }
@@ -117,8 +117,8 @@ mod tests {
     }
 
     impl End {
-        fn ending(&self) -> Ending {
-            Ending {
+        fn ending(&self) -> EndOfService {
+            EndOfService {
                 stopping: self.stopping.subscribe(),
                 removed: self.removed.subscribe(),
             }

@@ -10,9 +10,9 @@ use jaco_raftnode::Propose;
 use tonic::{Request, Response, Status};
 
 use super::{admission, caller::Caller};
-use crate::node::{Shared, propose, random_token};
+use crate::node::{NodeContext, propose, random_token};
 
-pub(super) struct TokensService(pub(super) Arc<Shared>);
+pub(super) struct TokensService(pub(super) Arc<NodeContext>);
 
 /// Identities of internal writers and listeners.
 const RESERVED: [&str; 17] = [

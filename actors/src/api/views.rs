@@ -19,14 +19,14 @@ pub(super) fn deployment(stored: &v1::Deployment) -> v1::Deployment {
 }
 
 /// Time of a host's last heartbeat, if it is fresh.
-pub(super) type Heard<'a> = &'a dyn Fn(&str) -> Option<Timestamp>;
+pub(super) type LastHeartbeat<'a> = &'a dyn Fn(&str) -> Option<Timestamp>;
 
 /// An observation for clients: an empty host is replaced by the scheduled one, and the health time
 /// of a running replica on a live node is that of the node's last heartbeat.
 pub(super) fn observed(
     state: &State,
     stored: &v1::ReplicaObserved,
-    heard: Heard<'_>,
+    last_heartbeat: LastHeartbeat<'_>,
 ) -> v1::ReplicaObserved {
     let mut shown = stored.clone();
     if shown.host.is_empty()
@@ -35,7 +35,7 @@ pub(super) fn observed(
         shown.host.clone_from(&desired.host);
     }
     if stored.state() == ReplicaState::Running
-        && let Some(at) = heard(&shown.host)
+        && let Some(at) = last_heartbeat(&shown.host)
     {
         shown.last_health_at = Some(at);
     }
@@ -46,7 +46,7 @@ pub(super) fn observed(
 pub(super) fn status(
     state: &State,
     request: &v1::DeployStatusRequest,
-    heard: Heard<'_>,
+    last_heartbeat: LastHeartbeat<'_>,
 ) -> v1::DeployStatusResponse {
     let matches = |deployment: &str, service: &str| {
         filter(&request.deployment_filter, deployment) && filter(&request.service_filter, service)
@@ -56,7 +56,7 @@ pub(super) fn status(
         .values()
         .filter(|desired| matches(&desired.deployment, &desired.service))
         .map(|desired| match state.replicas_observed.get(&desired.id) {
-            Some(stored) => observed(state, stored, heard),
+            Some(stored) => observed(state, stored, last_heartbeat),
             None => v1::ReplicaObserved {
                 id: desired.id.clone(),
                 state: ReplicaState::Pending.into(),
@@ -87,7 +87,7 @@ pub(super) fn status(
 pub(super) fn replicas(
     state: &State,
     request: &v1::GetReplicasRequest,
-    heard: Heard<'_>,
+    last_heartbeat: LastHeartbeat<'_>,
 ) -> v1::GetReplicasResponse {
     let mut projects = BTreeMap::new();
     let replicas = state
@@ -105,7 +105,7 @@ pub(super) fn replicas(
                     let stored = state.deployments.get(&desired.deployment)?;
                     Project::parse(&stored.compose_yaml).ok()
                 });
-            replica(state, desired, project.as_ref(), heard)
+            replica(state, desired, project.as_ref(), last_heartbeat)
         })
         .collect();
     v1::GetReplicasResponse { replicas }
@@ -115,12 +115,12 @@ fn replica(
     state: &State,
     desired: &v1::ReplicaDesired,
     project: Option<&Project>,
-    heard: Heard<'_>,
+    last_heartbeat: LastHeartbeat<'_>,
 ) -> v1::ReplicaDetail {
     let seen = state
         .replicas_observed
         .get(&desired.id)
-        .map(|stored| observed(state, stored, heard))
+        .map(|stored| observed(state, stored, last_heartbeat))
         .unwrap_or_else(|| v1::ReplicaObserved {
             state: ReplicaState::Pending.into(),
             host: desired.host.clone(),

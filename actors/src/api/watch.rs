@@ -11,9 +11,9 @@ use super::{
     caller::Caller,
     stream::{ResponseStream, guarded},
 };
-use crate::node::Shared;
+use crate::node::NodeContext;
 
-pub(super) struct WatchService(pub(super) Arc<Shared>);
+pub(super) struct WatchService(pub(super) Arc<NodeContext>);
 
 #[tonic::async_trait]
 impl Watch for WatchService {
@@ -33,13 +33,13 @@ impl Watch for WatchService {
             Some((Ok(update.to_wire()), subscription))
         });
         // The hub closes when the node stops or is removed; the client should use another node.
-        let over = self.0.ending_for(&caller).reached();
+        let over = self.0.end_of_service_for(&caller).wait();
         let events = events.chain(stream::once(over.map(Err)));
         let stream = guarded(
             events,
             &caller,
             node.raft.subscribe(),
-            self.0.ending_for(&caller),
+            self.0.end_of_service_for(&caller),
         );
         Ok(node.read_response(&state, stream))
     }

@@ -14,12 +14,12 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
-    contact,
-    core::{self, Effect::Propose as Verdict},
-    heart::{Effect, Heart},
-    ready::{self, Facts},
+    core::{self, Effect::Propose as StatusProposal},
+    failure_detector::{Effect, FailureDetector},
+    fencing,
+    ready::{self, ReadyConditions},
 };
-use crate::{clock::Clock, commit::commit, repeat::Repeats};
+use crate::{clock::Clock, commit::commit, log_dedup::LogDedup};
 
 /// Reason of a status change after missed heartbeats.
 const SILENT: &str = "heartbeats_missed";
@@ -41,7 +41,7 @@ pub type Confirm = Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>;
 #[derive(Clone)]
 pub struct Args {
     /// Heartbeat state.
-    pub heart: Arc<Heart>,
+    pub failure_detector: Arc<FailureDetector>,
     /// Hostname of this node.
     pub host: String,
     /// Raft of this node. Status changes of other members go here and not through forwarding, so
@@ -52,7 +52,7 @@ pub struct Args {
     /// Confirms that the node has caught up.
     pub confirm: Confirm,
     /// Whether, since the node caught up, no container is left whose row moved to another node.
-    pub settled: watch::Receiver<bool>,
+    pub orphans_cleared: watch::Receiver<bool>,
     /// Container engine of this node.
     pub engine: Arc<dyn Engine>,
     /// Clock for the timestamps of commands.
@@ -88,8 +88,8 @@ pub struct HealthActor {
     seen: Arc<State>,
     returning: bool,
     next_return: Option<Instant>,
-    unwritten: Repeats,
-    unready: Repeats,
+    write_errors: LogDedup,
+    ready_errors: LogDedup,
 }
 
 impl Worker for HealthActor {
@@ -98,7 +98,7 @@ impl Worker for HealthActor {
     const KIND: &'static str = "HealthActor";
 
     async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
-        args.heart.restart();
+        args.failure_detector.restart();
         let mut states = args.raft.follow();
         let seen = states.borrow_and_update().clone();
         let mut this = Self {
@@ -106,10 +106,10 @@ impl Worker for HealthActor {
             seen: Arc::clone(&seen),
             returning: false,
             next_return: None,
-            unwritten: Repeats::default(),
-            unready: Repeats::default(),
+            write_errors: LogDedup::default(),
+            ready_errors: LogDedup::default(),
         };
-        let effects = this.args.heart.state(&seen);
+        let effects = this.args.failure_detector.state(&seen);
         this.run(ctx, effects);
         follow(ctx, states);
         ctx.send_to_self(Msg::Tick);
@@ -120,9 +120,9 @@ impl Worker for HealthActor {
         match msg {
             Msg::Tick => {
                 ctx.send_after(TICK, Msg::Tick);
-                let effects = self.args.heart.tick();
+                let effects = self.args.failure_detector.tick();
                 self.run(ctx, effects);
-                self.come_back(ctx);
+                self.return_to_ready(ctx);
             }
             Msg::State(mut states) => {
                 let newest = states.borrow_and_update().clone();
@@ -135,25 +135,27 @@ impl Worker for HealthActor {
                 self.state(ctx, newest);
                 match outcome {
                     Ok(_) => {
-                        self.unwritten.clear();
+                        self.write_errors.clear();
                     }
-                    Err(error) if self.unwritten.is_news(&error) => {
+                    Err(error) if self.write_errors.is_new(&error) => {
                         warn!(subsystem = "scheduler/health", %host, %error, "node status not written");
                     }
                     Err(_) => {}
                 }
-                self.args.heart.proposed(host);
+                self.args.failure_detector.proposed(host);
             }
-            Msg::Confirmed(attempt, current) => self.args.heart.confirmed(attempt, current),
+            Msg::Confirmed(attempt, current) => {
+                self.args.failure_detector.confirmed(attempt, current)
+            }
             Msg::Returned(outcome) => {
                 self.returning = false;
                 match outcome {
                     Ok(()) => {
-                        self.unready.clear();
+                        self.ready_errors.clear();
                     }
                     Err(why) => {
                         self.next_return = Some(Instant::now() + RETRY);
-                        if self.unready.is_news(&why) {
+                        if self.ready_errors.is_new(&why) {
                             warn!(subsystem = "scheduler/health", error = %why, "this node is not ready yet");
                         }
                     }
@@ -182,14 +184,14 @@ impl HealthActor {
                 );
             }
         }
-        let effects = self.args.heart.state(&self.seen);
+        let effects = self.args.failure_detector.state(&self.seen);
         self.run(ctx, effects);
     }
 
     fn run(&mut self, ctx: &Context<Self>, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
-                Effect::Judge(Verdict {
+                Effect::Detect(StatusProposal {
                     host,
                     status,
                     missed,
@@ -198,7 +200,7 @@ impl HealthActor {
                     let reason = if halted { HALTED } else { SILENT };
                     self.propose(ctx, host, status, (reason, missed));
                 }
-                Effect::Contact(contact::Effect::Confirm { attempt }) => {
+                Effect::Fence(fencing::Effect::Confirm { attempt }) => {
                     let confirmed = (self.args.confirm)();
                     ctx.spawn(async move { Msg::Confirmed(attempt, confirmed.await) });
                 }
@@ -238,23 +240,23 @@ impl HealthActor {
     }
 
     /// Proposes this node as `ready` once the conditions hold.
-    fn come_back(&mut self, ctx: &Context<Self>) {
+    fn return_to_ready(&mut self, ctx: &Context<Self>) {
         if self.returning || self.next_return.is_some_and(|next| Instant::now() < next) {
             return;
         }
         let Args {
-            heart,
+            failure_detector,
             host,
-            settled,
+            orphans_cleared,
             ..
         } = &self.args;
-        let facts = facts(heart, settled);
+        let conditions = conditions(failure_detector, orphans_cleared);
         let state = self.args.raft.state();
         let ready = |node: &Arc<v1::Node>| node.status() == NodeStatus::Ready;
-        if facts.current && state.nodes.get(host).is_some_and(ready) {
-            heart.note_ready();
+        if conditions.current && state.nodes.get(host).is_some_and(ready) {
+            failure_detector.note_ready();
         }
-        let Some(update) = ready::update(&state, host, facts) else {
+        let Some(update) = ready::update(&state, host, conditions) else {
             return;
         };
         self.returning = true;
@@ -287,16 +289,19 @@ async fn write(raft: Arc<dyn Propose>, command: v1::Command) -> Result<Committed
 }
 
 /// Collects the conditions under which this node may report itself ready.
-fn facts(heart: &Heart, settled: &watch::Receiver<bool>) -> Facts {
-    // Copied to locals to keep the lock order: within the expression below the borrow of `settled`
-    // would last while `is_listed` takes the lock of `Heart`.
-    let (current, settled) = (heart.is_current(), *settled.borrow());
-    let current = current && !heart.is_halted();
-    Facts {
+fn conditions(
+    failure_detector: &FailureDetector,
+    orphans_cleared: &watch::Receiver<bool>,
+) -> ReadyConditions {
+    // Copied to locals to keep the lock order: within the expression below the borrow of `orphans_cleared`
+    // would last while `is_seen_by_leader` takes the lock of `FailureDetector`.
+    let (current, orphans_cleared) = (failure_detector.is_current(), *orphans_cleared.borrow());
+    let current = current && !failure_detector.is_halted();
+    ReadyConditions {
         current,
-        listed: heart.is_listed(),
-        settled,
-        started: !heart.was_ready(),
+        seen_by_leader: failure_detector.is_seen_by_leader(),
+        orphans_cleared,
+        never_ready: !failure_detector.was_ready(),
     }
 }
 
@@ -325,17 +330,21 @@ mod tests {
         /// Reached only in a deadlock; the loops take a fraction of it.
         const FOREVER: Duration = Duration::from_secs(60);
         let (_status, raft) = watch::channel(RaftStatus::default());
-        let (_settled, settled) = watch::channel(true);
-        let heart = Arc::new(Heart::new("a", raft, Clock::system()));
+        let (_settled, orphans_cleared) = watch::channel(true);
+        let failure_detector = Arc::new(FailureDetector::new("a", raft, Clock::system()));
         let (done, ended) = mpsc::channel();
         for looks in [false, true] {
-            let (heart, settled, done) = (Arc::clone(&heart), settled.clone(), done.clone());
+            let (failure_detector, orphans_cleared, done) = (
+                Arc::clone(&failure_detector),
+                orphans_cleared.clone(),
+                done.clone(),
+            );
             thread::spawn(move || {
                 for _ in 0..LOOKS {
                     if looks {
-                        facts(&heart, &settled);
+                        conditions(&failure_detector, &orphans_cleared);
                     } else {
-                        heart.tick();
+                        failure_detector.tick();
                     }
                 }
                 done.send(()).unwrap();

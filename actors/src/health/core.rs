@@ -24,34 +24,34 @@ use std::{
 use jaco_proto::v1::NodeStatus;
 
 /// Heartbeat interval of a member.
-pub const BEAT: Duration = Duration::from_secs(2);
+pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
 /// Consecutive missed heartbeats after which a member may become `unhealthy`, after the allowance
 /// for late ones.
 pub const UNHEALTHY_MISSED: u32 = 3;
 /// Consecutive missed heartbeats that make a member `offline`.
 pub const OFFLINE_MISSED: u32 = 5;
 /// Time for which a member counts as live after its last heartbeat: three intervals.
-pub const HEARD_FOR: Duration = BEAT.saturating_mul(UNHEALTHY_MISSED);
+pub const LIVE_FOR: Duration = HEARTBEAT_INTERVAL.saturating_mul(UNHEALTHY_MISSED);
 
 /// Allowance for a late third heartbeat. A process paused for almost 6 s just before a heartbeat
 /// was due is silent for almost 8 s, plus the network delay, and is not unhealthy.
-const LATE: Duration = Duration::from_millis(2500);
+const JITTER_ALLOWANCE: Duration = Duration::from_millis(2500);
 /// Silence after which a member is `unhealthy`.
-const UNHEALTHY_AFTER: Duration = HEARD_FOR.saturating_add(LATE);
+const UNHEALTHY_AFTER: Duration = LIVE_FOR.saturating_add(JITTER_ALLOWANCE);
 /// Silence after which a member is `offline`; well above [`UNHEALTHY_AFTER`].
-const OFFLINE_AFTER: Duration = BEAT.saturating_mul(OFFLINE_MISSED);
+const OFFLINE_AFTER: Duration = HEARTBEAT_INTERVAL.saturating_mul(OFFLINE_MISSED);
 /// Longest time between two inputs that is counted. Ticks come several times a second; the excess
 /// is time in which this process did not run.
-const STRIDE: Duration = Duration::from_secs(1);
+const MAX_TICK_CREDIT: Duration = Duration::from_secs(1);
 /// Time without input after which connections may have broken because of this process, so the
 /// silence of every member restarts from zero.
-const STALL: Duration = HEARD_FOR;
+const PAUSE_THRESHOLD: Duration = LIVE_FOR;
 
 /// Inputs of the core, each with the time of this node's monotonic clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     /// A heartbeat of this member arrived.
-    Heard(String),
+    Heartbeat(String),
     /// Whether this member reports that it stopped applying the log.
     Halted(String, bool),
     /// The members and their status in the newest state.
@@ -86,9 +86,9 @@ pub enum Effect {
 struct Member {
     status: NodeStatus,
     /// Time of the last heartbeat, or of the first listing, on the clock of [`Core::ran`].
-    contact: Duration,
+    last_contact: Duration,
     /// Whether a heartbeat arrived since it was listed.
-    heard: bool,
+    contacted: bool,
     /// Whether its last heartbeat reported that it stopped applying the log.
     halted: bool,
     /// A proposed status change is in flight.
@@ -100,7 +100,7 @@ struct Member {
 pub struct Core {
     host: String,
     leading: bool,
-    /// Run time of this process as proven by its inputs; see [`STRIDE`].
+    /// Run time of this process as proven by its inputs; see [`MAX_TICK_CREDIT`].
     ran: Duration,
     last: Option<Instant>,
     members: BTreeMap<String, Member>,
@@ -123,11 +123,11 @@ impl Core {
     pub fn handle(&mut self, now: Instant, input: Input) -> Vec<Effect> {
         self.advance(now);
         match input {
-            Input::Heard(host) => {
+            Input::Heartbeat(host) => {
                 let ran = self.ran;
                 if let Some(member) = self.members.get_mut(&host) {
-                    member.contact = ran;
-                    member.heard = true;
+                    member.last_contact = ran;
+                    member.contacted = true;
                 }
             }
             Input::Halted(host, halted) => {
@@ -147,14 +147,14 @@ impl Core {
             }
             Input::Tick => {}
         }
-        self.judge()
+        self.evaluate()
     }
 
-    /// Members with a heartbeat within [`HEARD_FOR`]; never this node itself.
-    pub fn heard(&self) -> impl Iterator<Item = &str> {
+    /// Members with a heartbeat within [`LIVE_FOR`]; never this node itself.
+    pub fn live(&self) -> impl Iterator<Item = &str> {
         self.members
             .iter()
-            .filter(|(_, member)| member.heard && self.silence(member) < HEARD_FOR)
+            .filter(|(_, member)| member.contacted && self.silence(member) < LIVE_FOR)
             .map(|(host, _)| host.as_str())
     }
 
@@ -163,11 +163,11 @@ impl Core {
             return;
         };
         let gap = now.saturating_duration_since(last);
-        self.ran += gap.min(STRIDE);
-        if gap >= STALL {
+        self.ran += gap.min(MAX_TICK_CREDIT);
+        if gap >= PAUSE_THRESHOLD {
             let ran = self.ran;
             for member in self.members.values_mut() {
-                member.contact = ran;
+                member.last_contact = ran;
             }
         }
     }
@@ -181,8 +181,8 @@ impl Core {
                 None => {
                     let member = Member {
                         status,
-                        contact: self.ran,
-                        heard: false,
+                        last_contact: self.ran,
+                        contacted: false,
                         halted: false,
                         proposing: false,
                     };
@@ -203,18 +203,18 @@ impl Core {
     }
 
     fn silence(&self, member: &Member) -> Duration {
-        self.ran.saturating_sub(member.contact)
+        self.ran.saturating_sub(member.last_contact)
     }
 
-    fn judge(&mut self) -> Vec<Effect> {
+    fn evaluate(&mut self) -> Vec<Effect> {
         if !self.leading {
             return Vec::new();
         }
         let ran = self.ran;
         let mut effects = Vec::new();
         for (host, member) in &mut self.members {
-            let silence = ran.saturating_sub(member.contact);
-            let Some(status) = verdict(member.status, silence, member.halted) else {
+            let silence = ran.saturating_sub(member.last_contact);
+            let Some(status) = next_status(member.status, silence, member.halted) else {
                 continue;
             };
             if std::mem::replace(&mut member.proposing, true) {
@@ -233,7 +233,7 @@ impl Core {
 
 /// Next status of a member after this `silence`, or because it is `halted`; at most one step at a
 /// time. `None` if the status stays.
-fn verdict(status: NodeStatus, silence: Duration, halted: bool) -> Option<NodeStatus> {
+fn next_status(status: NodeStatus, silence: Duration, halted: bool) -> Option<NodeStatus> {
     match status {
         NodeStatus::Ready => {
             (halted || silence >= UNHEALTHY_AFTER).then_some(NodeStatus::Unhealthy)
@@ -249,7 +249,7 @@ fn verdict(status: NodeStatus, silence: Duration, halted: bool) -> Option<NodeSt
 
 /// Number of heartbeats that were due during `silence`.
 fn missed(silence: Duration) -> u32 {
-    u32::try_from(silence.as_millis() / BEAT.as_millis()).unwrap_or(u32::MAX)
+    u32::try_from(silence.as_millis() / HEARTBEAT_INTERVAL.as_millis()).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

@@ -8,15 +8,15 @@ use jaco_state::State;
 
 /// Conditions of a node, as known to itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct ReadyConditions {
     /// Whether it has caught up with the log.
     pub current: bool,
     /// Whether it is in the leader's live set; otherwise it would soon be `unhealthy` again.
-    pub listed: bool,
+    pub seen_by_leader: bool,
     /// Whether the engine has shown no container of a row that moved away since the node caught up.
-    pub settled: bool,
+    pub orphans_cleared: bool,
     /// Whether it was never ready since its process started.
-    pub started: bool,
+    pub never_ready: bool,
 }
 
 /// Returns the status update that `host` proposes about itself once its engine responds, if any.
@@ -24,18 +24,18 @@ pub struct Facts {
 /// A joining node meets the same conditions as one that was down. A drain that timed out ends when
 /// the daemon restarts, which also clears the drain mark; otherwise a mark stays.
 #[must_use]
-pub fn update(state: &State, host: &str, facts: Facts) -> Option<NodeStatusUpdate> {
+pub fn update(state: &State, host: &str, conditions: ReadyConditions) -> Option<NodeStatusUpdate> {
     let node = state.nodes.get(host)?;
     let clears = match node.status() {
         NodeStatus::Joining | NodeStatus::Unhealthy | NodeStatus::Offline => false,
-        NodeStatus::DrainTimeout if facts.started => true,
+        NodeStatus::DrainTimeout if conditions.never_ready => true,
         NodeStatus::DrainTimeout
         | NodeStatus::Unspecified
         | NodeStatus::Ready
         // Ended by the node's own reconciliation.
         | NodeStatus::IsolationUnavailable => return None,
     };
-    let passed = facts.current && facts.listed && facts.settled;
+    let passed = conditions.current && conditions.seen_by_leader && conditions.orphans_cleared;
     passed.then(|| NodeStatusUpdate {
         hostname: host.to_owned(),
         status: NodeStatus::Ready.into(),
@@ -56,11 +56,11 @@ mod tests {
 
     use super::*;
 
-    const PASSED: Facts = Facts {
+    const PASSED: ReadyConditions = ReadyConditions {
         current: true,
-        listed: true,
-        settled: true,
-        started: false,
+        seen_by_leader: true,
+        orphans_cleared: true,
+        never_ready: false,
     };
 
     fn state(status: NodeStatus) -> State {
@@ -82,16 +82,16 @@ mod tests {
         assert_eq!(said.status(), NodeStatus::Ready);
         assert_eq!(said.drain_mark, drain_mark::KEEP, "the drain mark stays");
         for missing in [
-            Facts {
+            ReadyConditions {
                 current: false,
                 ..PASSED
             },
-            Facts {
-                listed: false,
+            ReadyConditions {
+                seen_by_leader: false,
                 ..PASSED
             },
-            Facts {
-                settled: false,
+            ReadyConditions {
+                orphans_cleared: false,
                 ..PASSED
             },
         ] {
@@ -102,11 +102,12 @@ mod tests {
 
     #[test]
     fn update_depends_on_status() {
-        let started = Facts {
-            started: true,
+        let never_ready = ReadyConditions {
+            never_ready: true,
             ..PASSED
         };
-        let says = |status, facts| update_of(&state(status), facts).map(|said| said.drain_mark);
+        let says =
+            |status, conditions| update_of(&state(status), conditions).map(|said| said.drain_mark);
         for (status, later, at_start) in [
             (NodeStatus::Unspecified, None, None),
             (NodeStatus::Joining, Some(0), Some(0)),
@@ -117,11 +118,11 @@ mod tests {
             (NodeStatus::DrainTimeout, None, Some(drain_mark::CLEAR)),
         ] {
             assert_eq!(says(status, PASSED), later, "{status:?}");
-            assert_eq!(says(status, started), at_start, "{status:?}");
+            assert_eq!(says(status, never_ready), at_start, "{status:?}");
         }
     }
 
-    fn update_of(state: &State, facts: Facts) -> Option<NodeStatusUpdate> {
-        update(state, "n1", facts)
+    fn update_of(state: &State, conditions: ReadyConditions) -> Option<NodeStatusUpdate> {
+        update(state, "n1", conditions)
     }
 }

@@ -18,19 +18,19 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{Args, HealthActor, Heart, core::BEAT};
+use super::{Args, FailureDetector, HealthActor, core::HEARTBEAT_INTERVAL};
 use crate::{
     clock::Clock,
-    peer::{Heartbeat, Pulse, Sender},
+    peer::{Heartbeat, HeartbeatHandler, Sender},
 };
 
 const HOSTS: [&str; 3] = ["a", "b", "c"];
 const SECOND: Duration = Duration::from_secs(1);
 
 struct Node {
-    heart: Arc<Heart>,
+    failure_detector: Arc<FailureDetector>,
     status: watch::Sender<RaftStatus>,
-    settled: watch::Sender<bool>,
+    orphans_cleared: watch::Sender<bool>,
     engine: FakeEngine,
     /// Result of catch-up attempts.
     confirms: Arc<AtomicBool>,
@@ -47,13 +47,13 @@ fn member(host: &str) -> Sender {
 /// Directed links that are down.
 type Cut = Arc<Mutex<BTreeSet<(&'static str, &'static str)>>>;
 
-struct World {
+struct TestCluster {
     raft: MemoryRaft,
     nodes: BTreeMap<&'static str, Node>,
     cut: Cut,
 }
 
-impl World {
+impl TestCluster {
     /// Starts three ready nodes that receive each other's heartbeats; `a` leads.
     async fn new() -> Self {
         let raft = MemoryRaft::with_ready_nodes(&HOSTS);
@@ -61,29 +61,32 @@ impl World {
         for host in HOSTS {
             nodes.insert(host, node(&raft, host).await);
         }
-        let world = Self {
+        let cluster = Self {
             raft,
             nodes,
             cut: Cut::default(),
         };
         for from in HOSTS {
             for to in HOSTS.into_iter().filter(|to| *to != from) {
-                let (cut, sender) = (world.cut.clone(), world.nodes[from].heart.clone());
-                let receiver = world.nodes[to].heart.clone();
+                let (cut, sender) = (
+                    cluster.cut.clone(),
+                    cluster.nodes[from].failure_detector.clone(),
+                );
+                let receiver = cluster.nodes[to].failure_detector.clone();
                 tokio::spawn(async move {
                     loop {
-                        sleep(BEAT).await;
+                        sleep(HEARTBEAT_INTERVAL).await;
                         if !cut.lock().unwrap().contains(&(from, to)) {
-                            receiver.heard(&member(from), sender.beat());
+                            receiver.on_heartbeat(&member(from), sender.next_heartbeat());
                         }
                     }
                 });
             }
         }
-        world.lead("a", 1);
-        sleep(4 * BEAT).await;
-        assert_eq!(world.written(), [], "nothing is wrong");
-        world
+        cluster.lead("a", 1);
+        sleep(4 * HEARTBEAT_INTERVAL).await;
+        assert_eq!(cluster.written(), [], "nothing is wrong");
+        cluster
     }
 
     fn lead(&self, leader: &str, term: u64) {
@@ -104,7 +107,7 @@ impl World {
         self.nodes[host].confirms.store(false, Ordering::Relaxed);
     }
 
-    fn deafen(&self, links: &[(&'static str, &'static str)]) {
+    fn cut_links(&self, links: &[(&'static str, &'static str)]) {
         self.cut.lock().unwrap().extend(links);
     }
 
@@ -131,7 +134,7 @@ impl World {
         self.raft.state().nodes[host].status()
     }
 
-    async fn becomes(&self, host: &str, status: NodeStatus) -> Duration {
+    async fn wait_status(&self, host: &str, status: NodeStatus) -> Duration {
         let began = Instant::now();
         let mut states = self.raft.subscribe();
         let seen = states.wait_for(|state| state.nodes[host].status() == status);
@@ -141,7 +144,7 @@ impl World {
     }
 
     fn fresh(&self, on: &str) -> Vec<String> {
-        let fresh = self.nodes[on].heart.fresh().borrow().clone();
+        let fresh = self.nodes[on].failure_detector.fresh().borrow().clone();
         fresh.iter().cloned().collect()
     }
 
@@ -160,14 +163,14 @@ impl World {
 async fn node(raft: &MemoryRaft, host: &str) -> Node {
     let (status, watched) = watch::channel(RaftStatus::default());
     let clock = Clock::system();
-    let heart = Arc::new(Heart::new(host, watched, clock.clone()));
-    let (settled, is_settled) = watch::channel(true);
+    let failure_detector = Arc::new(FailureDetector::new(host, watched, clock.clone()));
+    let (orphans_cleared, is_settled) = watch::channel(true);
     let engine = FakeEngine::new();
     let confirms = Arc::new(AtomicBool::new(true));
     let asked = Arc::new(AtomicUsize::new(0));
     let (answer, count) = (confirms.clone(), asked.clone());
     let args = Args {
-        heart: heart.clone(),
+        failure_detector: failure_detector.clone(),
         host: host.to_owned(),
         raft: Arc::new(raft.clone()),
         cluster: Arc::new(raft.clone()),
@@ -176,16 +179,16 @@ async fn node(raft: &MemoryRaft, host: &str) -> Node {
             let answer = answer.clone();
             Box::pin(async move { answer.load(Ordering::Relaxed) })
         }),
-        settled: is_settled,
+        orphans_cleared: is_settled,
         engine: Arc::new(engine.clone()),
         clock,
     };
     let (spec, _) = ChildSpec::worker::<HealthActor>("health", args);
     let root = SupervisorSpec::new(Strategy::OneForOne).child(spec);
     Node {
-        heart,
+        failure_detector,
         status,
-        settled,
+        orphans_cleared,
         engine,
         confirms,
         asked,
@@ -197,138 +200,138 @@ use NodeStatus::{Joining, Offline, Ready, Unhealthy};
 
 #[tokio::test(start_paused = true)]
 async fn partitioned_node_goes_offline_and_returns() {
-    let world = World::new().await;
-    let caught_up = world.nodes["c"].heart.caught_up();
+    let cluster = TestCluster::new().await;
+    let caught_up = cluster.nodes["c"].failure_detector.caught_up();
     assert!(*caught_up.borrow());
-    world.cut_off("c");
-    let until = world.becomes("c", Unhealthy).await;
+    cluster.cut_off("c");
+    let until = cluster.wait_status("c", Unhealthy).await;
     assert!(until < 8 * SECOND, "{until:?}");
-    assert_eq!(world.fresh("a"), ["a", "b"]);
+    assert_eq!(cluster.fresh("a"), ["a", "b"]);
     assert!(
         !*caught_up.borrow(),
         "c is fenced before its status is unhealthy"
     );
-    let until = until + world.becomes("c", Offline).await;
+    let until = until + cluster.wait_status("c", Offline).await;
     assert!(until <= Duration::from_millis(10_250), "{until:?}");
     sleep(60 * SECOND).await;
     assert_eq!(
-        world.written(),
+        cluster.written(),
         [("c".to_owned(), Unhealthy), ("c".to_owned(), Offline)]
     );
-    assert_eq!(world.fresh("b"), ["a", "b"]);
-    assert_eq!(world.fresh("c"), ["c"]);
+    assert_eq!(cluster.fresh("b"), ["a", "b"]);
+    assert_eq!(cluster.fresh("c"), ["c"]);
 
-    world.heal();
-    world.becomes("c", Ready).await;
+    cluster.heal();
+    cluster.wait_status("c", Ready).await;
     assert!(*caught_up.borrow());
     sleep(60 * SECOND).await;
-    assert_eq!(world.written().len(), 3, "{:?}", world.written());
+    assert_eq!(cluster.written().len(), 3, "{:?}", cluster.written());
     for host in HOSTS {
-        assert_eq!(world.fresh(host), HOSTS, "{host}");
+        assert_eq!(cluster.fresh(host), HOSTS, "{host}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn idle_cluster_proposes_and_confirms_nothing() {
-    let world = World::new().await;
+    let cluster = TestCluster::new().await;
     let asked = || -> usize {
-        let nodes = world.nodes.values();
+        let nodes = cluster.nodes.values();
         nodes.map(|node| node.asked.load(Ordering::Relaxed)).sum()
     };
     let before = asked();
     sleep(3_600 * SECOND).await;
-    assert_eq!((world.written().len(), asked()), (0, before));
+    assert_eq!((cluster.written().len(), asked()), (0, before));
 }
 
 #[tokio::test(start_paused = true)]
 async fn new_leader_keeps_silence_and_live_hosts() {
-    let world = World::new().await;
-    world.cut_off("a");
+    let cluster = TestCluster::new().await;
+    cluster.cut_off("a");
     let died = Instant::now();
     sleep(3 * SECOND).await;
-    assert_eq!(world.fresh("b"), HOSTS, "too early to drop a");
-    world.lead("b", 2);
-    world.becomes("a", Offline).await;
+    assert_eq!(cluster.fresh("b"), HOSTS, "too early to drop a");
+    cluster.lead("b", 2);
+    cluster.wait_status("a", Offline).await;
     assert!(died.elapsed() <= Duration::from_millis(10_500));
-    assert_eq!(world.fresh("c"), ["b", "c"]);
+    assert_eq!(cluster.fresh("c"), ["b", "c"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn return_waits_for_log_containers_and_engine() {
-    let world = World::new().await;
-    let node = &world.nodes["c"];
-    world.cut_off("c");
-    world.becomes("c", Offline).await;
-    node.settled.send_replace(false);
+    let cluster = TestCluster::new().await;
+    let node = &cluster.nodes["c"];
+    cluster.cut_off("c");
+    cluster.wait_status("c", Offline).await;
+    node.orphans_cleared.send_replace(false);
     node.engine.set_down(true);
-    world.cut.lock().unwrap().clear();
+    cluster.cut.lock().unwrap().clear();
     sleep(60 * SECOND).await;
-    assert_eq!(world.status("c"), Offline, "not caught up");
+    assert_eq!(cluster.status("c"), Offline, "not caught up");
     node.confirms.store(true, Ordering::Relaxed);
     sleep(60 * SECOND).await;
-    assert!(*node.heart.caught_up().borrow());
-    assert_eq!(world.status("c"), Offline, "superseded containers run");
-    node.settled.send_replace(true);
+    assert!(*node.failure_detector.caught_up().borrow());
+    assert_eq!(cluster.status("c"), Offline, "superseded containers run");
+    node.orphans_cleared.send_replace(true);
     sleep(60 * SECOND).await;
-    assert_eq!(world.status("c"), Offline, "the engine is down");
-    world.raft.fail_next(2, ProposeError::NoLeader);
+    assert_eq!(cluster.status("c"), Offline, "the engine is down");
+    cluster.raft.fail_next(2, ProposeError::NoLeader);
     node.engine.set_down(false);
-    world.becomes("c", Ready).await;
+    cluster.wait_status("c", Ready).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn node_without_outgoing_heartbeats_stays_offline() {
-    let world = World::new().await;
-    world.deafen(&[("c", "a"), ("c", "b")]);
-    world.becomes("c", Offline).await;
+    let cluster = TestCluster::new().await;
+    cluster.cut_links(&[("c", "a"), ("c", "b")]);
+    cluster.wait_status("c", Offline).await;
     sleep(60 * SECOND).await;
-    assert_eq!(world.status("c"), Offline);
-    assert_eq!(world.written().len(), 2);
+    assert_eq!(cluster.status("c"), Offline);
+    assert_eq!(cluster.written().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn joining_node_becomes_ready_by_itself() {
-    let world = World::new().await;
-    world.set("c", Joining);
-    world.becomes("c", Ready).await;
+    let cluster = TestCluster::new().await;
+    cluster.set("c", Joining);
+    cluster.wait_status("c", Ready).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn silence_is_kept_across_actor_restarts() {
-    let world = World::new().await;
-    world.cut_off("c");
+    let cluster = TestCluster::new().await;
+    cluster.cut_off("c");
     let died = Instant::now();
     for _ in 0..2 {
         sleep(4 * SECOND).await;
-        let tree = &world.nodes["a"].tree;
+        let tree = &cluster.nodes["a"].tree;
         tree.kill("node/health", KillMode::Kill).unwrap();
     }
-    world.becomes("c", Offline).await;
+    cluster.wait_status("c", Offline).await;
     assert!(died.elapsed() < 12 * SECOND, "{:?}", died.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
 async fn status_is_committed_despite_proposal_errors() {
-    let world = World::new().await;
-    world.raft.fail_next(5, ProposeError::Busy);
-    world.raft.lose_next_answers(1);
-    world.cut_off("c");
-    world.becomes("c", Offline).await;
+    let cluster = TestCluster::new().await;
+    cluster.raft.fail_next(5, ProposeError::Busy);
+    cluster.raft.lose_next_answers(1);
+    cluster.cut_off("c");
+    cluster.wait_status("c", Offline).await;
     sleep(10 * SECOND).await;
-    assert_eq!(world.written().len(), 2, "{:?}", world.written());
+    assert_eq!(cluster.written().len(), 2, "{:?}", cluster.written());
 }
 
 #[tokio::test(start_paused = true)]
 async fn only_heartbeats_of_current_leader_set_live_hosts() {
-    let world = World::new().await;
-    let heart = &world.nodes["b"].heart;
-    let says = |term, leads, hears: &[&str]| Heartbeat {
+    let cluster = TestCluster::new().await;
+    let failure_detector = &cluster.nodes["b"].failure_detector;
+    let says = |term, leads, live: &[&str]| Heartbeat {
         term,
         leads,
-        hears: hears.iter().map(|&host| host.to_owned()).collect(),
+        live: live.iter().map(|&host| host.to_owned()).collect(),
         ..Default::default()
     };
-    world.lead("a", 5);
+    cluster.lead("a", 5);
     let namesake = Sender::new("a", 7, []);
     for (from, said) in [
         (member("stranger"), says(5, true, &["stranger"])),
@@ -343,74 +346,78 @@ async fn only_heartbeats_of_current_leader_set_live_hosts() {
         (member("a"), says(4, true, &["c"])),
         (member("a"), says(6, true, &["c"])),
     ] {
-        heart.heard(&from, said.clone());
-        assert_eq!(world.fresh("b"), HOSTS, "{from:?} {said:?}");
-        assert!(heart.is_listed());
+        failure_detector.on_heartbeat(&from, said.clone());
+        assert_eq!(cluster.fresh("b"), HOSTS, "{from:?} {said:?}");
+        assert!(failure_detector.is_seen_by_leader());
     }
-    heart.heard(&member("a"), says(5, true, &["a", "stranger"]));
-    assert_eq!(world.fresh("b"), ["a", "b"], "members only, and this node");
-    world.lead("c", 6);
-    heart.heard(&member("a"), says(5, true, &["a"]));
-    heart.heard(&member("c"), says(6, true, &HOSTS));
-    assert_eq!(world.fresh("b"), HOSTS);
+    failure_detector.on_heartbeat(&member("a"), says(5, true, &["a", "stranger"]));
+    assert_eq!(
+        cluster.fresh("b"),
+        ["a", "b"],
+        "members only, and this node"
+    );
+    cluster.lead("c", 6);
+    failure_detector.on_heartbeat(&member("a"), says(5, true, &["a"]));
+    failure_detector.on_heartbeat(&member("c"), says(6, true, &HOSTS));
+    assert_eq!(cluster.fresh("b"), HOSTS);
 }
 
 #[tokio::test(start_paused = true)]
 async fn heartbeats_of_namesake_do_not_count() {
-    let world = World::new().await;
-    world.cut_off("c");
-    let heart = world.nodes["a"].heart.clone();
+    let cluster = TestCluster::new().await;
+    cluster.cut_off("c");
+    let failure_detector = cluster.nodes["a"].failure_detector.clone();
     tokio::spawn(async move {
         loop {
-            sleep(BEAT).await;
-            heart.heard(&Sender::new("c", 7, []), Heartbeat::default());
+            sleep(HEARTBEAT_INTERVAL).await;
+            failure_detector.on_heartbeat(&Sender::new("c", 7, []), Heartbeat::default());
         }
     });
-    world.becomes("c", Offline).await;
+    cluster.wait_status("c", Offline).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn heartbeat_carries_raft_status_and_live_set() {
-    let world = World::new().await;
-    world.nodes["a"].status.send_modify(|status| {
+    let cluster = TestCluster::new().await;
+    cluster.nodes["a"].status.send_modify(|status| {
         status.applied = 42;
         status.term = 7;
     });
-    let beat = world.nodes["a"].heart.beat();
+    let beat = cluster.nodes["a"].failure_detector.next_heartbeat();
     assert_eq!((beat.applied, beat.term, beat.leads), (42, 7, true));
-    assert_eq!(Vec::from_iter(beat.hears), HOSTS);
-    let beat = world.nodes["b"].heart.beat();
-    assert_eq!((beat.leads, beat.hears.len()), (false, 0));
+    assert_eq!(Vec::from_iter(beat.live), HOSTS);
+    let beat = cluster.nodes["b"].failure_detector.next_heartbeat();
+    assert_eq!((beat.leads, beat.live.len()), (false, 0));
 }
 
 #[tokio::test(start_paused = true)]
 async fn last_heartbeat_exists_for_live_hosts_only() {
-    let world = World::new().await;
-    let heart = &world.nodes["b"].heart;
+    let cluster = TestCluster::new().await;
+    let failure_detector = &cluster.nodes["b"].failure_detector;
     for host in HOSTS {
-        assert!(heart.last_heartbeat(host).is_some(), "{host}");
+        assert!(failure_detector.last_heartbeat(host).is_some(), "{host}");
     }
-    assert_eq!(heart.last_heartbeat("stranger"), None);
-    world.cut_off("c");
-    world.becomes("c", Unhealthy).await;
-    sleep(2 * BEAT).await;
-    assert_eq!(heart.last_heartbeat("c"), None);
+    assert_eq!(failure_detector.last_heartbeat("stranger"), None);
+    cluster.cut_off("c");
+    cluster.wait_status("c", Unhealthy).await;
+    sleep(2 * HEARTBEAT_INTERVAL).await;
+    assert_eq!(failure_detector.last_heartbeat("c"), None);
 }
 
 #[tokio::test(start_paused = true)]
 async fn halted_member_is_unhealthy_until_it_continues() {
-    let world = World::new().await;
-    let stopped = &world.nodes["c"];
+    let cluster = TestCluster::new().await;
+    let stopped = &cluster.nodes["c"];
     stopped
         .status
         .send_modify(|status| status.halted = Some("an entry of a later version".to_owned()));
-    world.becomes("c", Unhealthy).await;
+    cluster.wait_status("c", Unhealthy).await;
     // Its heartbeats continue, and it does not report itself ready.
-    sleep(20 * BEAT).await;
-    assert_eq!(world.status("c"), Unhealthy);
-    assert_eq!(world.written(), [("c".to_owned(), Unhealthy)]);
+    sleep(20 * HEARTBEAT_INTERVAL).await;
+    assert_eq!(cluster.status("c"), Unhealthy);
+    assert_eq!(cluster.written(), [("c".to_owned(), Unhealthy)]);
     stopped.status.send_modify(|status| status.halted = None);
-    world.becomes("c", Ready).await;
-    sleep(20 * BEAT).await;
-    assert_eq!(world.status("c"), Ready);
+    cluster.wait_status("c", Ready).await;
+    sleep(20 * HEARTBEAT_INTERVAL).await;
+    assert_eq!(cluster.status("c"), Ready);
 }

@@ -17,14 +17,14 @@ use tokio::{sync::watch, time::Instant};
 
 use super::{
     debounce::Debounce,
-    table::{Facts, route_table, same_input},
+    table::{NodeFacts, route_table, same_input},
 };
-use crate::{health::Hosts, repeat::Repeats};
+use crate::{health::Hosts, log_dedup::LogDedup};
 
 /// Debounce time after the last change.
-const QUIET: Duration = Duration::from_millis(200);
+const DEBOUNCE: Duration = Duration::from_millis(200);
 /// Longest delay of a table update by further changes.
-const LIMIT: Duration = Duration::from_secs(1);
+const MAX_DEBOUNCE: Duration = Duration::from_secs(1);
 /// Delay between attempts to bind the port.
 const BIND_RETRY: Duration = Duration::from_secs(30);
 /// Time for requests in flight when the node stops; shorter than a worker's shutdown timeout.
@@ -34,7 +34,7 @@ const DRAIN: Duration = Duration::from_secs(4);
 #[derive(Clone)]
 pub struct ProxyArgs {
     state: Arc<dyn Propose>,
-    facts: Facts,
+    facts: NodeFacts,
     fresh: watch::Receiver<Hosts>,
     http_port: u16,
     proxy: Proxy,
@@ -50,7 +50,7 @@ impl ProxyArgs {
     #[must_use]
     pub fn new(
         state: Arc<dyn Propose>,
-        facts: Facts,
+        facts: NodeFacts,
         fresh: watch::Receiver<Hosts>,
         http_port: u16,
         proxy: Proxy,
@@ -84,13 +84,13 @@ pub enum Msg {
     /// The set of fresh hosts changed.
     Fresh,
     /// The debounce deadline passed.
-    Due,
+    DebounceElapsed,
     /// The bind retry is due.
     Bind,
     /// The listener closed.
     Closed,
     /// Requests the address of the listener.
-    Listening(Reply<Option<SocketAddr>>),
+    ListenAddr(Reply<Option<SocketAddr>>),
 }
 
 /// Owns the route table and the plain HTTP listener of one node.
@@ -108,7 +108,7 @@ pub struct ProxyActor {
     listening: Option<SocketAddr>,
     /// Whether the last attempt to bind failed and a retry is scheduled.
     retrying: bool,
-    refusals: Repeats,
+    bind_errors: LogDedup,
 }
 
 impl Worker for ProxyActor {
@@ -126,11 +126,11 @@ impl Worker for ProxyActor {
             states,
             fresh,
             seen,
-            debounce: Debounce::new(QUIET, LIMIT),
+            debounce: Debounce::new(DEBOUNCE, MAX_DEBOUNCE),
             timer: None,
             listening: None,
             retrying: false,
-            refusals: Repeats::default(),
+            bind_errors: LogDedup::default(),
         };
         actor.publish();
         actor.open(ctx);
@@ -157,7 +157,7 @@ impl Worker for ProxyActor {
                 self.arm(ctx);
                 self.follow_fresh(ctx);
             }
-            Msg::Due => {
+            Msg::DebounceElapsed => {
                 if self.debounce.handle_timeout(Instant::now()) {
                     self.publish();
                     self.open(ctx);
@@ -172,7 +172,7 @@ impl Worker for ProxyActor {
                 self.listening = None;
                 self.open(ctx);
             }
-            Msg::Listening(reply) => reply.send(self.listening),
+            Msg::ListenAddr(reply) => reply.send(self.listening),
         }
         Ok(())
     }
@@ -207,7 +207,7 @@ impl ProxyActor {
         }
         if let Some(due) = self.debounce.poll_timeout() {
             let delay = due.saturating_duration_since(Instant::now());
-            self.timer = Some(ctx.send_after(delay, Msg::Due));
+            self.timer = Some(ctx.send_after(delay, Msg::DebounceElapsed));
         }
     }
 
@@ -237,7 +237,7 @@ impl ProxyActor {
         match self.bind() {
             Ok((server, addr)) => {
                 tracing::info!(subsystem = "ingress", %addr, "ingress listens");
-                self.refusals.clear();
+                self.bind_errors.clear();
                 self.listening = Some(addr);
                 ctx.spawn(async move {
                     server.serve().await;
@@ -245,7 +245,7 @@ impl ProxyActor {
                 });
             }
             Err(why) => {
-                if self.refusals.is_news(&why) {
+                if self.bind_errors.is_new(&why) {
                     tracing::error!(subsystem = "ingress", port, error = %why, "failed to bind the ingress port");
                 }
                 self.retrying = true;

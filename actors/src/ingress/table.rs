@@ -13,7 +13,7 @@ use crate::network::names::{DEFAULT_NETWORK, NetworkId};
 
 /// Properties of the node that are not in the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct NodeFacts {
     /// Hostname of this node.
     pub hostname: String,
     /// Whether HTTPS is served, so that plain HTTP is redirected to it for routes that request it.
@@ -34,7 +34,7 @@ pub struct Facts {
 /// table when `fresh` changes: replicas of hosts that are not fresh are excluded here and not when
 /// an upstream is picked.
 #[must_use]
-pub fn route_table(state: &State, facts: &Facts, fresh: &BTreeSet<String>) -> RouteTable {
+pub fn route_table(state: &State, facts: &NodeFacts, fresh: &BTreeSet<String>) -> RouteTable {
     let services = wanted(state);
     RouteTable::new(state.routes.values().map(|route| {
         let service = (route.deployment.as_str(), route.service.as_str());
@@ -75,13 +75,13 @@ fn wanted(state: &State) -> BTreeMap<(&str, &str), Vec<&str>> {
 
 fn upstream(
     state: &State,
-    facts: &Facts,
+    facts: &NodeFacts,
     fresh: &BTreeSet<String>,
     route: &v1::Route,
     id: &str,
 ) -> Option<Upstream> {
     let is_fresh = |host: &str| host == facts.hostname || fresh.contains(host);
-    let addr = ready(state, is_fresh, route, id)?;
+    let addr = replica_addr(state, is_fresh, route, id)?;
     let host = &state.replicas_observed.get(id)?.host;
     let reachable = facts.mesh || *host == facts.hostname;
     reachable.then(|| Upstream {
@@ -93,7 +93,7 @@ fn upstream(
 
 /// Address at which replica `id` serves `route`, if it is running on a host for which `is_fresh`
 /// returns true. Does not check whether the address can be reached from here.
-pub(crate) fn ready(
+pub(crate) fn replica_addr(
     state: &State,
     is_fresh: impl Fn(&str) -> bool,
     route: &v1::Route,

@@ -16,15 +16,15 @@ use tokio::{
 use super::{
     group::Group,
     leaving,
-    policy::{Action, Policy, Verdict, View},
+    policy::{Action, Decision, Policy, View},
     view,
 };
-use crate::{clock::Clock, repeat::Repeats};
+use crate::{clock::Clock, log_dedup::LogDedup};
 
 /// Interval of the checks.
 const TICK: Duration = Duration::from_secs(3);
 /// Interval of the checks while a member is leaving, because an operator waits for it.
-const HURRY: Duration = Duration::from_millis(300);
+const LEAVING_TICK: Duration = Duration::from_millis(300);
 /// Timeout of a leadership transfer; raft aborts one after an election timeout.
 const TRANSFER_BUDGET: Duration = Duration::from_secs(3);
 /// Time for which a follower counts as active after a response. Raft's own flag covers the current
@@ -47,17 +47,17 @@ pub struct Deps {
 pub struct Args {
     group: Arc<dyn Group>,
     deps: Deps,
-    trouble: watch::Sender<Option<Error>>,
+    last_error: watch::Sender<Option<Error>>,
 }
 
 impl Args {
     pub(super) fn new(group: impl Group, deps: Deps) -> (Self, watch::Receiver<Option<Error>>) {
-        let trouble = watch::Sender::new(None);
-        let receiver = trouble.subscribe();
+        let last_error = watch::Sender::new(None);
+        let receiver = last_error.subscribe();
         let args = Self {
             group: Arc::new(group),
             deps,
-            trouble,
+            last_error,
         };
         (args, receiver)
     }
@@ -72,7 +72,7 @@ pub enum Msg {
     /// A row was added or marked.
     Kick,
     /// A row was marked as leaving.
-    Leaves {
+    MarkedLeaving {
         /// The member.
         raft_id: u64,
         /// Identity of the requester.
@@ -81,7 +81,7 @@ pub enum Msg {
     /// A change ended.
     Done {
         /// Number of the leadership that started it.
-        stint: u64,
+        leadership_epoch: u64,
         /// Result.
         result: Result<(), Error>,
     },
@@ -93,13 +93,13 @@ pub struct MembershipActor {
     args: Args,
     policy: Policy,
     term: Option<u64>,
-    stint: u64,
-    heard: BTreeMap<u64, Instant>,
-    askers: BTreeMap<u64, String>,
-    doing: Option<TaskHandle>,
+    leadership_epoch: u64,
+    last_response: BTreeMap<u64, Instant>,
+    requesters: BTreeMap<u64, String>,
+    change: Option<TaskHandle>,
     timer: Option<TaskHandle>,
-    born: Instant,
-    failures: Repeats,
+    started_at: Instant,
+    failures: LogDedup,
 }
 
 impl Worker for MembershipActor {
@@ -109,40 +109,45 @@ impl Worker for MembershipActor {
 
     async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
         ctx.send_to_self(Msg::Status(args.group.status()));
-        args.trouble.send_replace(None);
+        args.last_error.send_replace(None);
         Ok(Self {
             args,
             policy: Policy::new(),
             term: None,
-            stint: 0,
-            heard: BTreeMap::new(),
-            askers: BTreeMap::new(),
-            doing: None,
+            leadership_epoch: 0,
+            last_response: BTreeMap::new(),
+            requesters: BTreeMap::new(),
+            change: None,
             timer: None,
-            born: Instant::now(),
-            failures: Repeats::default(),
+            started_at: Instant::now(),
+            failures: LogDedup::default(),
         })
     }
 
     async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
         match msg {
             Msg::Status(status) => self.observe(ctx, status),
-            Msg::Tick(stint) if stint == self.stint => self.look(ctx),
-            Msg::Kick => self.look(ctx),
-            Msg::Leaves { raft_id, identity } => {
-                self.askers.insert(raft_id, identity);
-                self.look(ctx);
+            Msg::Tick(leadership_epoch) if leadership_epoch == self.leadership_epoch => {
+                self.check(ctx)
             }
-            Msg::Done { stint, result } if stint == self.stint => {
-                self.doing = None;
+            Msg::Kick => self.check(ctx),
+            Msg::MarkedLeaving { raft_id, identity } => {
+                self.requesters.insert(raft_id, identity);
+                self.check(ctx);
+            }
+            Msg::Done {
+                leadership_epoch,
+                result,
+            } if leadership_epoch == self.leadership_epoch => {
+                self.change = None;
                 match result {
                     Ok(()) => {
-                        self.settled();
-                        self.look(ctx);
+                        self.clear_error();
+                        self.check(ctx);
                     }
                     Err(error) => {
                         self.report(error);
-                        self.arm(ctx);
+                        self.schedule_check(ctx);
                     }
                 }
             }
@@ -163,10 +168,10 @@ impl MembershipActor {
             }
             Msg::Status(status)
         });
-        let heard = Instant::now();
+        let last_response = Instant::now();
         for follower in &now.progress {
             if follower.recent_active {
-                self.heard.insert(follower.raft_id, heard);
+                self.last_response.insert(follower.raft_id, last_response);
             }
         }
         let term = now.leading.then_some(now.term);
@@ -174,42 +179,45 @@ impl MembershipActor {
             return;
         }
         self.term = term;
-        self.stint += 1;
+        self.leadership_epoch += 1;
         self.policy = Policy::new();
-        self.heard.clear();
-        for task in [self.doing.take(), self.timer.take()].into_iter().flatten() {
+        self.last_response.clear();
+        for task in [self.change.take(), self.timer.take()]
+            .into_iter()
+            .flatten()
+        {
             task.abort();
         }
-        self.settled();
+        self.clear_error();
         if term.is_some() {
-            self.look(ctx);
+            self.check(ctx);
         } else {
-            self.askers.clear();
+            self.requesters.clear();
         }
     }
 
     /// Starts the next change, if there is one and none is in progress.
-    fn look(&mut self, ctx: &Context<Self>) {
-        if self.term.is_none() || self.doing.is_some() {
+    fn check(&mut self, ctx: &Context<Self>) {
+        if self.term.is_none() || self.change.is_some() {
             return;
         }
         let status = self.args.group.status().borrow().clone();
         let state = self.args.deps.raft.state();
         let view = view(&status, &state, |follower| {
-            let heard = self.heard.get(&follower);
-            heard.is_some_and(|at| at.elapsed() < ACTIVE)
+            let last_response = self.last_response.get(&follower);
+            last_response.is_some_and(|at| at.elapsed() < ACTIVE)
         });
-        match self.policy.plan(self.born.elapsed(), &view) {
-            Verdict::Rest => {
-                self.settled();
-                self.arm(ctx);
+        match self.policy.plan(self.started_at.elapsed(), &view) {
+            Decision::Idle => {
+                self.clear_error();
+                self.schedule_check(ctx);
             }
-            Verdict::Blocked { raft_id, reason } => {
+            Decision::Blocked { raft_id, reason } => {
                 let code = ErrorCode::RaftDemoteFailed;
                 self.report(failed(code, &hostname(&view, raft_id), reason));
-                self.arm(ctx);
+                self.schedule_check(ctx);
             }
-            Verdict::Act(action) => self.act(ctx, &view, action),
+            Decision::Act(action) => self.act(ctx, &view, action),
         }
     }
 
@@ -217,17 +225,18 @@ impl MembershipActor {
         let (code, id) = match action {
             Action::Add(id) | Action::Promote(id) => (ErrorCode::RaftAddNonvoterFailed, id),
             Action::Demote(id) => (ErrorCode::RaftDemoteFailed, id),
-            Action::Keep(id) | Action::Remove(id) | Action::Transfer(id) | Action::Forget(id) => {
-                (ErrorCode::RaftRemoveFailed, id)
-            }
+            Action::ClearMark(id)
+            | Action::Remove(id)
+            | Action::Transfer(id)
+            | Action::DeleteRow(id) => (ErrorCode::RaftRemoveFailed, id),
         };
         let host = hostname(view, id);
         tracing::info!(subsystem = "raft", ?action, %host, "membership changes");
         let group = Arc::clone(&self.args.group);
-        let stint = self.stint;
+        let leadership_epoch = self.leadership_epoch;
         let written = match action {
-            Action::Forget(id) => Some(self.forget(id, &host)),
-            Action::Keep(_) => Some(self.keep(&host)),
+            Action::DeleteRow(id) => Some(self.delete_row(id, &host)),
+            Action::ClearMark(_) => Some(self.clear_mark(&host)),
             Action::Add(_)
             | Action::Promote(_)
             | Action::Demote(_)
@@ -235,19 +244,22 @@ impl MembershipActor {
             | Action::Transfer(_) => None,
         };
         let raft = Arc::clone(&self.args.deps.raft);
-        self.doing = Some(ctx.spawn(async move {
+        self.change = Some(ctx.spawn(async move {
             let outcome = match written {
                 Some(command) => propose(&*raft, command).await,
                 None => perform(&*group, action).await,
             };
             let result = outcome.map_err(|reason| failed(code, &host, &reason));
-            Msg::Done { stint, result }
+            Msg::Done {
+                leadership_epoch,
+                result,
+            }
         }));
     }
 
     /// Builds the command that removes a member after it left the raft configuration.
-    fn forget(&mut self, raft_id: u64, host: &str) -> v1::Command {
-        let identity = self.askers.remove(&raft_id);
+    fn delete_row(&mut self, raft_id: u64, host: &str) -> v1::Command {
+        let identity = self.requesters.remove(&raft_id);
         let identity = identity.unwrap_or_else(|| format!("drain:{host}"));
         let hostname = host.to_owned();
         let payload = Payload::NodeRemove(v1::NodeRemove { hostname });
@@ -255,7 +267,7 @@ impl MembershipActor {
     }
 
     /// Builds the command that clears the drain mark of a leader that cannot leave.
-    fn keep(&mut self, host: &str) -> v1::Command {
+    fn clear_mark(&mut self, host: &str) -> v1::Command {
         let payload = Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
             hostname: host.to_owned(),
             drain_mark: drain_mark::CLEAR,
@@ -266,27 +278,27 @@ impl MembershipActor {
     }
 
     fn report(&mut self, error: Error) {
-        if self.failures.is_news(format!("{error:?}")) {
+        if self.failures.is_new(format!("{error:?}")) {
             tracing::warn!(subsystem = "raft", %error, "membership does not change");
         }
-        self.args.trouble.send_replace(Some(error));
+        self.args.last_error.send_replace(Some(error));
     }
 
-    fn settled(&mut self) {
+    fn clear_error(&mut self) {
         self.failures.clear();
         self.args
-            .trouble
-            .send_if_modified(|trouble| trouble.take().is_some());
+            .last_error
+            .send_if_modified(|last_error| last_error.take().is_some());
     }
 
-    fn arm(&mut self, ctx: &Context<Self>) {
+    fn schedule_check(&mut self, ctx: &Context<Self>) {
         if let Some(timer) = self.timer.take() {
             timer.abort();
         }
         let state = self.args.deps.raft.state();
-        let hurry = state.nodes.values().any(|node| leaving(node));
-        let delay = if hurry { HURRY } else { TICK };
-        self.timer = Some(ctx.send_after(delay, Msg::Tick(self.stint)));
+        let any_leaving = state.nodes.values().any(|node| leaving(node));
+        let delay = if any_leaving { LEAVING_TICK } else { TICK };
+        self.timer = Some(ctx.send_after(delay, Msg::Tick(self.leadership_epoch)));
     }
 }
 
@@ -298,7 +310,7 @@ async fn perform(group: &dyn Group, action: Action) -> Result<(), String> {
         Action::Demote(id) => MemberChange::Demote(id),
         Action::Remove(id) => MemberChange::Remove(id),
         Action::Transfer(to) => return transfer(group, to).await,
-        Action::Forget(_) | Action::Keep(_) => return Ok(()),
+        Action::DeleteRow(_) | Action::ClearMark(_) => return Ok(()),
     };
     let changed = group.change(change).await;
     changed.map_err(|error| error.to_string())

@@ -17,14 +17,14 @@ use std::{
 /// Maximum number of voters.
 pub const MAX_VOTERS: usize = 7;
 /// Time for which a leader must have known a learner before it promotes it.
-pub const SETTLED: Duration = Duration::from_secs(3);
+pub const MIN_LEARNER_AGE: Duration = Duration::from_secs(3);
 /// Time for which a leaving leader without a transfer target waits before it gives up leaving.
-pub const HEIRLESS: Duration = Duration::from_secs(10);
+pub const TRANSFER_TARGET_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum lag of a learner behind the commit index at its promotion, in entries.
 pub const MAX_LAG: u64 = 100;
 
 /// Reason reported while a leaving leader has no transfer target.
-pub const NO_HEIR: &str = "no other member can lead";
+pub const NO_TRANSFER_TARGET: &str = "no other member can lead";
 
 /// Number of voters for a cluster of `members`: the largest odd number up to it and to
 /// [`MAX_VOTERS`]; 0 without members.
@@ -87,16 +87,16 @@ pub enum Action {
     /// Transfer leadership to this voter, because the leader is leaving.
     Transfer(u64),
     /// Delete the row of a member that left the configuration.
-    Forget(u64),
+    DeleteRow(u64),
     /// Clear the mark of the leader, which cannot leave.
-    Keep(u64),
+    ClearMark(u64),
 }
 
 /// Decision of the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Decision {
     /// Nothing to do, or nothing until a change in progress ends.
-    Rest,
+    Idle,
     /// Carry out this action, then plan again.
     Act(Action),
     /// A demotion or removal of `raft_id` is due but impossible now.
@@ -113,7 +113,7 @@ pub enum Verdict {
 pub struct Policy {
     first_seen: BTreeMap<u64, Duration>,
     /// Start of the time in which the leader is leaving without a transfer target.
-    heirless: Option<Duration>,
+    no_target_since: Option<Duration>,
 }
 
 impl Policy {
@@ -127,7 +127,7 @@ impl Policy {
     ///
     /// Must be called at least every few seconds: the age of a learner counts from the first call
     /// that finds it in the configuration.
-    pub fn plan(&mut self, now: Duration, view: &View) -> Verdict {
+    pub fn plan(&mut self, now: Duration, view: &View) -> Decision {
         let configured = || view.voters.iter().chain(&view.learners).copied();
         self.first_seen
             .retain(|id, _| view.voters.contains(id) || view.learners.contains(id));
@@ -135,65 +135,67 @@ impl Policy {
             self.first_seen.entry(id).or_insert(now);
         }
         if view.changing {
-            return Verdict::Rest;
+            return Decision::Idle;
         }
         if let Some(action) = view.reconcile() {
-            return Verdict::Act(action);
+            return Decision::Act(action);
         }
         let eligible: Vec<u64> = view
             .by_name(view.learners.iter().copied())
             .into_iter()
             .filter(|id| self.eligible(now, view, *id))
             .collect();
-        if !view.leaves(view.leader) {
-            self.heirless = None;
-            return self.vote(view, &eligible);
+        if !view.is_leaving(view.leader) {
+            self.no_target_since = None;
+            return self.plan_votes(view, &eligible);
         }
-        let blocked = match view.hand_over(&eligible) {
-            Verdict::Blocked { .. } => self.heirless(now, view),
-            verdict => {
-                self.heirless = None;
-                return verdict;
+        let blocked = match view.plan_transfer(&eligible) {
+            Decision::Blocked { .. } => self.without_target(now, view),
+            decision => {
+                self.no_target_since = None;
+                return decision;
             }
         };
         // Other removals do not wait for the leader's; one of them may even block it.
-        match self.vote(view, &eligible) {
-            Verdict::Act(action) => Verdict::Act(action),
-            Verdict::Rest | Verdict::Blocked { .. } => blocked,
+        match self.plan_votes(view, &eligible) {
+            Decision::Act(action) => Decision::Act(action),
+            Decision::Idle | Decision::Blocked { .. } => blocked,
         }
     }
 
     /// Decision for a leaving leader without a transfer target: it waits without a limit for an
-    /// active member that is not eligible yet, otherwise for [`HEIRLESS`], and then gives up
+    /// active member that is not eligible yet, otherwise for [`TRANSFER_TARGET_TIMEOUT`], and then gives up
     /// leaving.
-    fn heirless(&mut self, now: Duration, view: &View) -> Verdict {
+    fn without_target(&mut self, now: Duration, view: &View) -> Decision {
         let leader = view.leader;
         let stays = |(&id, row): (&u64, &Member)| id != leader && !row.leaving && view.active(id);
         if view.rows.iter().any(stays) || !view.rows.contains_key(&leader) {
-            self.heirless = None;
-        } else if now.saturating_sub(*self.heirless.get_or_insert(now)) >= HEIRLESS {
-            return Verdict::Act(Action::Keep(leader));
+            self.no_target_since = None;
+        } else if now.saturating_sub(*self.no_target_since.get_or_insert(now))
+            >= TRANSFER_TARGET_TIMEOUT
+        {
+            return Decision::Act(Action::ClearMark(leader));
         }
-        Verdict::Blocked {
+        Decision::Blocked {
             raft_id: leader,
-            reason: NO_HEIR,
+            reason: NO_TRANSFER_TARGET,
         }
     }
 
     /// Whether learner `id` may be promoted.
     fn eligible(&self, now: Duration, view: &View, id: u64) -> bool {
-        let settled = self
+        let old_enough = self
             .first_seen
             .get(&id)
-            .is_some_and(|seen| now.saturating_sub(*seen) >= SETTLED);
+            .is_some_and(|seen| now.saturating_sub(*seen) >= MIN_LEARNER_AGE);
         let progress = view.progress.get(&id).copied().unwrap_or_default();
         let lag = view.commit.saturating_sub(progress.matched);
-        settled && progress.active && lag <= MAX_LAG && !view.leaves(id)
+        old_enough && progress.active && lag <= MAX_LAG && !view.is_leaving(id)
     }
 
     /// Next promotion, demotion, or removal of a leaving member.
-    fn vote(&self, view: &View, eligible: &[u64]) -> Verdict {
-        let stays = |id: &&u64| !view.leaves(**id);
+    fn plan_votes(&self, view: &View, eligible: &[u64]) -> Decision {
+        let stays = |id: &&u64| !view.is_leaving(**id);
         let staying = view.voters.iter().filter(stays).count();
         let members = staying + view.learners.iter().filter(stays).count();
         let target = target_voters(members);
@@ -203,14 +205,18 @@ impl Policy {
         let mut demotable = view.by_name(demotable);
         demotable.reverse();
         // Leaving voters come first, then those above the target.
-        demotable.sort_by_key(|&id| !view.leaves(id));
-        demotable.retain(|&id| view.leaves(id) || staying > target);
+        demotable.sort_by_key(|&id| !view.is_leaving(id));
+        demotable.retain(|&id| view.is_leaving(id) || staying > target);
         if let Some(&id) = demotable.iter().find(|&&id| view.safe_without(id)) {
-            return Verdict::Act(Action::Demote(id));
+            return Decision::Act(Action::Demote(id));
         }
-        let gone = view.learners.iter().copied().find(|&id| view.leaves(id));
+        let gone = view
+            .learners
+            .iter()
+            .copied()
+            .find(|&id| view.is_leaving(id));
         if let Some(id) = gone {
-            return Verdict::Act(Action::Remove(id));
+            return Decision::Act(Action::Remove(id));
         }
         // An even number of voters tolerates no more failures than one less, so two are promoted
         // together or none.
@@ -219,14 +225,14 @@ impl Policy {
             && view.voters.len() < MAX_VOTERS
             && let Some(&id) = eligible.first()
         {
-            return Verdict::Act(Action::Promote(id));
+            return Decision::Act(Action::Promote(id));
         }
         match demotable.first() {
-            Some(&raft_id) => Verdict::Blocked {
+            Some(&raft_id) => Decision::Blocked {
                 raft_id,
                 reason: "the voters that would be left are no active majority",
             },
-            None => Verdict::Rest,
+            None => Decision::Idle,
         }
     }
 }
@@ -239,13 +245,13 @@ impl View {
             .iter()
             .filter(|(id, _)| !self.voters.contains(id) && !self.learners.contains(id));
         outside.next().map(|(&id, row)| match row.leaving {
-            true => Action::Forget(id),
+            true => Action::DeleteRow(id),
             false => Action::Add(id),
         })
     }
 
     /// Whether `id` does not belong into the configuration: it is leaving or has no row.
-    fn leaves(&self, id: u64) -> bool {
+    fn is_leaving(&self, id: u64) -> bool {
         self.rows.get(&id).is_none_or(|row| row.leaving)
     }
 
@@ -273,22 +279,22 @@ impl View {
     }
 
     /// How a leaving leader gives up leadership.
-    fn hand_over(&self, eligible: &[u64]) -> Verdict {
-        let heirs = self
+    fn plan_transfer(&self, eligible: &[u64]) -> Decision {
+        let targets = self
             .by_name(self.voters.iter().copied())
             .into_iter()
-            .filter(|&id| id != self.leader && !self.leaves(id) && self.active(id));
+            .filter(|&id| id != self.leader && !self.is_leaving(id) && self.active(id));
         let matched = |id: u64| self.progress.get(&id).map_or(0, |p| p.matched);
         // Longest matching log first, then the first hostname: `max_by_key` returns the last
         // maximum.
-        if let Some(id) = heirs.rev().max_by_key(|&id| matched(id)) {
-            return Verdict::Act(Action::Transfer(id));
+        if let Some(id) = targets.rev().max_by_key(|&id| matched(id)) {
+            return Decision::Act(Action::Transfer(id));
         }
         match eligible.first() {
-            Some(&id) if self.voters.len() < MAX_VOTERS => Verdict::Act(Action::Promote(id)),
-            Some(_) | None => Verdict::Blocked {
+            Some(&id) if self.voters.len() < MAX_VOTERS => Decision::Act(Action::Promote(id)),
+            Some(_) | None => Decision::Blocked {
                 raft_id: self.leader,
-                reason: NO_HEIR,
+                reason: NO_TRANSFER_TARGET,
             },
         }
     }

@@ -5,7 +5,7 @@
 
 mod actor;
 mod core;
-mod refused;
+mod refused_blocks;
 
 use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 
@@ -17,9 +17,9 @@ use jaco_engine::{
 
 use super::{SharedEngine, ipam, names::NetworkId};
 
-pub use actor::{Args, BridgeActor, Env, Msg};
-pub(crate) use refused::REMEMBERED;
-pub use refused::Refused;
+pub use actor::{Args, BridgeActor, BridgeContext, Msg};
+pub(crate) use refused_blocks::MAX_REFUSED_BLOCKS;
+pub use refused_blocks::RefusedBlocks;
 
 /// MTU that leaves room for the mesh's encapsulation in a 1500-byte frame.
 const MTU: u16 = 1420;
@@ -48,7 +48,7 @@ pub enum Error {
     Engine(#[source] EngineError),
     /// The host already uses addresses of the block for something else.
     #[error("block {0} is taken on this host")]
-    Taken(Cidr, #[source] EngineError),
+    BlockInUse(Cidr, #[source] EngineError),
     /// A network of this name was not created by JACO and is never touched.
     #[error("network {0:?} exists and is foreign")]
     Foreign(String),
@@ -73,7 +73,7 @@ pub enum Error {
 
 /// Target of [`ensure`]: a network of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct DesiredNetwork {
     /// Deployment and network name.
     pub id: NetworkId,
     /// Cluster it belongs to.
@@ -100,7 +100,7 @@ pub enum Plan {
 ///
 /// Returns [`Error::Foreign`] or [`Error::NameConflict`] if the engine name belongs to another
 /// network, and [`Error::NoBridgeName`] if both Linux names are taken.
-pub fn plan(wanted: &Wanted, networks: &[EngineNetwork]) -> Result<Plan, Error> {
+pub fn plan(wanted: &DesiredNetwork, networks: &[EngineNetwork]) -> Result<Plan, Error> {
     let name = wanted.id.engine_name();
     let (same, others): (Vec<_>, Vec<_>) = networks.iter().partition(|found| found.name == name);
     for found in &same {
@@ -111,7 +111,7 @@ pub fn plan(wanted: &Wanted, networks: &[EngineNetwork]) -> Result<Plan, Error> 
         }
     }
     if let [only] = same.as_slice()
-        && is_as_wanted(only, wanted)
+        && matches_wanted(only, wanted)
     {
         return Ok(Plan::Reuse);
     }
@@ -153,7 +153,7 @@ pub(super) fn is_of_cluster(network: &EngineNetwork, cluster_id: &str) -> bool {
 }
 
 /// Compares the live subnet, because the label only records what was once requested.
-fn is_as_wanted(found: &EngineNetwork, wanted: &Wanted) -> bool {
+fn matches_wanted(found: &EngineNetwork, wanted: &DesiredNetwork) -> bool {
     let live = found
         .subnets
         .first()
@@ -161,7 +161,7 @@ fn is_as_wanted(found: &EngineNetwork, wanted: &Wanted) -> bool {
     live == Some(wanted.cidr) && is_of_cluster(found, &wanted.cluster_id)
 }
 
-fn labels(wanted: &Wanted) -> BTreeMap<String, String> {
+fn labels(wanted: &DesiredNetwork) -> BTreeMap<String, String> {
     let label = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     BTreeMap::from([
         label(LABEL_CLUSTER, &wanted.cluster_id),
@@ -176,7 +176,7 @@ fn labels(wanted: &Wanted) -> BTreeMap<String, String> {
 /// # Errors
 /// See [`plan`]; [`Error::Taken`] if the host cannot use the block; [`Error::Engine`] if a step
 /// fails; a retry continues from there.
-pub async fn ensure(engine: &SharedEngine, wanted: &Wanted) -> Result<BridgeReady, Error> {
+pub async fn ensure(engine: &SharedEngine, wanted: &DesiredNetwork) -> Result<BridgeReady, Error> {
     let networks = engine.list().await.map_err(Error::Engine)?;
     match plan(wanted, &networks)? {
         Plan::Reuse => {}
@@ -186,8 +186,8 @@ pub async fn ensure(engine: &SharedEngine, wanted: &Wanted) -> Result<BridgeRead
                 engine.remove(old.id).await.map_err(Error::Engine)?;
             }
             engine.create(create).await.map_err(|error| {
-                if refused::is_about_addresses(&error) {
-                    Error::Taken(wanted.cidr, error)
+                if refused_blocks::is_address_conflict(&error) {
+                    Error::BlockInUse(wanted.cidr, error)
                 } else {
                     Error::Engine(error)
                 }

@@ -161,48 +161,48 @@ pub type SharedAllocator = Arc<dyn Allocator>;
 
 /// Returns an allocator that uses `here` while this node leads and `elsewhere` otherwise.
 #[must_use]
-pub fn leaders(
-    here: SharedAllocator,
-    elsewhere: SharedAllocator,
+pub fn leader_allocator(
+    local: SharedAllocator,
+    remote: SharedAllocator,
     is_leader: watch::Receiver<bool>,
 ) -> SharedAllocator {
-    Arc::new(Leaders {
-        here,
-        elsewhere,
+    Arc::new(RoutingAllocator {
+        local,
+        remote,
         is_leader,
     })
 }
 
-struct Leaders {
-    here: SharedAllocator,
-    elsewhere: SharedAllocator,
+struct RoutingAllocator {
+    local: SharedAllocator,
+    remote: SharedAllocator,
     is_leader: watch::Receiver<bool>,
 }
 
-impl Allocator for Leaders {
+impl Allocator for RoutingAllocator {
     fn ensure(
         &self,
         key: SubnetKey,
         refused: Vec<Cidr>,
     ) -> BoxFuture<'static, Result<Cidr, Error>> {
         if *self.is_leader.borrow() {
-            self.here.ensure(key, refused)
+            self.local.ensure(key, refused)
         } else {
-            self.elsewhere.ensure(key, refused)
+            self.remote.ensure(key, refused)
         }
     }
 }
 
 /// Returns the allocator of a node without peers: it always fails with [`Error::NotLeader`].
 #[must_use]
-pub fn nobody() -> SharedAllocator {
-    struct Nobody;
-    impl Allocator for Nobody {
+pub fn no_allocator() -> SharedAllocator {
+    struct NoAllocator;
+    impl Allocator for NoAllocator {
         fn ensure(&self, _: SubnetKey, _: Vec<Cidr>) -> BoxFuture<'static, Result<Cidr, Error>> {
             Box::pin(std::future::ready(Err(Error::NotLeader)))
         }
     }
-    Arc::new(Nobody)
+    Arc::new(NoAllocator)
 }
 
 /// Decides about the block of `key`, excluding blocks that overlap a `refused` one and

@@ -15,10 +15,10 @@ use tokio::sync::watch;
 use tracing::{debug, warn};
 
 use super::{
-    bridge::{self, BridgeActor, BridgeReady, Env, Error, is_of_cluster, owner},
+    bridge::{self, BridgeActor, BridgeContext, BridgeReady, Error, is_of_cluster, owner},
     names::NetworkId,
 };
-use crate::repeat::Repeats;
+use crate::log_dedup::LogDedup;
 
 /// Timeout of an ensure request: it may have to stop containers first, and wait for a request on
 /// which the engine hangs.
@@ -26,7 +26,7 @@ const ENSURE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Longest wait of a request for an actor to start.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// Delay before retrying a request that died with its instance.
-const AGAIN: Duration = Duration::from_millis(10);
+const RETRY_AFTER_RESTART: Duration = Duration::from_millis(10);
 /// Delay before listing again after a failed listing, and before restarting an exhausted bridge.
 const RETRY: Duration = Duration::from_secs(30);
 
@@ -50,13 +50,13 @@ impl BridgeDirectory {
     /// The network is created even if the caller stops waiting.
     pub async fn ensure(&self, deployment: &str, network: &str) -> Result<BridgeReady, Error> {
         let id = NetworkId::new(deployment, network);
-        ask(&self.0, |reply| Msg::Ensure(id.clone(), reply)).await
+        call_with_retry(&self.0, |reply| Msg::Ensure(id.clone(), reply)).await
     }
 }
 
 /// Calls an actor, and its next instance if this one ends before it responds; safe to repeat
 /// because ensuring is idempotent.
-async fn ask<M>(
+async fn call_with_retry<M>(
     handle: &Handle<M>,
     make: impl Fn(Reply<Result<BridgeReady, Error>>) -> M,
 ) -> Result<BridgeReady, Error> {
@@ -66,7 +66,9 @@ async fn ask<M>(
         match handle.call(ENSURE_TIMEOUT, &make).await {
             Ok(answer) => return answer,
             Err(CallError::Timeout) => return Err(Error::Unavailable),
-            Err(CallError::Unavailable | CallError::NoReply) => tokio::time::sleep(AGAIN).await,
+            Err(CallError::Unavailable | CallError::NoReply) => {
+                tokio::time::sleep(RETRY_AFTER_RESTART).await
+            }
         }
     }
 }
@@ -82,7 +84,7 @@ pub enum Msg {
     /// A bridge actor exhausted its restarts.
     Exhausted(NetworkId),
     /// Restart an exhausted bridge actor.
-    Revive(NetworkId),
+    RestartBridge(NetworkId),
     /// The state's address blocks may have changed.
     Changed(watch::Receiver<Arc<State>>),
     /// The engine has listed its networks.
@@ -91,25 +93,25 @@ pub enum Msg {
 
 /// Starts, looks up and stops the sibling bridge actors.
 pub struct BridgeManager {
-    env: Env,
+    env: BridgeContext,
     bridges: BTreeMap<NetworkId, Bridge>,
-    unlisted: Repeats,
+    list_errors: LogDedup,
 }
 
 struct Bridge {
     handle: Handle<bridge::Msg>,
     /// Number of unanswered requests.
-    open: usize,
+    pending_requests: usize,
     /// Its actor has exhausted its restarts and is down.
     exhausted: bool,
 }
 
 impl Worker for BridgeManager {
     type Msg = Msg;
-    type Args = Env;
+    type Args = BridgeContext;
     const KIND: &'static str = "BridgeManager";
 
-    async fn start(ctx: &Context<Self>, env: Env) -> Result<Self, Failure> {
+    async fn start(ctx: &Context<Self>, env: BridgeContext) -> Result<Self, Failure> {
         // This instance has no handles of bridges that an earlier one started. Bridges hold no
         // state of their own, so they are replaced.
         for info in ctx.supervisor().describe() {
@@ -126,7 +128,7 @@ impl Worker for BridgeManager {
         let manager = Self {
             env,
             bridges: BTreeMap::new(),
-            unlisted: Repeats::default(),
+            list_errors: LogDedup::default(),
         };
         manager.list(ctx, Duration::ZERO);
         Ok(manager)
@@ -137,27 +139,27 @@ impl Worker for BridgeManager {
             Msg::Ensure(id, reply) => self.route(ctx, id, reply).await?,
             Msg::Answered(id) => {
                 if let Some(bridge) = self.bridges.get_mut(&id) {
-                    bridge.open = bridge.open.saturating_sub(1);
+                    bridge.pending_requests = bridge.pending_requests.saturating_sub(1);
                 }
             }
-            Msg::Gone(id) => self.dismiss(ctx, id).await,
+            Msg::Gone(id) => self.stop_bridge(ctx, id).await,
             Msg::Exhausted(id) => {
                 warn!(subsystem = "bridge", network = %id, "bridge actor exhausted its restarts");
                 if let Some(bridge) = self.bridges.get_mut(&id) {
                     bridge.exhausted = true;
                 }
-                ctx.send_after(RETRY, Msg::Revive(id));
+                ctx.send_after(RETRY, Msg::RestartBridge(id));
             }
-            Msg::Revive(id) => {
+            Msg::RestartBridge(id) => {
                 if let Some(bridge) = self.bridges.get_mut(&id) {
                     bridge.exhausted = false;
                 }
                 // Fails if the bridge has been dismissed meanwhile.
-                let _ = ctx.supervisor().revive_child(&key(&id)).await;
+                let _ = ctx.supervisor().restart_child(&key(&id)).await;
             }
             Msg::Changed(states) => self.follow(ctx, states).await?,
             Msg::Listed(Ok(networks)) => {
-                self.unlisted.clear();
+                self.list_errors.clear();
                 for network in networks {
                     let ours = is_of_cluster(&network, &self.env.cluster_id);
                     if let (true, Some(id)) = (ours, owner(&network)) {
@@ -166,7 +168,7 @@ impl Worker for BridgeManager {
                 }
             }
             Msg::Listed(Err(error)) => {
-                if self.unlisted.is_news(&error) {
+                if self.list_errors.is_new(&error) {
                     warn!(subsystem = "bridge", %error, "cannot look for leftover networks");
                 }
                 self.list(ctx, RETRY);
@@ -216,7 +218,7 @@ impl BridgeManager {
             let handle = self.start_bridge(ctx, id).await?;
             let bridge = Bridge {
                 handle,
-                open: 0,
+                pending_requests: 0,
                 exhausted: false,
             };
             self.bridges.insert(id.clone(), bridge);
@@ -259,20 +261,23 @@ impl BridgeManager {
             reply.send(Err(Error::Exhausted(RETRY)));
             return Ok(());
         }
-        bridge.open += 1;
+        bridge.pending_requests += 1;
         let handle = bridge.handle.clone();
         ctx.spawn(async move {
-            reply.send(ask(&handle, bridge::Msg::Ensure).await);
+            reply.send(call_with_retry(&handle, bridge::Msg::Ensure).await);
             Msg::Answered(id)
         });
         Ok(())
     }
 
     /// Stops a bridge without a block or network, unless a request or block needs it again.
-    async fn dismiss(&mut self, ctx: &Context<Self>, id: NetworkId) {
+    async fn stop_bridge(&mut self, ctx: &Context<Self>, id: NetworkId) {
         let state = self.env.raft.state();
         let needed = networks_of(&state, &self.env.host).contains(&id)
-            || self.bridges.get(&id).is_none_or(|bridge| bridge.open > 0);
+            || self
+                .bridges
+                .get(&id)
+                .is_none_or(|bridge| bridge.pending_requests > 0);
         if needed {
             return;
         }
@@ -296,6 +301,6 @@ fn networks_of(state: &State, host: &str) -> BTreeSet<NetworkId> {
 }
 
 #[cfg(test)]
-mod storm;
+mod history;
 #[cfg(test)]
 mod tests;

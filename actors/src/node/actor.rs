@@ -13,12 +13,12 @@ use jaco_raftnode::{Propose as _, Role};
 use jaco_supervision::{ChildSpec, Context, Failure, Reply, Worker};
 
 use super::{
-    Running, Shared,
+    MemberContext, NodeContext,
     announce::announce,
     files::{FilesError, Layout},
-    init::{self, Founding},
-    marker::{self, Teller},
+    init::{self, ClusterBootstrap},
     removed, renew,
+    restore_marker::{self, RestoreRecorder},
     start::{fatal, leading, verticals},
 };
 
@@ -39,15 +39,18 @@ pub enum Msg {
     /// Opens the membership on disk, if there is one.
     Open,
     /// Bootstraps this cluster; a retry after it was created gets the same answer.
-    Init(Founding, Reply<Result<v1::ClusterInitResponse, Error>>),
+    Init(
+        ClusterBootstrap,
+        Reply<Result<v1::ClusterInitResponse, Error>>,
+    ),
     /// The node's record and certificate in the cluster are up to date.
     Announced,
     /// This node is no longer a member.
     Removed,
     /// Verticals and containers of a removed node have stopped.
-    Quiet,
+    RetireFinished,
     /// The bootstrap finished on its blocking thread.
-    Founded(
+    BootstrapFinished(
         Result<v1::ClusterInitResponse, Error>,
         Reply<Result<v1::ClusterInitResponse, Error>>,
     ),
@@ -56,14 +59,14 @@ pub enum Msg {
 /// Arguments of a [`NodeActor`].
 #[derive(Clone)]
 pub struct Args {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<NodeContext>,
     pub(super) layout: Layout,
     pub(super) hostname: String,
 }
 
 impl Args {
     /// Stops the containers on a removed node's host; returns once none runs.
-    async fn quieten(self) {
+    async fn stop_replicas(self) {
         let config = &self.shared.config;
         if let Some(node) = self.shared.try_running() {
             let (state, engine) = (node.raft.state(), node.engine.clone());
@@ -85,16 +88,16 @@ impl Args {
 
 /// Database and verticals opened from disk. They outlive the actor that opened them: a database can
 /// be open only once, and a running vertical must not be assembled again.
-pub(super) struct Opened {
-    running: Arc<Running>,
+pub(super) struct OpenedNode {
+    running: Arc<MemberContext>,
     /// Verticals not started yet, in start order.
     unstarted: VecDeque<ChildSpec>,
 }
 
-/// Actor of the node's lifecycle; stores the membership in [`Shared`].
+/// Actor of the node's lifecycle; stores the membership in [`NodeContext`].
 pub struct NodeActor {
     args: Args,
-    founding: bool,
+    bootstrapping: bool,
 }
 
 impl Worker for NodeActor {
@@ -108,21 +111,21 @@ impl Worker for NodeActor {
         ctx.send_to_self(Msg::Open);
         Ok(Self {
             args,
-            founding: false,
+            bootstrapping: false,
         })
     }
 
     async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
         match msg {
             Msg::Open => self.open(ctx).await,
-            Msg::Init(founding, reply) => {
-                self.init(ctx, founding, reply);
+            Msg::Init(request, reply) => {
+                self.init(ctx, request, reply);
                 Ok(())
             }
-            Msg::Announced | Msg::Quiet => Ok(()),
+            Msg::Announced | Msg::RetireFinished => Ok(()),
             Msg::Removed => self.retire(ctx).await,
-            Msg::Founded(result, reply) => {
-                self.founding = false;
+            Msg::BootstrapFinished(result, reply) => {
+                self.bootstrapping = false;
                 if result.is_ok() {
                     self.open(ctx).await?;
                 }
@@ -138,8 +141,8 @@ impl NodeActor {
     async fn open(&mut self, ctx: &Context<Self>) -> Result<(), Failure> {
         let shared = &self.args.shared;
         if shared.is_removed() {
-            shared.settled.send_replace(true);
-            return self.silence(ctx).await;
+            shared.startup_done.send_replace(true);
+            return self.stop_verticals(ctx).await;
         }
         let args = self.args.clone();
         // Opening reads the whole state from disk.
@@ -147,7 +150,7 @@ impl NodeActor {
         let running = match opened {
             Ok(Some(opened)) => opened,
             Ok(None) => {
-                shared.settled.send_replace(true);
+                shared.startup_done.send_replace(true);
                 return Ok(());
             }
             Err(error) => return Err(fatal(shared, &error)),
@@ -155,7 +158,7 @@ impl NodeActor {
         while let Some(spec) = next_unstarted(shared) {
             ctx.supervisor().start_child(spec).await?;
         }
-        if tokio::time::timeout(RAFT_BUDGET, able(&running))
+        if tokio::time::timeout(RAFT_BUDGET, wait_ready(&running))
             .await
             .is_err()
         {
@@ -168,7 +171,7 @@ impl NodeActor {
         shared.member.store(true, Ordering::Release);
         lock(&shared.setup_token).take();
         self.args.layout.remove_setup();
-        shared.settled.send_replace(true);
+        shared.startup_done.send_replace(true);
         let (config, node) = (shared.config.clone(), running.clone());
         let (owner, layout) = (shared.clone(), self.args.layout.clone());
         ctx.spawn(async move {
@@ -184,11 +187,11 @@ impl NodeActor {
         ctx.spawn(async move {
             // A certificate that the cluster already knows may be staged since a crash.
             let hostname = running.hostname.clone();
-            let another_try = move || {
+            let promote_staged = move || {
                 let promoted = renew::promote(&owner, &layout, &hostname);
                 promoted.unwrap_or(false)
             };
-            removed::told(running, another_try).await;
+            removed::wait_removed(running, promote_staged).await;
             Msg::Removed
         });
         Ok(())
@@ -213,19 +216,19 @@ impl NodeActor {
         if let Some(running) = shared.running.get() {
             running.raft.hub().close();
         }
-        self.silence(ctx).await
+        self.stop_verticals(ctx).await
     }
 
     /// Stops the verticals of a removed node, and the containers of its host.
-    async fn silence(&mut self, ctx: &Context<Self>) -> Result<(), Failure> {
+    async fn stop_verticals(&mut self, ctx: &Context<Self>) -> Result<(), Failure> {
         for vertical in VERTICALS.iter().rev() {
             // A vertical that never ran needs no stop.
             let _ = ctx.supervisor().stop_child(vertical).await;
         }
         let args = self.args.clone();
         ctx.spawn(async move {
-            args.quieten().await;
-            Msg::Quiet
+            args.stop_replicas().await;
+            Msg::RetireFinished
         });
         Ok(())
     }
@@ -233,18 +236,18 @@ impl NodeActor {
     fn init(
         &mut self,
         ctx: &Context<Self>,
-        founding: Founding,
+        request: ClusterBootstrap,
         reply: Reply<Result<v1::ClusterInitResponse, Error>>,
     ) {
         if let Some(running) = self.args.shared.running.get() {
-            reply.send(if running.cluster_id == founding.cluster_id {
-                Ok(founding.response())
+            reply.send(if running.cluster_id == request.cluster_id {
+                Ok(request.response())
             } else {
                 Err(init::already(&running.cluster_id))
             });
             return;
         }
-        if self.founding {
+        if self.bootstrapping {
             // The outcome of the init in progress is not known yet.
             reply.send(Err(Error::new(
                 ErrorCode::StateUnavailable,
@@ -252,12 +255,12 @@ impl NodeActor {
             )));
             return;
         }
-        self.founding = true;
+        self.bootstrapping = true;
         let args = self.args.clone();
         ctx.spawn(async move {
             let made = tokio::task::spawn_blocking(move || {
                 let _one = lock(&args.shared.opened);
-                init::found(&args.layout, &args.shared.config, &args.hostname, founding)
+                init::bootstrap(&args.layout, &args.shared.config, &args.hostname, request)
             });
             let result = made.await.unwrap_or_else(|error| {
                 Err(
@@ -265,14 +268,14 @@ impl NodeActor {
                         .with("reason", error),
                 )
             });
-            Msg::Founded(result, reply)
+            Msg::BootstrapFinished(result, reply)
         });
     }
 }
 
 /// Waits until raft can take proposals. A single-node cluster elects itself; in a larger one the
 /// election may need other members, and each request reports a missing leader itself.
-async fn able(running: &Running) {
+async fn wait_ready(running: &MemberContext) {
     let mut status = running.raft.subscribe_status();
     // The sender lives as long as the handle.
     let _ = status
@@ -286,7 +289,7 @@ async fn able(running: &Running) {
 /// Opens identity and state, once, if the data directory holds a membership.
 ///
 /// Stores the result itself, since the actor that waits for it may be gone.
-fn open(args: &Args) -> Result<Option<Arc<Running>>, FilesError> {
+fn open(args: &Args) -> Result<Option<Arc<MemberContext>>, FilesError> {
     let shared = &args.shared;
     let mut slot = lock(&shared.opened);
     if slot.is_none() {
@@ -301,23 +304,23 @@ fn open(args: &Args) -> Result<Option<Arc<Running>>, FilesError> {
             }
         })?;
         // A crash may have come between publishing a new certificate and putting it in force.
-        renew::catch_up(&args.layout, &running.hostname, &running.raft.state())?;
+        renew::promote_published(&args.layout, &running.hostname, &running.raft.state())?;
         let identity = args.layout.identity(&membership)?;
         shared.certificate.replace(&identity);
         let unstarted = verticals(shared, &running, ca_pem).into();
-        marker::tell(Teller {
+        restore_marker::record_restore(RestoreRecorder {
             raft: running.raft.clone(),
             is_leader: leading(&running.raft),
             clock: running.clock.clone(),
             layout: args.layout.clone(),
             stopping: shared.stopping(),
         });
-        *slot = Some(Opened { running, unstarted });
+        *slot = Some(OpenedNode { running, unstarted });
     }
     Ok(slot.as_ref().map(|opened| opened.running.clone()))
 }
 
-fn next_unstarted(shared: &Shared) -> Option<ChildSpec> {
+fn next_unstarted(shared: &NodeContext) -> Option<ChildSpec> {
     lock(&shared.opened).as_mut()?.unstarted.pop_front()
 }
 

@@ -8,7 +8,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::{Propose, ProposeError};
 
-use super::{NodeConfig, Running};
+use super::{MemberContext, NodeConfig};
 
 /// Identity of these commands.
 pub(super) const IDENTITY: &str = "node-update-self";
@@ -49,7 +49,7 @@ pub(super) fn text(address: Option<SocketAddr>) -> String {
 }
 
 /// Updates this node's record; returns once it is up to date or the update is rejected.
-pub(super) async fn announce(node: Arc<Running>, config: NodeConfig) {
+pub(super) async fn announce(node: Arc<MemberContext>, config: NodeConfig) {
     let submitter = node.submitter();
     let mut states = node.raft.subscribe();
     loop {

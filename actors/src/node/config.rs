@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use jaco_net::pki::{ADDRESSES, dialable};
+use jaco_net::pki::{MAX_REQUEST_ADDRESSES, dialable};
 
 use crate::{clock::Clock, network::ipam::Pool};
 
@@ -67,7 +67,7 @@ impl NodeConfig {
             }
         }
         ips.retain(|ip| dialable(*ip));
-        ips.truncate(ADDRESSES);
+        ips.truncate(MAX_REQUEST_ADDRESSES);
         ips
     }
 }

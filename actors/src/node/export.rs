@@ -44,7 +44,7 @@ impl Export {
         };
         let layout = Layout::new(data_dir);
         // Held while the state is read. There is no lock file if no daemon ever used the directory.
-        let _lock = layout.claim().map_err(|error| failed(&error))?;
+        let _lock = layout.lock_existing().map_err(|error| failed(&error))?;
         if !layout.is_member().map_err(|error| failed(&error))? {
             return Err(none());
         }

@@ -22,11 +22,11 @@ use super::{NodeConfig, lock::DirectoryLock};
 use crate::{
     api::admission,
     node::random_token,
-    peer::{Origin, Record},
+    peer::{Origin, PeerInfo},
 };
 
 /// Flags to open a file without following a symlink, and without blocking on a FIFO.
-const NO_LINK: i32 = OFlags::NOFOLLOW
+const NOFOLLOW_NONBLOCK: i32 = OFlags::NOFOLLOW
     .union(OFlags::NONBLOCK)
     .bits()
     .cast_signed();
@@ -100,7 +100,7 @@ impl FilesError {
 }
 
 /// Number of former certificates that are kept.
-const FORMER: usize = 4;
+const FORMER_CERTIFICATES: usize = 4;
 
 /// Parses a bundle that this node wrote; entries that do not parse are skipped.
 fn split(bundle: &str) -> Vec<NodeCert> {
@@ -244,7 +244,7 @@ impl Layout {
                 former.push(cert);
             }
         }
-        let former = former.iter().take(FORMER);
+        let former = former.iter().take(FORMER_CERTIFICATES);
         let text: String = former
             .map(|cert| format!("{}\n", cert.pem().trim()))
             .collect();
@@ -305,16 +305,20 @@ impl Layout {
             .truncate(false)
             .write(true)
             .mode(pki::files::SECRET)
-            .custom_flags(NO_LINK)
+            .custom_flags(NOFOLLOW_NONBLOCK)
             .open(&path)
             .map_err(FilesError::io("open", &path))?;
         self.lock(lock)
     }
 
     /// Takes the lock if the lock file exists; creates nothing.
-    pub(super) fn claim(&self) -> Result<Option<DirectoryLock>, FilesError> {
+    pub(super) fn lock_existing(&self) -> Result<Option<DirectoryLock>, FilesError> {
         let path = self.lock_file();
-        match File::options().read(true).custom_flags(NO_LINK).open(&path) {
+        match File::options()
+            .read(true)
+            .custom_flags(NOFOLLOW_NONBLOCK)
+            .open(&path)
+        {
             Ok(lock) => self.lock(lock).map(Some),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(FilesError::io("open", &path)(error)),
@@ -330,13 +334,13 @@ impl Layout {
     /// Removes what a crash left in the staging directories; these are never part of a membership.
     ///
     /// Moves an identity that a restore had moved aside back, unless that restore was completed.
-    pub(super) fn sweep(&self) -> Result<(), FilesError> {
+    pub(super) fn clean_up(&self) -> Result<(), FilesError> {
         let (aside, node) = (self.identity_aside(), self.node());
         let exists = |path: &Path| path.try_exists().map_err(FilesError::io("look at", path));
         if self.is_member()? {
             // A completed restore leaves its marker until the first start.
             if exists(&self.marker())? {
-                self.drop_identity_aside()?;
+                self.remove_identity_aside()?;
             }
         } else {
             if exists(&aside)? {
@@ -358,7 +362,7 @@ impl Layout {
     }
 
     /// Moves key, certificate and membership of a previous identity aside.
-    pub(super) fn set_identity_aside(&self) -> Result<(), FilesError> {
+    pub(super) fn move_identity_aside(&self) -> Result<(), FilesError> {
         let node = self.node();
         match fs::rename(&node, self.identity_aside()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -369,7 +373,7 @@ impl Layout {
     }
 
     /// Removes the identity that was moved aside, if there is one.
-    pub(super) fn drop_identity_aside(&self) -> Result<(), FilesError> {
+    pub(super) fn remove_identity_aside(&self) -> Result<(), FilesError> {
         remove_tree(&self.identity_aside())
     }
 
@@ -377,7 +381,7 @@ impl Layout {
     /// moves the previous identity back.
     pub(super) fn undo_identity(&self) -> Result<(), FilesError> {
         remove_tree(&self.node())?;
-        self.sweep()
+        self.clean_up()
     }
 
     /// Whether raft state makes this node a member. An empty raft directory does so only beside a
@@ -553,7 +557,7 @@ impl Membership {
         let known = self.peers.iter().filter_map(|peer| {
             let print: Fingerprint = peer.fingerprint.parse().ok()?;
             let print = *print.as_bytes();
-            Some(Record::new(
+            Some(PeerInfo::new(
                 &peer.hostname,
                 peer.raft_id,
                 &peer.address,

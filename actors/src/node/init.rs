@@ -26,12 +26,12 @@ const FIRST_RAFT_ID: u64 = 1;
 /// Identity of the command for every caller but the one with the setup token.
 const BOOTSTRAP: &str = "bootstrap";
 /// Log index of the bootstrap command; the first snapshot holds its outcome.
-const FOUNDING_INDEX: u64 = 1;
+const BOOTSTRAP_INDEX: u64 = 1;
 
 /// Request to bootstrap a cluster. The requester chooses id and token, so that a retry after a
 /// crash of the actor gets the same answer.
 #[derive(Clone)]
-pub struct Founding {
+pub struct ClusterBootstrap {
     pub(super) cluster_id: String,
     pub(super) operator_token: SecretString,
     pub(super) name: String,
@@ -39,7 +39,7 @@ pub struct Founding {
     pub(super) identity: &'static str,
 }
 
-impl Founding {
+impl ClusterBootstrap {
     /// Creates a request of the caller `asked_by` for a cluster called `name`, or by its id if that
     /// is empty.
     pub(super) fn new(name: String, asked_by: &str) -> Result<Self, Error> {
@@ -81,11 +81,11 @@ pub(crate) fn already(cluster_id: &str) -> Error {
 /// # Errors
 /// `cluster_already_initialized` on a member; `internal` with the reason if a key cannot be made or
 /// a file not be written: the node stays without a cluster then.
-pub(super) fn found(
+pub(super) fn bootstrap(
     layout: &Layout,
     config: &NodeConfig,
     hostname: &str,
-    founding: Founding,
+    request: ClusterBootstrap,
 ) -> Result<v1::ClusterInitResponse, Error> {
     // An actor that was killed while it waited leaves this function running; the next call waits
     // for the caller's lock and then finds the membership here.
@@ -96,14 +96,15 @@ pub(super) fn found(
         ));
     }
     let now = config.clock.now();
-    let Founding {
+    let ClusterBootstrap {
         cluster_id,
         operator_token,
         name,
         identity,
-    } = founding.clone();
+    } = request.clone();
     let ca = ClusterCa::generate(now).map_err(internal)?;
-    let files = NodeFiles::found(&ca, hostname, &config.certificate_ips, now).map_err(internal)?;
+    let files =
+        NodeFiles::bootstrap(&ca, hostname, &config.certificate_ips, now).map_err(internal)?;
 
     let command = v1::Command {
         cluster_id: cluster_id.clone(),
@@ -124,8 +125,8 @@ pub(super) fn found(
         })),
         ..Default::default()
     };
-    let founded = fsm::apply(&State::default(), FOUNDING_INDEX, &command).map_err(internal)?;
-    founded.result?;
+    let applied = fsm::apply(&State::default(), BOOTSTRAP_INDEX, &command).map_err(internal)?;
+    applied.result?;
 
     let membership = Membership {
         cluster_id: cluster_id.clone(),
@@ -139,10 +140,10 @@ pub(super) fn found(
         .map_err(internal)?;
 
     let staging = Staging::begin(&layout.raft(), SECRET_DIR).map_err(internal)?;
-    let rows: Vec<_> = founded.mutations.into_iter().map(Row::from).collect();
+    let rows: Vec<_> = applied.mutations.into_iter().map(Row::from).collect();
     storage::found(staging.path(), FIRST_RAFT_ID, &[FIRST_RAFT_ID], &rows).map_err(internal)?;
     staging.commit().map_err(internal)?;
-    Ok(founding.response())
+    Ok(request.response())
 }
 
 /// Maps a local error, with its causes, to `internal`.

@@ -24,12 +24,12 @@ use super::{
 pub(crate) use token::JoinToken;
 
 /// A validated request to join a cluster.
-pub(super) struct Joining {
+pub(super) struct JoinRequest {
     peer: HostPort,
     token: JoinToken,
 }
 
-impl Joining {
+impl JoinRequest {
     /// Validates the request before any connection is made.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ impl Joining {
 }
 
 /// Identity and membership of this node, once a member admitted it.
-pub(super) struct Admitted {
+pub(super) struct AdmittedNode {
     files: NodeFiles,
     membership: Membership,
 }
@@ -64,11 +64,11 @@ pub(super) struct Admitted {
 /// # Errors
 /// `peer_unreachable` or `ca_digest_mismatch` if nothing was sent; the member's own error;
 /// `internal` if its answer cannot be used.
-pub(super) async fn ask(
+pub(super) async fn request_admission(
     config: &NodeConfig,
     hostname: &str,
-    joining: &Joining,
-) -> Result<Admitted, Error> {
+    join_request: &JoinRequest,
+) -> Result<AdmittedNode, Error> {
     let Some(address) = config.cluster_addr else {
         let message = "a node without a cluster address cannot join others";
         return Err(Error::new(ErrorCode::ValidationFailed, message).with("field", "cluster_addr"));
@@ -78,14 +78,14 @@ pub(super) async fn ask(
     let csr = key.request(hostname, &ips).map_err(internal)?;
     let request = v1::NodeJoinRequest {
         name: hostname.to_owned(),
-        join_token: joining.token.to_text().expose().to_owned(),
+        join_token: join_request.token.to_text().expose().to_owned(),
         csr_pem: csr.into_bytes(),
         advertise_addr: address.to_string(),
         wireguard_pubkey: Vec::new(),
         grpc_address: text(config.listen_addr),
     };
-    let response = dial::node_join(&joining.peer, joining.token.ca, request).await?;
-    check(config, hostname, key, joining, response)
+    let response = dial::node_join(&join_request.peer, join_request.token.ca, request).await?;
+    check(config, hostname, key, join_request, response)
 }
 
 /// Takes the membership from the answer, after checking it against the request.
@@ -93,9 +93,9 @@ fn check(
     config: &NodeConfig,
     hostname: &str,
     key: NodeKey,
-    joining: &Joining,
+    join_request: &JoinRequest,
     response: v1::NodeJoinResponse,
-) -> Result<Admitted, Error> {
+) -> Result<AdmittedNode, Error> {
     let v1::NodeJoinResponse {
         cluster_id,
         signed_cert,
@@ -107,8 +107,12 @@ fn check(
     let ca_pem = String::from_utf8(ca_cert).map_err(internal)?;
     let cas = certificates(&ca_pem).map_err(internal)?;
     let got = Fingerprint::of(&cas[0]);
-    if got != joining.token.ca || cas.len() != 1 {
-        return Err(dial::mismatch(&joining.peer, joining.token.ca, got));
+    if got != join_request.token.ca || cas.len() != 1 {
+        return Err(dial::mismatch(
+            &join_request.peer,
+            join_request.token.ca,
+            got,
+        ));
     }
     let cert = String::from_utf8(signed_cert).map_err(internal)?;
     let cert = NodeCert::from_pem(&cert).map_err(internal)?;
@@ -117,7 +121,7 @@ fn check(
     if cluster_id.is_empty() || raft_id == 0 || members.is_empty() {
         return Err(unusable("it names no cluster, no raft id or no member"));
     }
-    Ok(Admitted {
+    Ok(AdmittedNode {
         files: NodeFiles {
             hostname: hostname.to_owned(),
             key,
@@ -141,8 +145,8 @@ fn check(
 /// # Errors
 /// `cluster_already_initialized` if it became a member in the meantime, `internal` with the
 /// reason if a file cannot be written.
-pub(super) fn place(layout: &Layout, admitted: &Admitted) -> Result<(), Error> {
-    let Admitted { files, membership } = admitted;
+pub(super) fn place(layout: &Layout, admitted: &AdmittedNode) -> Result<(), Error> {
+    let AdmittedNode { files, membership } = admitted;
     if layout.is_member().map_err(internal)? {
         return Err(super::already(""));
     }
@@ -154,7 +158,7 @@ pub(super) fn place(layout: &Layout, admitted: &Admitted) -> Result<(), Error> {
     staging.commit().map_err(internal)
 }
 
-impl Admitted {
+impl AdmittedNode {
     pub(super) fn membership(&self) -> &Membership {
         &self.membership
     }

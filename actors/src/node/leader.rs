@@ -16,7 +16,7 @@ use tower::Service;
 use crate::peer::{CallError, Peers};
 
 /// Time that a replaced or lost leader has left to answer earlier requests.
-const GRACE: Duration = Duration::from_millis(500);
+const REPLACED_LEADER_GRACE: Duration = Duration::from_millis(500);
 
 /// A member that leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,11 +27,11 @@ pub(crate) struct Leader {
 
 /// Location of the leader, as this node knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Whereabouts {
+pub(crate) enum LeaderLocation {
     /// This node leads, and its state includes every write that was acknowledged before.
-    Here,
+    Local,
     /// Another member leads.
-    There(Leader),
+    Remote(Leader),
     /// No leader is known.
     Unknown,
 }
@@ -52,21 +52,21 @@ impl LeaderLink {
         &self.raft
     }
 
-    pub(crate) fn whereabouts(&self) -> Whereabouts {
+    pub(crate) fn location(&self) -> LeaderLocation {
         let (leading, leader) = self.raft.with_status(|status| {
             let other = status.leader_id.filter(|id| *id != status.raft_id);
             (status.leading, other)
         });
         if leading {
-            return Whereabouts::Here;
+            return LeaderLocation::Local;
         }
         let Some(raft_id) = leader else {
-            return Whereabouts::Unknown;
+            return LeaderLocation::Unknown;
         };
         let state = self.raft.state();
         let row = state.nodes.values().find(|node| node.raft_id == raft_id);
-        row.map_or(Whereabouts::Unknown, |node| {
-            Whereabouts::There(Leader {
+        row.map_or(LeaderLocation::Unknown, |node| {
+            LeaderLocation::Remote(Leader {
                 hostname: node.hostname.clone(),
                 raft_id,
             })
@@ -105,7 +105,7 @@ impl LeaderLink {
         }
     }
 
-    /// Calls `leader`; see [`Self::asking`].
+    /// Calls `leader`; see [`Self::await_answer`].
     pub(crate) async fn call(
         &self,
         leader: &Leader,
@@ -113,7 +113,7 @@ impl LeaderLink {
         deadline: Option<Instant>,
     ) -> Result<Response<Body>, CallError> {
         let call = self.peers.call(&leader.hostname, request);
-        self.asking(leader, deadline, call).await
+        self.await_answer(leader, deadline, call).await
     }
 
     /// Waits for an answer of `leader`, at most until the deadline or shortly after it was
@@ -122,7 +122,7 @@ impl LeaderLink {
     /// # Errors
     /// [`CallError`]; it is [`CallError::Unanswered`] if the leader was replaced or the deadline
     /// passed.
-    pub(crate) async fn asking<T>(
+    pub(crate) async fn await_answer<T>(
         &self,
         leader: &Leader,
         deadline: Option<Instant>,
@@ -136,7 +136,7 @@ impl LeaderLink {
             biased;
             answer = answer => answer,
             () = self.replaced(leader) => Err(unanswered("it no longer leads")),
-            () = reached(deadline) => Err(unanswered("no answer in time")),
+            () = until_deadline(deadline) => Err(unanswered("no answer in time")),
         }
     }
 
@@ -154,12 +154,12 @@ impl LeaderLink {
         });
         // The sender lives as long as the handle.
         let _ = gone.await;
-        tokio::time::sleep(GRACE).await;
+        tokio::time::sleep(REPLACED_LEADER_GRACE).await;
     }
 
     /// Waits until the local state includes the log up to `index`; `false` if it does not by
     /// `until`.
-    pub(crate) async fn shown(&self, index: u64, until: Instant) -> bool {
+    pub(crate) async fn wait_applied(&self, index: u64, until: Instant) -> bool {
         let mut states = self.raft.subscribe();
         let shown = states.wait_for(|state| state.applied_index >= index);
         matches!(tokio::time::timeout_at(until, shown).await, Ok(Ok(_)))
@@ -167,7 +167,7 @@ impl LeaderLink {
 }
 
 /// Returns at the deadline; never without one.
-pub(crate) async fn reached(deadline: Option<Instant>) {
+pub(crate) async fn until_deadline(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
@@ -241,7 +241,7 @@ impl Service<Request<Body>> for LeaderChannel {
 
 /// Failure of a call on a [`LeaderChannel`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Failed {
+pub(crate) enum CallFailure {
     /// The leader refused the request with this error.
     Refused(Error),
     /// The request was not sent.
@@ -250,14 +250,14 @@ pub(crate) enum Failed {
     Unanswered(String),
 }
 
-impl From<Status> for Failed {
+impl From<Status> for CallFailure {
     fn from(status: Status) -> Self {
         let call = std::error::Error::source(&status)
             .and_then(|source| source.downcast_ref::<CallError>());
         match call {
             Some(CallError::NotSent { .. }) => Self::NotSent,
             Some(error @ CallError::Unanswered { .. }) => Self::Unanswered(error.to_string()),
-            None => match typed(&status) {
+            None => match decode_error(&status) {
                 Some(error) => Self::Refused(error),
                 // Members always send a typed error: the stream broke.
                 None => Self::Unanswered(format!("the answer broke off: {}", status.message())),
@@ -267,7 +267,7 @@ impl From<Status> for Failed {
 }
 
 /// Decodes the typed error in a status.
-pub(crate) fn typed(status: &Status) -> Option<Error> {
+pub(crate) fn decode_error(status: &Status) -> Option<Error> {
     if status.details().is_empty() {
         return None;
     }

@@ -14,8 +14,8 @@ use jaco_proto::{Error, ErrorCode};
 use jaco_raftnode::{Propose as _, State};
 use tokio::sync::watch;
 
-use super::{Running, files::Layout};
-use crate::{peer::Refusals, repeat::Repeats};
+use super::{MemberContext, files::Layout};
+use crate::{log_dedup::LogDedup, peer::Rejections};
 
 /// Delay before the next attempt to stop containers.
 const RETRY: Duration = Duration::from_secs(5);
@@ -32,7 +32,7 @@ pub(crate) fn removed() -> Error {
 
 /// Evidence of whether this node is a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum RemovalEvidence {
     /// It is a member, or nothing indicates otherwise.
     Member,
     /// A majority of the other voters has rejected it for long enough.
@@ -41,20 +41,20 @@ enum Verdict {
     Removed,
 }
 
-/// Judges by the newest state and by the members that reject this node for certain. `arrived`: the
+/// Judges by the newest state and by the members that reject this node for certain. `row_seen`: the
 /// state held this node's row before, so that its absence is evidence; `joined`: number of members
 /// when this node joined.
-fn judge(
+fn evaluate(
     state: &State,
     (hostname, raft_id): (&str, u64),
-    arrived: bool,
+    row_seen: bool,
     voters: &[u64],
     refused_by: &BTreeSet<String>,
     joined: usize,
-) -> Verdict {
+) -> RemovalEvidence {
     let own = state.nodes.get(hostname);
-    if arrived && own.is_none_or(|row| row.raft_id != raft_id) {
-        return Verdict::Removed;
+    if row_seen && own.is_none_or(|row| row.raft_id != raft_id) {
+        return RemovalEvidence::Removed;
     }
     let others = state
         .nodes
@@ -67,23 +67,26 @@ fn judge(
     }
     // Without a state only the members known at the join count. A single one of several that
     // rejects this node may be partitioned and not know of the join.
-    if all == 0 && !arrived {
+    if all == 0 && !row_seen {
         (all, refusing) = (joined, refused_by.len());
     }
     if 2 * refusing > all {
-        Verdict::Refused
+        RemovalEvidence::Refused
     } else {
-        Verdict::Member
+        RemovalEvidence::Member
     }
 }
 
 /// Returns once this node is certainly no longer a member. When a majority rejects it, a staged
-/// certificate is promoted first, by `another_try`: the peers may know only that one by now.
-pub(super) async fn told(node: Arc<Running>, another_try: impl Fn() -> bool + Send) {
-    let mut refusals = match &node.network {
-        Some(network) => network.refusals(),
+/// certificate is promoted first, by `promote_staged`: the peers may know only that one by now.
+pub(super) async fn wait_removed(
+    node: Arc<MemberContext>,
+    promote_staged: impl Fn() -> bool + Send,
+) {
+    let mut rejections = match &node.network {
+        Some(network) => network.rejections(),
         // Without a network there are no rejections.
-        None => watch::channel(Refusals::default()).1,
+        None => watch::channel(Rejections::default()).1,
     };
     let mut states = node.raft.subscribe();
     let own = (node.hostname.as_str(), node.raft_id());
@@ -91,28 +94,28 @@ pub(super) async fn told(node: Arc<Running>, another_try: impl Fn() -> bool + Se
         .network
         .as_ref()
         .map_or(0, |network| network.joined_members());
-    let mut arrived = false;
+    let mut row_seen = false;
     loop {
         let state = states.borrow_and_update().clone();
-        let refusing = refusals.borrow_and_update().certain(now());
+        let refusing = rejections.borrow_and_update().certain(now());
         let row = state.nodes.get(own.0);
-        arrived |= row.is_some_and(|row| row.raft_id == own.1);
+        row_seen |= row.is_some_and(|row| row.raft_id == own.1);
         let voters = node.raft.status().voters;
-        match judge(&state, own, arrived, &voters, &refusing, joined) {
-            Verdict::Removed => return,
-            Verdict::Member => {}
-            Verdict::Refused => {
-                if !another_try() {
+        match evaluate(&state, own, row_seen, &voters, &refusing, joined) {
+            RemovalEvidence::Removed => return,
+            RemovalEvidence::Member => {}
+            RemovalEvidence::Refused => {
+                if !promote_staged() {
                     return;
                 }
                 if let Some(network) = &node.network {
-                    network.forget_refusals();
+                    network.clear_rejections();
                 }
             }
         }
         tokio::select! {
             Ok(()) = states.changed() => {}
-            Ok(()) = refusals.changed() => {}
+            Ok(()) = rejections.changed() => {}
             else => std::future::pending().await,
         }
     }
@@ -132,12 +135,12 @@ pub(super) async fn stop_replicas(
     hostname: &str,
     state: &State,
 ) {
-    let mut failures = Repeats::default();
+    let mut failures = LogDedup::default();
     loop {
         match stop_once(&*engine, cluster_id, hostname, state).await {
             Ok(()) => return,
             Err(error) => {
-                if failures.is_news(&error) {
+                if failures.is_new(&error) {
                     tracing::warn!(subsystem = "runtime/reconciler", %error, "replicas of a removed node are still running");
                 }
                 tokio::time::sleep(RETRY).await;
@@ -199,13 +202,13 @@ mod tests {
 
     #[test]
     fn missing_row_or_majority_rejection_means_removal() {
-        use Verdict::{Member, Refused, Removed};
+        use RemovalEvidence::{Member, Refused, Removed};
         type Row = (
             &'static [(&'static str, u64)],
             bool,
             &'static [u64],
             &'static [&'static str],
-            Verdict,
+            RemovalEvidence,
         );
         let three: &[(&str, u64)] = &[("a", 1), ("b", 2), ("me", 9)];
         let table: &[Row] = &[
@@ -226,10 +229,10 @@ mod tests {
             (&[], false, &[], &["a", "b"], Refused),
             (&[("me", 9)], true, &[9], &[], Member),
         ];
-        for (rows, arrived, voters, refusing, expected) in table {
+        for (rows, row_seen, voters, refusing, expected) in table {
             let refusing = refusing.iter().map(|host| (*host).to_owned()).collect();
-            let verdict = judge(&state(rows), ("me", 9), *arrived, voters, &refusing, 3);
-            assert_eq!(verdict, *expected, "{rows:?} {refusing:?}");
+            let evidence = evaluate(&state(rows), ("me", 9), *row_seen, voters, &refusing, 3);
+            assert_eq!(evidence, *expected, "{rows:?} {refusing:?}");
         }
     }
 }

@@ -21,12 +21,12 @@ use jaco_proto::{
 use jaco_raftnode::{Propose as _, State};
 
 use super::{
-    Running, Shared,
+    MemberContext, NodeContext,
     files::{FilesError, Layout},
-    leader::Whereabouts,
+    leader::LeaderLocation,
     propose,
 };
-use crate::{api::sign, repeat::Repeats};
+use crate::{api::sign, log_dedup::LogDedup};
 
 /// Identity of the command that publishes the fingerprint.
 const IDENTITY: &str = "node-update-self";
@@ -37,13 +37,13 @@ const RETRY: Duration = Duration::from_secs(3);
 
 /// Has a certificate with the configured addresses signed, published and put in force, if the one
 /// in force has others; returns once that is done.
-pub(super) async fn renew(shared: Arc<Shared>, node: Arc<Running>, layout: Layout) {
-    let mut failures = Repeats::default();
+pub(super) async fn renew(shared: Arc<NodeContext>, node: Arc<MemberContext>, layout: Layout) {
+    let mut failures = LogDedup::default();
     loop {
         match attempt(&shared, &node, &layout).await {
             Ok(()) => return,
             Err(error) => {
-                if failures.is_news(&error) {
+                if failures.is_new(&error) {
                     tracing::warn!(subsystem = "daemon/grpc", %error, "the certificate was not renewed");
                 }
                 tokio::time::sleep(RETRY).await;
@@ -52,11 +52,11 @@ pub(super) async fn renew(shared: Arc<Shared>, node: Arc<Running>, layout: Layou
     }
 }
 
-async fn attempt(shared: &Shared, node: &Running, layout: &Layout) -> Result<(), Error> {
+async fn attempt(shared: &NodeContext, node: &MemberContext, layout: &Layout) -> Result<(), Error> {
     let files = NodeFiles::load(&layout.node(), &node.hostname).map_err(internal)?;
     let mut wanted = shared.config.dialable_ips();
     wanted.sort_unstable();
-    if names(&files.cert)? == wanted {
+    if certificate_ips(&files.cert)? == wanted {
         return Ok(());
     }
     let now = node.clock.now();
@@ -69,7 +69,7 @@ async fn attempt(shared: &Shared, node: &Running, layout: &Layout) -> Result<(),
     let waits = layout.staged(&node.hostname);
     let waits = waits.filter(|cert| usable(cert).is_ok());
     let cert = match waits {
-        Some(cert) if names(&cert)? == wanted => cert,
+        Some(cert) if certificate_ips(&cert)? == wanted => cert,
         Some(_) | None => {
             let cert = sign(node, &files, &wanted).await?;
             usable(&cert)?;
@@ -79,7 +79,7 @@ async fn attempt(shared: &Shared, node: &Running, layout: &Layout) -> Result<(),
             cert
         }
     };
-    show(shared, layout, &node.hostname)?;
+    present(shared, layout, &node.hostname)?;
     let print = cert.fingerprint();
     let update = Payload::NodeUpdateSelf(v1::NodeUpdateSelf {
         hostname: node.hostname.clone(),
@@ -98,7 +98,7 @@ async fn attempt(shared: &Shared, node: &Running, layout: &Layout) -> Result<(),
 }
 
 /// Returns the dialable addresses in `cert`, sorted.
-fn names(cert: &NodeCert) -> Result<Vec<IpAddr>, Error> {
+fn certificate_ips(cert: &NodeCert) -> Result<Vec<IpAddr>, Error> {
     let mut named = cert.ips().map_err(internal)?;
     named.retain(|ip| jaco_net::pki::dialable(*ip));
     named.sort_unstable();
@@ -107,22 +107,30 @@ fn names(cert: &NodeCert) -> Result<Vec<IpAddr>, Error> {
 }
 
 /// Obtains a certificate for this node's key and the addresses `wanted`, signed by the leader.
-async fn sign(node: &Running, files: &NodeFiles, wanted: &[IpAddr]) -> Result<NodeCert, Error> {
+async fn sign(
+    node: &MemberContext,
+    files: &NodeFiles,
+    wanted: &[IpAddr],
+) -> Result<NodeCert, Error> {
     let csr = files
         .key
         .request(&node.hostname, wanted)
         .map_err(internal)?;
-    let cert = match node.leader.whereabouts() {
-        Whereabouts::Here => sign::certificate(node, &node.hostname, csr.as_bytes())?,
-        Whereabouts::There(leader) => ask(node, &leader.hostname, csr).await?,
-        Whereabouts::Unknown => return Err(node.leader.leaderless()),
+    let cert = match node.leader.location() {
+        LeaderLocation::Local => sign::certificate(node, &node.hostname, csr.as_bytes())?,
+        LeaderLocation::Remote(leader) => request_signature(node, &leader.hostname, csr).await?,
+        LeaderLocation::Unknown => return Err(node.leader.leaderless()),
     };
     NodeCert::from_pem(&String::from_utf8(cert).map_err(internal)?).map_err(internal)
 }
 
 /// Promotes the staged certificate on disk if the cluster knows it already: a crash may have come
 /// between the two.
-pub(super) fn catch_up(layout: &Layout, hostname: &str, state: &State) -> Result<(), FilesError> {
+pub(super) fn promote_published(
+    layout: &Layout,
+    hostname: &str,
+    state: &State,
+) -> Result<(), FilesError> {
     let row = state.nodes.get(hostname);
     let known = |cert: &NodeCert| {
         row.is_some_and(|row| row.server_cert_fingerprint == cert.fingerprint().as_bytes())
@@ -134,7 +142,11 @@ pub(super) fn catch_up(layout: &Layout, hostname: &str, state: &State) -> Result
 }
 
 /// Asks the leader to sign.
-async fn ask(node: &Running, leader: &str, csr: String) -> Result<Vec<u8>, Error> {
+async fn request_signature(
+    node: &MemberContext,
+    leader: &str,
+    csr: String,
+) -> Result<Vec<u8>, Error> {
     let mut client = InternalClient::new(node.peers.channel(leader));
     let request = v1::SignNodeCertRequest {
         hostname: node.hostname.clone(),
@@ -155,16 +167,20 @@ async fn ask(node: &Running, leader: &str, csr: String) -> Result<Vec<u8>, Error
 }
 
 /// Puts the staged certificate in force, on disk and in the listeners; `false` if none is staged.
-pub(super) fn promote(shared: &Shared, layout: &Layout, hostname: &str) -> Result<bool, Error> {
+pub(super) fn promote(
+    shared: &NodeContext,
+    layout: &Layout,
+    hostname: &str,
+) -> Result<bool, Error> {
     let promoted = layout.promote_certificate(hostname).map_err(internal)?;
     if promoted {
-        show(shared, layout, hostname)?;
+        present(shared, layout, hostname)?;
     }
     Ok(promoted)
 }
 
 /// Presents the certificates on disk from the next handshake on.
-fn show(shared: &Shared, layout: &Layout, hostname: &str) -> Result<(), Error> {
+fn present(shared: &NodeContext, layout: &Layout, hostname: &str) -> Result<(), Error> {
     let files = NodeFiles::load(&layout.node(), hostname).map_err(internal)?;
     let identity = Identity::node(&files).map_err(internal)?;
     let others = layout.other_certificates(&files);

@@ -19,7 +19,7 @@ use jaco_net::{
         self, ClusterCa, check_hostname,
         files::{NodeFiles, SECRET, SECRET_DIR, Staging},
     },
-    process::ActingAs,
+    process::UserSwitch,
 };
 use jaco_proto::{secret::SecretString, v1};
 use jaco_raftnode::{
@@ -33,7 +33,7 @@ use super::{
     announce::text,
     files::{FilesError, Layout, Membership},
     lock::DirectoryLock,
-    marker::Marker,
+    restore_marker::RestoreMarker,
 };
 
 /// Why a cluster was not restored; the host is unchanged.
@@ -174,7 +174,7 @@ impl Prepared {
         check_hostname(hostname).map_err(|_| RestoreError::Hostname(hostname.to_owned()))?;
         let layout = Layout::new(&config.data_dir);
         let _acting = act_as_owner(&config.data_dir)?;
-        let held = layout.claim()?;
+        let held = layout.lock_existing()?;
         if let Some(configured) = config.hostname.as_ref().filter(|name| *name != hostname) {
             return Err(RestoreError::Renamed {
                 configured: configured.clone(),
@@ -185,7 +185,7 @@ impl Prepared {
 
         let archive = archive::read(input, &config.version, &Limits::default())?;
         let (files, cluster_id) = identity(config, hostname, &archive)?;
-        tell(step, RestoreStep::Read)?;
+        report_step(step, RestoreStep::Read)?;
 
         let lock = match held {
             Some(lock) => lock,
@@ -193,7 +193,7 @@ impl Prepared {
         };
         // A daemon may have held the lock in between and bootstrapped a cluster.
         refuse_occupied(&layout)?;
-        tell(step, RestoreStep::Claimed)?;
+        report_step(step, RestoreStep::Claimed)?;
         Ok(Self {
             config: config.clone(),
             hostname: hostname.to_owned(),
@@ -215,7 +215,7 @@ impl Prepared {
     ) -> Result<Restored, RestoreError> {
         let acting = act_as_owner(&self.config.data_dir)?;
         // Files of an earlier, interrupted restore may be in the way, or be the previous identity.
-        self.layout.sweep()?;
+        self.layout.clean_up()?;
         let mut replaced = false;
         let placed = self.build(&mut replaced, step);
         if placed.is_err() && replaced && !self.layout.is_member().unwrap_or(true) {
@@ -260,7 +260,7 @@ impl Prepared {
         let meta = &self.archive.meta;
         let (state, raft_id) = restored(&self.archive.state, own);
         let raft = Staging::begin(&layout.raft(), SECRET_DIR).map_err(FilesError::from)?;
-        tell(step, RestoreStep::StateBegun)?;
+        report_step(step, RestoreStep::StateBegun)?;
         storage::restore(raft.path(), raft_id, meta.position(), &state).map_err(|source| {
             FilesError::Storage {
                 path: raft.path().to_owned(),
@@ -268,7 +268,7 @@ impl Prepared {
             }
         })?;
         keep_secret(raft.path())?;
-        tell(step, RestoreStep::StateStaged)?;
+        report_step(step, RestoreStep::StateStaged)?;
 
         let membership = Membership {
             cluster_id: meta.cluster_id.clone(),
@@ -279,28 +279,28 @@ impl Prepared {
         };
         let mut go_on = Ok(());
         // Even without raft state, the previous identity may hold the only copy of this node's key.
-        layout.set_identity_aside()?;
+        layout.move_identity_aside()?;
         *replaced = true;
         layout.place_identity(&self.files, &membership, || {
-            go_on = tell(step, RestoreStep::IdentityStaged);
+            go_on = report_step(step, RestoreStep::IdentityStaged);
         })?;
         go_on?;
-        tell(step, RestoreStep::IdentityPlaced)?;
-        let marker = Marker::new(meta, now);
+        report_step(step, RestoreStep::IdentityPlaced)?;
+        let marker = RestoreMarker::new(meta, now);
         pki::files::replace(&layout.marker(), marker.to_text().as_bytes(), SECRET)
             .map_err(FilesError::from)?;
-        tell(step, RestoreStep::MarkerPlaced)?;
+        report_step(step, RestoreStep::MarkerPlaced)?;
         raft.commit().map_err(FilesError::from)?;
         // The restore is complete, whatever `step` returns; the identity that was moved aside is
         // removed at the next start at the latest.
-        let _ = layout.drop_identity_aside();
+        let _ = layout.remove_identity_aside();
         let _ = step(RestoreStep::StatePlaced);
         Ok(())
     }
 }
 
 /// Calls `step`; an error if the restore is to stop there.
-fn tell(
+fn report_step(
     step: &mut impl FnMut(RestoreStep) -> ControlFlow<()>,
     done: RestoreStep,
 ) -> Result<(), RestoreError> {
@@ -337,13 +337,13 @@ fn identity(
     );
     let ca = ClusterCa::from_pem(&String::from_utf8_lossy(&ca_cert), &ca_key)
         .map_err(RestoreError::Authority)?;
-    let files = NodeFiles::found(&ca, hostname, &config.certificate_ips, config.clock.now())
+    let files = NodeFiles::bootstrap(&ca, hostname, &config.certificate_ips, config.clock.now())
         .map_err(RestoreError::Authority)?;
     Ok((files, cluster_id))
 }
 
 /// Assumes the rights of the data directory's owner, if this process is root and the owner is not.
-fn act_as_owner(data_dir: &Path) -> Result<Option<ActingAs>, FilesError> {
+fn act_as_owner(data_dir: &Path) -> Result<Option<UserSwitch>, FilesError> {
     let found = match fs::metadata(data_dir) {
         Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -352,7 +352,7 @@ fn act_as_owner(data_dir: &Path) -> Result<Option<ActingAs>, FilesError> {
     if found.uid() == 0 || !rustix::process::geteuid().is_root() {
         return Ok(None);
     }
-    let acting = ActingAs::begin(found.uid(), found.gid());
+    let acting = UserSwitch::begin(found.uid(), found.gid());
     acting
         .map(Some)
         .map_err(FilesError::io("act as the owner of", data_dir))

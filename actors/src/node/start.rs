@@ -22,31 +22,31 @@ use ractor::SpawnErr;
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    ConfigError, NodeBuilder, NodeConfig, Running, Shared,
+    ConfigError, MemberContext, NodeBuilder, NodeConfig, NodeContext,
     actor::{Args, NodeActor},
+    commit_lock::CommitLock,
     files::{FilesError, Layout, Membership},
     leader::LeaderLink,
     lock::DirectoryLock,
-    subnets::AtLeader,
-    turn::Turn,
+    subnets::LeaderAllocator,
 };
 use crate::{
     api::{
         ApiArgs, Client, ControlSocket, InProcess, TlsApiActor, UnixApiActor, admission::Transport,
         service,
     },
-    health::{self, Heart},
+    health::{self, FailureDetector},
     ingress::{self, ProxyActor, ProxyArgs},
     membership, network,
-    peer::{self, Network, Services},
+    peer::{self, PeerTransport, Services},
     runtime, scheduler,
     telemetry::{Metrics, TelemetryActor, TelemetryArgs},
 };
 
 /// Time limit for requests in progress when the node stops.
-const DRAIN: Duration = Duration::from_secs(10);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for another voter to take over leadership when the node stops.
-const HANDOVER: Duration = Duration::from_secs(3);
+const HANDOVER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Why a node did not start, or cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -78,7 +78,7 @@ pub enum StartError {
 /// A running node. Dropping this handle does not stop it; [`Node::stop`] does.
 pub struct Node {
     tree: Arc<Tree>,
-    shared: Arc<Shared>,
+    shared: Arc<NodeContext>,
     client: Arc<InProcess>,
     fatal: tokio::sync::Mutex<mpsc::UnboundedReceiver<String>>,
     /// Lock on the data directory, held for the life of the node.
@@ -101,7 +101,7 @@ impl Node {
     pub async fn start(config: NodeConfig) -> Result<Self, StartError> {
         let layout = Layout::new(&config.data_dir);
         let lock = layout.open()?;
-        layout.sweep()?;
+        layout.clean_up()?;
         let membership = layout.read_membership(&config)?;
         let removed = membership.is_some() && layout.is_removed()?;
         let (hostname, identity, setup_token) = match &membership {
@@ -120,8 +120,8 @@ impl Node {
             metrics: metrics.clone(),
             addr: config.metrics_addr,
         };
-        let shared = Shared::new(config, metrics, certificate, tls, report);
-        let shared = Arc::new(Shared {
+        let shared = NodeContext::new(config, metrics, certificate, tls, report);
+        let shared = Arc::new(NodeContext {
             setup_token: Mutex::new(setup_token),
             member: AtomicBool::new(membership.is_some()),
             removed: watch::Sender::new(removed),
@@ -172,10 +172,10 @@ impl Node {
             fatal: tokio::sync::Mutex::new(fatal),
             _lock: lock,
         };
-        let mut opened = node.shared.settled.subscribe();
+        let mut opened = node.shared.startup_done.subscribe();
         let up = async {
             // The sender lives as long as the node.
-            let _ = opened.wait_for(|&settled| settled).await;
+            let _ = opened.wait_for(|&startup_done| startup_done).await;
             for listener in listeners {
                 listener.running().await;
             }
@@ -201,7 +201,7 @@ impl Node {
 
     /// State shared by the node's actors.
     #[must_use]
-    pub fn shared(&self) -> &Arc<Shared> {
+    pub fn shared(&self) -> &Arc<NodeContext> {
         &self.shared
     }
 
@@ -240,7 +240,7 @@ impl Node {
         }
         // A bootstrap continues without its actor and uses the directory until it ends.
         let shared = self.shared.clone();
-        let _ = tokio::task::spawn_blocking(move || shared.forget()).await;
+        let _ = tokio::task::spawn_blocking(move || shared.drop_unstarted()).await;
     }
 
     /// Stops the node; containers keep running.
@@ -258,7 +258,7 @@ impl Node {
     pub async fn hand_over(&self) {
         if let Some(running) = self.shared.running.get()
             && running.raft.status().voters.len() > 1
-            && !running.raft.step_down(HANDOVER).await
+            && !running.raft.step_down(HANDOVER_TIMEOUT).await
         {
             tracing::info!(
                 subsystem = "raft",
@@ -271,12 +271,12 @@ impl Node {
     /// progress, at most 10 seconds.
     pub async fn drain(&self) {
         self.shared.stopping.send_replace(true);
-        self.shared.stopping_here.send_replace(true);
+        self.shared.stopping_in_process.send_replace(true);
         if let Some(running) = self.shared.running.get() {
             running.raft.hub().close();
         }
         let served = self.shared.stopping.closed();
-        if tokio::time::timeout(DRAIN, served).await.is_err() {
+        if tokio::time::timeout(DRAIN_TIMEOUT, served).await.is_err() {
             tracing::warn!(
                 subsystem = "daemon/grpc",
                 "open client connections did not close within 10 s"
@@ -299,7 +299,7 @@ fn hostname(config: &NodeConfig) -> Result<String, StartError> {
 }
 
 /// Reports an error that a restart cannot fix, and returns the failure of the actor that met it.
-pub(super) fn fatal(shared: &Shared, error: &dyn std::error::Error) -> Failure {
+pub(super) fn fatal(shared: &NodeContext, error: &dyn std::error::Error) -> Failure {
     let reason = chain(error);
     let _ = shared.fatal.send(reason.clone()); // without a `Node::join` the node just stays down
     Failure::from(reason)
@@ -307,10 +307,10 @@ pub(super) fn fatal(shared: &Shared, error: &dyn std::error::Error) -> Failure {
 
 /// Opens the replicated state of a member, before any actor uses it.
 pub(super) fn open(
-    shared: &Shared,
+    shared: &NodeContext,
     layout: &Layout,
     membership: &Membership,
-) -> Result<Arc<Running>, storage::Error> {
+) -> Result<Arc<MemberContext>, storage::Error> {
     let storage = Storage::open(&layout.raft())?;
     let state = storage.load_state()?;
     let limits = Limits::default();
@@ -318,13 +318,17 @@ pub(super) fn open(
     let raft = RaftHandle::new(state, limits.clone());
     shared.metrics.watch_raft(&raft);
     let address = shared.config.cluster_addr;
-    let network = address.map(|_| Network::new(membership.origin(), raft.clone()));
-    let peers = network.as_ref().map(Network::peers).unwrap_or_default();
+    let network = address.map(|_| PeerTransport::new(membership.origin(), raft.clone()));
+    let peers = network
+        .as_ref()
+        .map(PeerTransport::peers)
+        .unwrap_or_default();
     let clock = shared.config.clock.clone();
-    let heart = Heart::new(&membership.hostname, raft.subscribe_status(), clock.clone());
-    Ok(Arc::new(Running {
+    let failure_detector =
+        FailureDetector::new(&membership.hostname, raft.subscribe_status(), clock.clone());
+    Ok(Arc::new(MemberContext {
         hostname: membership.hostname.clone(),
-        heart: Arc::new(heart),
+        failure_detector: Arc::new(failure_detector),
         cluster_id: membership.cluster_id.clone(),
         leader: LeaderLink::new(raft.clone(), peers.clone()),
         raft,
@@ -336,17 +340,17 @@ pub(super) fn open(
         runtime: OnceLock::new(),
         allocator: OnceLock::new(),
         clock,
-        applies: Turn::default(),
-        joins: Turn::default(),
-        marks: tokio::sync::Mutex::default(),
+        apply_lock: CommitLock::default(),
+        join_lock: CommitLock::default(),
+        drain_mark_lock: tokio::sync::Mutex::default(),
         membership: OnceLock::new(),
     }))
 }
 
 /// Builds the verticals of a member, in start order; called once per node.
 pub(super) fn verticals(
-    shared: &Arc<Shared>,
-    node: &Arc<Running>,
+    shared: &Arc<NodeContext>,
+    node: &Arc<MemberContext>,
     ca_pem: String,
 ) -> Vec<ChildSpec> {
     // `raft` proposes only on the leader; `submitter` forwards to it, for commands of any node.
@@ -363,7 +367,7 @@ pub(super) fn verticals(
         clock: clock.clone(),
         pool: shared.config.ipam,
         engine: Arc::new(DockerEngine::new(&shared.config.docker_socket)),
-        elsewhere: Arc::new(AtLeader(node.leader.clone())),
+        remote: Arc::new(LeaderAllocator(node.leader.clone())),
     });
     let _ = node.allocator.set(allocator); // set once: the verticals are assembled once
     let (runtime, access) = runtime::supervisor(
@@ -374,17 +378,17 @@ pub(super) fn verticals(
             networks: Arc::new(directory),
             raft: submitter.clone(),
             clock: clock.clone(),
-            caught_up: node.heart.caught_up(),
+            caught_up: node.failure_detector.caught_up(),
             metrics: shared.metrics.clone(),
         },
     );
     let health = health::worker(health::Args {
-        heart: node.heart.clone(),
+        failure_detector: node.failure_detector.clone(),
         host: node.hostname.clone(),
         raft: raft.clone(),
         cluster: submitter.clone(),
-        confirm: health::confirm_with(&node.raft),
-        settled: access.settled(),
+        confirm: health::confirm_by_read_index(&node.raft),
+        orphans_cleared: access.orphans_cleared(),
         engine: node.engine.clone(),
         clock: clock.clone(),
     });
@@ -397,13 +401,13 @@ pub(super) fn verticals(
     ));
     let mut ingress = SupervisorSpec::new(Strategy::OneForOne);
     if let Some(port) = shared.config.http_port {
-        let facts = ingress::table::Facts {
+        let facts = ingress::table::NodeFacts {
             hostname: node.hostname.clone(),
             https: false,
             mesh: false,
         };
         let proxy = Proxy::observed(Settings::default(), Arc::new(shared.metrics.clone()));
-        let proxy = ProxyArgs::new(raft, facts, node.heart.fresh(), port, proxy);
+        let proxy = ProxyArgs::new(raft, facts, node.failure_detector.fresh(), port, proxy);
         ingress = ingress.child(ChildSpec::worker::<ProxyActor>("proxy", proxy).0);
     }
     let (ingress, _) = ChildSpec::supervisor("ingress", ingress);
@@ -418,9 +422,13 @@ pub(super) fn verticals(
 }
 
 /// Supervisor of the raft actor and its dependents, which start after it and restart with it.
-fn raft_supervisor(shared: &Arc<Shared>, node: &Arc<Running>, ca_pem: String) -> ChildSpec {
+fn raft_supervisor(
+    shared: &Arc<NodeContext>,
+    node: &Arc<MemberContext>,
+    ca_pem: String,
+) -> ChildSpec {
     let report = shared.clone();
-    let transport = node.network.as_ref().map(Network::transport);
+    let transport = node.network.as_ref().map(PeerTransport::transport);
     let args = RaftArgs {
         storage: node.storage.clone(),
         handle: node.raft.clone(),
@@ -431,7 +439,7 @@ fn raft_supervisor(shared: &Arc<Shared>, node: &Arc<Running>, ca_pem: String) ->
         }),
         limits: node.limits.clone(),
     };
-    let raft = ChildSpec::foreign("raft", "RaftActor", move |supervisor| {
+    let raft = ChildSpec::external("raft", "RaftActor", move |supervisor| {
         let args = args.clone();
         async move {
             spawn(args, supervisor)
@@ -453,7 +461,7 @@ fn raft_supervisor(shared: &Arc<Shared>, node: &Arc<Running>, ca_pem: String) ->
             identity: shared.certificate.clone(),
             ca_pem,
             services: Services::new(service(shared, Transport::Peer)),
-            pulse: node.heart.clone(),
+            heartbeat: node.failure_detector.clone(),
             metrics: shared.metrics.clone(),
         }));
     }

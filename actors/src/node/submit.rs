@@ -1,7 +1,7 @@
 //! Proposals from any node: made locally on the leader, forwarded to it from the others.
 
-pub(crate) mod form;
-pub(crate) mod limits;
+pub(crate) mod authorize;
+pub(crate) mod validate;
 
 #[cfg(test)]
 mod tests;
@@ -18,7 +18,7 @@ use jaco_raftnode::{
 use prost::Message as _;
 use tokio::{sync::watch, time::Instant};
 
-use super::leader::{Failed, Leader, LeaderChannel, LeaderLink, Whereabouts};
+use super::leader::{CallFailure, Leader, LeaderChannel, LeaderLink, LeaderLocation};
 
 /// Time limit of a forwarded proposal: longer than that of a commit on the leader.
 const BUDGET: Duration = Duration::from_secs(6);
@@ -42,13 +42,13 @@ impl Submitter {
 
 impl Propose for Submitter {
     fn propose(&self, command: v1::Command) -> ProposeFuture {
-        match self.0.whereabouts() {
-            Whereabouts::Here => self.raft().propose(command),
-            Whereabouts::There(leader) => Box::pin(submit(self.0.clone(), leader, command)),
-            Whereabouts::Unknown if self.raft().status().role == Role::Stopped => {
+        match self.0.location() {
+            LeaderLocation::Local => self.raft().propose(command),
+            LeaderLocation::Remote(leader) => Box::pin(submit(self.0.clone(), leader, command)),
+            LeaderLocation::Unknown if self.raft().status().role == Role::Stopped => {
                 Box::pin(ready(Err(ProposeError::Unavailable)))
             }
-            Whereabouts::Unknown => Box::pin(ready(Err(ProposeError::NoLeader))),
+            LeaderLocation::Unknown => Box::pin(ready(Err(ProposeError::NoLeader))),
         }
     }
 
@@ -82,13 +82,13 @@ async fn submit(
     match answer {
         Ok(answer) => {
             let index = answer.into_inner().raft_index;
-            link.shown(index, deadline).await;
+            link.wait_applied(index, deadline).await;
             Ok(Committed { index })
         }
-        Err(status) => Err(match Failed::from(status) {
-            Failed::NotSent => ProposeError::NoLeader,
-            Failed::Unanswered(reason) => ProposeError::Unknown(reason),
-            Failed::Refused(error) => match error.code {
+        Err(status) => Err(match CallFailure::from(status) {
+            CallFailure::NotSent => ProposeError::NoLeader,
+            CallFailure::Unanswered(reason) => ProposeError::Unknown(reason),
+            CallFailure::Refused(error) => match error.code {
                 ErrorCode::NoLeader | ErrorCode::QuorumLost => ProposeError::NoLeader,
                 ErrorCode::RaftUnavailable | ErrorCode::StateUnavailable => {
                     ProposeError::Unavailable

@@ -10,7 +10,7 @@ use jaco_proto::{
 use jaco_raftnode::Propose as _;
 use tokio::time::Instant;
 
-use super::leader::{Failed, LeaderChannel, LeaderLink, Whereabouts};
+use super::leader::{CallFailure, LeaderChannel, LeaderLink, LeaderLocation};
 use crate::network::{
     cidr::Cidr,
     ipam::{Allocator, Error, SubnetKey, existing},
@@ -19,12 +19,12 @@ use crate::network::{
 /// Time limit for the answer and for its row in the local state, together.
 const BUDGET: Duration = Duration::from_secs(10);
 /// Delay before the next request to the leader.
-const AGAIN: Duration = Duration::from_millis(250);
+const RETRY: Duration = Duration::from_millis(250);
 
 /// Allocator that forwards to the leader's.
-pub(super) struct AtLeader(pub(super) LeaderLink);
+pub(super) struct LeaderAllocator(pub(super) LeaderLink);
 
-impl Allocator for AtLeader {
+impl Allocator for LeaderAllocator {
     /// Retries while that can help: allocation is idempotent. The block is returned once the local
     /// state holds it too.
     fn ensure(
@@ -36,15 +36,15 @@ impl Allocator for AtLeader {
         async move {
             let deadline = Instant::now() + BUDGET;
             loop {
-                match ask(&link, &key, &refused, deadline).await {
+                match request_block(&link, &key, &refused, deadline).await {
                     Err(Error::NotLeader | Error::Unavailable)
-                        if Instant::now() + AGAIN < deadline
-                            && link.whereabouts() != Whereabouts::Here =>
+                        if Instant::now() + RETRY < deadline
+                            && link.location() != LeaderLocation::Local =>
                     {
-                        tokio::time::sleep(AGAIN).await;
+                        tokio::time::sleep(RETRY).await;
                     }
                     Err(error) => return Err(error),
-                    Ok(cidr) => return shown(&link, &key, cidr, deadline).await,
+                    Ok(cidr) => return wait_for_row(&link, &key, cidr, deadline).await,
                 }
             }
         }
@@ -52,13 +52,13 @@ impl Allocator for AtLeader {
     }
 }
 
-async fn ask(
+async fn request_block(
     link: &LeaderLink,
     key: &SubnetKey,
     refused: &[Cidr],
     deadline: Instant,
 ) -> Result<Cidr, Error> {
-    let Whereabouts::There(leader) = link.whereabouts() else {
+    let LeaderLocation::Remote(leader) = link.location() else {
         return Err(Error::NotLeader);
     };
     let channel = LeaderChannel::new(link.clone(), leader, deadline);
@@ -75,9 +75,9 @@ async fn ask(
             let cidr = answer.into_inner().cidr;
             cidr.parse().map_err(|_| Error::Unavailable)
         }
-        Err(status) => Err(match Failed::from(status) {
-            Failed::NotSent | Failed::Unanswered(_) => Error::Unavailable,
-            Failed::Refused(error) => match error.code {
+        Err(status) => Err(match CallFailure::from(status) {
+            CallFailure::NotSent | CallFailure::Unanswered(_) => Error::Unavailable,
+            CallFailure::Refused(error) => match error.code {
                 ErrorCode::SubnetPoolExhausted => Error::Exhausted(key.clone()),
                 ErrorCode::DeploymentNotFound => Error::UnknownDeployment(key.deployment.clone()),
                 ErrorCode::NodeNotFound => Error::UnknownHost(key.host.clone()),
@@ -91,7 +91,7 @@ async fn ask(
     }
 }
 
-async fn shown(
+async fn wait_for_row(
     link: &LeaderLink,
     key: &SubnetKey,
     cidr: Cidr,

@@ -7,12 +7,12 @@ use jaco_supervision::{Context, Failure, TaskHandle, Worker};
 use tokio::time::Instant;
 
 use super::{
-    Pulse, Sender, Services,
-    routes::{Network, Route},
+    HeartbeatHandler, Sender, Services,
+    routes::{PeerTransport, Route},
     session::Session,
-    settle::{self, Dialled},
+    simultaneous_open::{self, Dialled},
 };
-use crate::{repeat::Repeats, telemetry::Metrics};
+use crate::{log_dedup::LogDedup, telemetry::Metrics};
 
 /// Minimum lifetime of a connection that resets the dial backoff.
 const STABLE: Duration = Duration::from_secs(10);
@@ -20,10 +20,10 @@ const STABLE: Duration = Duration::from_secs(10);
 /// Arguments of a [`PeerActor`].
 #[derive(Clone)]
 pub struct Args {
-    pub(super) network: Arc<Network>,
+    pub(super) network: Arc<PeerTransport>,
     pub(super) route: Arc<Route>,
     pub(super) services: Services,
-    pub(super) pulse: Arc<dyn Pulse>,
+    pub(super) heartbeat: Arc<dyn HeartbeatHandler>,
     pub(super) metrics: Metrics,
 }
 
@@ -55,7 +55,7 @@ pub struct PeerActor {
     dialling: Option<Attempt>,
     timer: Option<TaskHandle>,
     failures: u32,
-    said: Repeats,
+    last_error: LogDedup,
 }
 
 /// Dial in progress.
@@ -108,9 +108,9 @@ impl Worker for PeerActor {
             dialling: None,
             timer: None,
             failures: 0,
-            said: Repeats::default(),
+            last_error: LogDedup::default(),
         };
-        if this.yields() {
+        if this.dials_second() {
             this.dial_later(ctx);
         } else {
             ctx.send_to_self(Msg::Dial);
@@ -128,11 +128,11 @@ impl Worker for PeerActor {
             Msg::Dialled(result) => {
                 self.dialling = None;
                 match result {
-                    Ok(connection) => self.offer(ctx, connection),
+                    Ok(connection) => self.on_connection(ctx, connection),
                     Err(error) => self.not_dialled(ctx, &error),
                 }
             }
-            Msg::Arrived(connection) => self.offer(ctx, connection),
+            Msg::Arrived(connection) => self.on_connection(ctx, connection),
             Msg::Lost(serial, closed) => self.lost(ctx, serial, &closed),
         }
         Ok(())
@@ -145,7 +145,7 @@ impl Worker for PeerActor {
 
 impl PeerActor {
     /// Whether the peer has the smaller raft id and so dials first.
-    fn yields(&self) -> bool {
+    fn dials_second(&self) -> bool {
         self.raft_id < self.args.network.origin().raft_id
     }
 
@@ -172,22 +172,22 @@ impl PeerActor {
     }
 
     fn dial_later(&mut self, ctx: &Context<Self>) {
-        let mut chance = [0];
-        let _ = getrandom::fill(&mut chance); // on failure the jitter is 0
-        let pause = settle::pause(self.failures, self.yields(), chance[0]);
+        let mut jitter = [0];
+        let _ = getrandom::fill(&mut jitter); // on failure the jitter is 0
+        let backoff = simultaneous_open::backoff(self.failures, self.dials_second(), jitter[0]);
         self.failures = self.failures.saturating_add(1);
-        if let Some(timer) = self.timer.replace(ctx.send_after(pause, Msg::Dial)) {
+        if let Some(timer) = self.timer.replace(ctx.send_after(backoff, Msg::Dial)) {
             timer.abort();
         }
     }
 
     fn not_dialled(&mut self, ctx: &Context<Self>, error: &ConnectError) {
         let network = &self.args.network;
-        network.note_refusal(&self.key, error.is_refusal());
+        network.note_rejection(&self.key, error.is_not_member());
         if self.live.is_some() {
             return;
         }
-        if self.said.is_news(error) {
+        if self.last_error.is_new(error) {
             let addresses: Vec<_> = self.args.route.record().addresses().collect();
             tracing::warn!(subsystem = "peer", peer = %self.host, ?addresses, %error, "not connected");
         }
@@ -195,10 +195,10 @@ impl PeerActor {
     }
 
     /// Takes a new connection into use, unless the present one takes precedence.
-    fn offer(&mut self, ctx: &Context<Self>, connection: Connection) {
+    fn on_connection(&mut self, ctx: &Context<Self>, connection: Connection) {
         let own = self.args.network.origin().raft_id;
         let dialled = Dialled {
-            by: if connection.dialled_here() {
+            by: if connection.is_outgoing() {
                 own
             } else {
                 self.raft_id
@@ -207,7 +207,7 @@ impl PeerActor {
         };
         // The record changed after the handshake; the next handshake decides by the new one.
         if !connection
-            .shown()
+            .fingerprints()
             .contains(&self.args.route.record().fingerprint)
         {
             connection.close(Reason::Leaving);
@@ -218,7 +218,8 @@ impl PeerActor {
             return;
         }
         if let Some(live) = &mut self.live {
-            if live.connection.close_reason().is_none() && !settle::replaces(dialled, live.dialled)
+            if live.connection.close_reason().is_none()
+                && !simultaneous_open::replaces(dialled, live.dialled)
             {
                 connection.close(Reason::Duplicate);
                 return;
@@ -226,41 +227,42 @@ impl PeerActor {
             live.reason = Reason::Duplicate;
         }
         self.live = None;
-        let overtaken = |attempt: &mut Attempt| settle::is_overtaken(attempt.since.elapsed());
-        if let Some(attempt) = self.dialling.take_if(overtaken) {
+        let hanging =
+            |attempt: &mut Attempt| simultaneous_open::is_hanging(attempt.since.elapsed());
+        if let Some(attempt) = self.dialling.take_if(hanging) {
             attempt.task.abort();
         }
-        self.adopt(ctx, connection, dialled);
+        self.use_connection(ctx, connection, dialled);
     }
 
-    fn adopt(&mut self, ctx: &Context<Self>, connection: Connection, dialled: Dialled) {
+    fn use_connection(&mut self, ctx: &Context<Self>, connection: Connection, dialled: Dialled) {
         self.serial += 1;
         let serial = self.serial;
         let Args {
             network,
             route,
             services,
-            pulse,
+            heartbeat,
             metrics,
         } = self.args.clone();
         tracing::info!(
             subsystem = "peer",
             peer = %self.host,
             address = %connection.remote_address(),
-            dialled_here = connection.dialled_here(),
+            dialled_here = connection.is_outgoing(),
             "connected"
         );
         let number = route.connect(serial, connection.clone());
         network.note_connected(&self.key, true);
-        network.note_refusal(&self.key, false);
-        self.said.clear();
+        network.note_rejection(&self.key, false);
+        self.last_error.clear();
         let session = Session {
             network,
             route,
             services,
-            pulse,
+            heartbeat,
             metrics,
-            member: Sender::new(&self.host, self.raft_id, connection.shown().clone()),
+            member: Sender::new(&self.host, self.raft_id, connection.fingerprints().clone()),
             key: self.key.clone(),
             number,
         };
@@ -287,8 +289,8 @@ impl PeerActor {
         }
         drop(live);
         tracing::warn!(subsystem = "peer", peer = %self.host, reason = %closed, "disconnected");
-        if closed.is_refusal() {
-            self.args.network.note_refusal(&self.key, true);
+        if closed.is_not_member() {
+            self.args.network.note_rejection(&self.key, true);
         }
         self.dial_later(ctx);
     }

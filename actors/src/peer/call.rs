@@ -18,13 +18,13 @@ use tonic::{Status, body::Body};
 
 use super::{
     CallError, Link,
-    routes::Network,
+    routes::PeerTransport,
     wire::{self, Part, WireError},
 };
 
 /// Calls members over their connections. Dropping an unfinished call or response cancels it on the
 /// other side.
-pub(super) struct QuicLink(pub(super) Arc<Network>);
+pub(super) struct QuicLink(pub(super) Arc<PeerTransport>);
 
 impl Link for QuicLink {
     fn call(

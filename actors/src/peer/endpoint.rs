@@ -8,27 +8,27 @@ use std::{
 };
 
 use jaco_net::{
-    quic::{self, Arrival, ConnectError, Endpoint, Reason, Settings},
+    quic::{self, ConnectError, Endpoint, IncomingPeer, Reason, Settings},
     tls::CertSlot,
 };
 use jaco_proto::chain;
 use jaco_supervision::{Context, Failure, Worker};
 use tokio::sync::mpsc;
 
-use super::{actor, routes::Network, settle};
-use crate::repeat::Repeats;
+use super::{actor, routes::PeerTransport, simultaneous_open};
+use crate::log_dedup::LogDedup;
 
 /// Capacity of the channel of arrivals.
 const ARRIVALS: usize = 64;
 /// Maximum number of refusal causes tracked; of further ones only the first is logged.
 const CAUSES: usize = 64;
 /// Interval of the summary of repeated refusals.
-const RETELL: Duration = Duration::from_secs(60);
+const SUMMARY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Arguments of an [`EndpointActor`].
 #[derive(Clone)]
 pub struct Args {
-    pub(super) network: Arc<Network>,
+    pub(super) network: Arc<PeerTransport>,
     pub(super) address: SocketAddr,
     pub(super) identity: Arc<CertSlot>,
     pub(super) ca_pem: String,
@@ -40,9 +40,9 @@ pub enum Msg {
     /// Bind the socket, again after a failure.
     Bind,
     /// An incoming connection, and the channel of further ones.
-    Came(Arrival, mpsc::Receiver<Arrival>),
+    Arrived(IncomingPeer, mpsc::Receiver<IncomingPeer>),
     /// Log repeated refusals.
-    Retell,
+    Summarize,
     /// The endpoint accepts no more connections.
     Closed,
 }
@@ -53,8 +53,8 @@ pub struct EndpointActor {
     endpoint: Option<Endpoint>,
     /// Failed attempts to bind.
     failures: u32,
-    said: Repeats,
-    refusals: Refusals,
+    last_error: LogDedup,
+    refusals: RefusalLog,
 }
 
 impl Worker for EndpointActor {
@@ -63,13 +63,13 @@ impl Worker for EndpointActor {
     const KIND: &'static str = "EndpointActor";
 
     async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
-        ctx.send_after(RETELL, Msg::Retell);
+        ctx.send_after(SUMMARY_INTERVAL, Msg::Summarize);
         let mut this = Self {
             args,
             endpoint: None,
             failures: 0,
-            said: Repeats::default(),
-            refusals: Refusals::default(),
+            last_error: LogDedup::default(),
+            refusals: RefusalLog::default(),
         };
         this.bind(ctx);
         Ok(this)
@@ -78,13 +78,13 @@ impl Worker for EndpointActor {
     async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
         match msg {
             Msg::Bind => self.bind(ctx),
-            Msg::Came(arrival, rest) => {
-                self.came(arrival);
+            Msg::Arrived(arrival, rest) => {
+                self.on_arrival(arrival);
                 next(ctx, rest);
             }
-            Msg::Retell => {
-                ctx.send_after(RETELL, Msg::Retell);
-                for (address, cause, count) in self.refusals.retell() {
+            Msg::Summarize => {
+                ctx.send_after(SUMMARY_INTERVAL, Msg::Summarize);
+                for (address, cause, count) in self.refusals.summarize() {
                     tracing::warn!(subsystem = "peer", %address, %cause, count, "peers refused again");
                 }
             }
@@ -119,7 +119,7 @@ impl EndpointActor {
             address: self.args.address,
             identity: self.args.identity.clone(),
             ca_pem: self.args.ca_pem.clone(),
-            roster: Arc::new(self.args.network.roster.clone()),
+            roster: Arc::new(self.args.network.directory.clone()),
             settings: Settings::default(),
         });
         match bound {
@@ -137,19 +137,22 @@ impl EndpointActor {
             }
             Err(error) => {
                 let reason = chain(&error);
-                if self.said.is_news(&reason) {
+                if self.last_error.is_new(&reason) {
                     tracing::error!(subsystem = "peer", error = %reason, "peers cannot reach this node");
                 }
                 // Usually the previous instance's socket is still closing.
-                ctx.send_after(settle::pause(self.failures, false, u8::MAX), Msg::Bind);
+                ctx.send_after(
+                    simultaneous_open::backoff(self.failures, false, u8::MAX),
+                    Msg::Bind,
+                );
                 self.failures = self.failures.saturating_add(1);
             }
         }
     }
 
-    fn came(&mut self, arrival: Arrival) {
+    fn on_arrival(&mut self, arrival: IncomingPeer) {
         match arrival {
-            Arrival::Member(connection) => {
+            IncomingPeer::Member(connection) => {
                 let route = self.args.network.route_to(connection.member().raft_id);
                 let actor = route.as_ref().and_then(|route| route.actor.get());
                 let taken = actor.map(|actor| actor.cast(actor::Msg::Arrived(connection.clone())));
@@ -158,7 +161,7 @@ impl EndpointActor {
                     connection.close(Reason::Leaving);
                 }
             }
-            Arrival::Refused(address, error) => {
+            IncomingPeer::Refused(address, error) => {
                 let cause = error.to_string();
                 if self.refusals.note(address.ip(), &error) {
                     tracing::warn!(subsystem = "peer", address = %address.ip(), %cause, "peer refused");
@@ -169,10 +172,10 @@ impl EndpointActor {
 }
 
 /// Sends one message for the next arrival.
-fn next(ctx: &Context<EndpointActor>, mut arrivals: mpsc::Receiver<Arrival>) {
+fn next(ctx: &Context<EndpointActor>, mut arrivals: mpsc::Receiver<IncomingPeer>) {
     ctx.spawn(async move {
         match arrivals.recv().await {
-            Some(arrival) => Msg::Came(arrival, arrivals),
+            Some(arrival) => Msg::Arrived(arrival, arrivals),
             None => Msg::Closed,
         }
     });
@@ -181,13 +184,13 @@ fn next(ctx: &Context<EndpointActor>, mut arrivals: mpsc::Receiver<Arrival>) {
 /// Counts refusals by address and cause: each cause is logged once at first, then in summaries, so
 /// a flood of connections cannot flood the log.
 #[derive(Debug, Default)]
-struct Refusals {
+struct RefusalLog {
     counts: HashMap<(IpAddr, String), u64>,
     /// Whether the overflow line was logged.
     overflowed: bool,
 }
 
-impl Refusals {
+impl RefusalLog {
     /// Counts a refusal. Returns whether to log it.
     fn note(&mut self, address: IpAddr, error: &ConnectError) -> bool {
         let cause = (address, error.to_string());
@@ -203,14 +206,14 @@ impl Refusals {
     }
 
     /// Returns the causes repeated since the last call, with counts, and forgets the others.
-    fn retell(&mut self) -> Vec<(IpAddr, String, u64)> {
+    fn summarize(&mut self) -> Vec<(IpAddr, String, u64)> {
         self.overflowed = false;
         self.counts.retain(|_, count| *count > 0);
-        let told = self
+        let summaries = self
             .counts
             .iter_mut()
             .map(|((address, cause), count)| (*address, cause.clone(), std::mem::take(count)));
-        told.collect()
+        summaries.collect()
     }
 }
 
@@ -220,18 +223,18 @@ mod tests {
 
     #[test]
     fn each_cause_is_logged_once_and_overflow_once() {
-        let mut refusals = Refusals::default();
+        let mut refusals = RefusalLog::default();
         let ip = |last| IpAddr::from([10, 0, 0, last]);
-        assert!(refusals.note(ip(1), &ConnectError::Slow));
-        assert!(!refusals.note(ip(1), &ConnectError::Slow));
-        assert!(refusals.note(ip(1), &ConnectError::Stranger));
+        assert!(refusals.note(ip(1), &ConnectError::TimedOut));
+        assert!(!refusals.note(ip(1), &ConnectError::TimedOut));
+        assert!(refusals.note(ip(1), &ConnectError::NotMember));
         assert_eq!(
-            refusals.retell(),
-            [(ip(1), ConnectError::Slow.to_string(), 1)]
+            refusals.summarize(),
+            [(ip(1), ConnectError::TimedOut.to_string(), 1)]
         );
-        assert!(refusals.retell().is_empty());
-        let told = (0..=255).filter(|last| refusals.note(ip(*last), &ConnectError::Slow));
-        assert_eq!(told.count(), CAUSES + 1);
+        assert!(refusals.summarize().is_empty());
+        let summaries = (0..=255).filter(|last| refusals.note(ip(*last), &ConnectError::TimedOut));
+        assert_eq!(summaries.count(), CAUSES + 1);
         assert_eq!(refusals.counts.len(), CAUSES);
     }
 }

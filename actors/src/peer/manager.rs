@@ -12,10 +12,10 @@ use jaco_supervision::{ChildSpec, Context, Failure, Worker};
 use tokio::sync::watch;
 
 use super::{
-    Pulse, Services,
+    HeartbeatHandler, Services,
     actor::{self, PeerActor},
-    roster::Record,
-    routes::{Network, Route},
+    directory::PeerInfo,
+    routes::{PeerTransport, Route},
 };
 use crate::telemetry::Metrics;
 
@@ -25,9 +25,9 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Arguments of a [`PeerManager`].
 #[derive(Clone)]
 pub struct Args {
-    pub(super) network: Arc<Network>,
+    pub(super) network: Arc<PeerTransport>,
     pub(super) services: Services,
-    pub(super) pulse: Arc<dyn Pulse>,
+    pub(super) heartbeat: Arc<dyn HeartbeatHandler>,
     pub(super) metrics: Metrics,
 }
 
@@ -37,7 +37,7 @@ pub enum Msg {
     /// The replicated state changed.
     StateChanged(watch::Receiver<Arc<State>>),
     /// A member reported a membership view that is newer than the state here.
-    Told(watch::Receiver<u64>),
+    Reported(watch::Receiver<u64>),
     /// Result of a read index that began after the report with this number.
     Confirmed(u64, bool),
     /// The actor of this member was started (`true`), or its start failed.
@@ -72,7 +72,7 @@ impl Worker for PeerManager {
             confirming: false,
         };
         this.recall(ctx);
-        listen(ctx, this.args.network.told.subscribe());
+        follow_reports(ctx, this.args.network.reports.subscribe());
         let now = state.borrow_and_update().clone();
         this.sync(ctx, now);
         this.confirm(ctx);
@@ -90,15 +90,15 @@ impl Worker for PeerManager {
                     self.sync(ctx, now);
                 }
             }
-            Msg::Told(told) => {
-                listen(ctx, told);
+            Msg::Reported(reports) => {
+                follow_reports(ctx, reports);
                 self.sync(ctx, self.args.network.raft().state());
                 self.confirm(ctx);
             }
             Msg::Confirmed(serial, confirmed) => {
                 self.confirming = false;
                 if confirmed {
-                    self.args.network.roster.overtake(serial);
+                    self.args.network.directory.discard_reports(serial);
                     self.sync(ctx, self.args.network.raft().state());
                 }
                 self.confirm(ctx);
@@ -141,7 +141,7 @@ impl PeerManager {
     /// newest report arrived; reports are in use until then.
     fn confirm(&mut self, ctx: &Context<Self>) {
         let network = &self.args.network;
-        let Some(serial) = network.roster.last_heard().filter(|_| !self.confirming) else {
+        let Some(serial) = network.directory.last_report().filter(|_| !self.confirming) else {
             return;
         };
         self.confirming = true;
@@ -158,9 +158,9 @@ impl PeerManager {
     /// Updates routes and actors to the member directory, which reflects `state` or a later state.
     fn sync(&mut self, ctx: &Context<Self>, state: Arc<State>) {
         let network = self.args.network.clone();
-        let members = network.roster.members();
+        let members = network.directory.members();
         self.seen = Some(state);
-        let mut wanted: BTreeMap<String, Record> = members
+        let mut wanted: BTreeMap<String, PeerInfo> = members
             .into_iter()
             .map(|record| (record.key(), record))
             .collect();
@@ -182,7 +182,7 @@ impl PeerManager {
                 _ => {
                     // A namesake that took over its plain hostname has a new key, but is still a
                     // member.
-                    route.sever(if ids.contains(&now.member.raft_id) {
+                    route.close(if ids.contains(&now.member.raft_id) {
                         Reason::Leaving
                     } else {
                         Reason::NotMember
@@ -203,11 +203,11 @@ impl PeerManager {
         network.set_routes(self.routes.clone());
     }
 
-    fn start_child(&mut self, ctx: &Context<Self>, host: String, record: Record) {
+    fn start_child(&mut self, ctx: &Context<Self>, host: String, record: PeerInfo) {
         let Args {
             network,
             services,
-            pulse,
+            heartbeat,
             metrics,
         } = self.args.clone();
         let route = Arc::new(Route::new(record));
@@ -215,7 +215,7 @@ impl PeerManager {
             network,
             route: route.clone(),
             services,
-            pulse,
+            heartbeat,
             metrics,
         };
         let (spec, handle) = ChildSpec::worker::<PeerActor>(key(&host), args);
@@ -255,10 +255,10 @@ fn follow(ctx: &Context<PeerManager>, mut state: watch::Receiver<Arc<State>>) {
 }
 
 /// Sends one message at the next membership report.
-fn listen(ctx: &Context<PeerManager>, mut told: watch::Receiver<u64>) {
+fn follow_reports(ctx: &Context<PeerManager>, mut reports: watch::Receiver<u64>) {
     ctx.spawn(async move {
-        let _ = told.changed().await; // the network owns the sender and outlives this actor
-        Msg::Told(told)
+        let _ = reports.changed().await; // the network owns the sender and outlives this actor
+        Msg::Reported(reports)
     });
 }
 

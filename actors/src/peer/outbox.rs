@@ -20,7 +20,7 @@ const REPORTS: Duration = Duration::from_millis(50);
 
 /// Outcome of queueing a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Put {
+pub(super) enum PutOutcome {
     /// The message is queued, in order.
     Queued,
     /// The message was dropped; raft got an unreachable report less than [`REPORTS`] ago.
@@ -51,17 +51,17 @@ struct Queue {
 
 impl Outbox {
     /// Queues a message of raft. Blocks only for the lock, which is held briefly.
-    pub(super) fn put(&self, message: Vec<u8>, now: Instant) -> Put {
+    pub(super) fn put(&self, message: Vec<u8>, now: Instant) -> PutOutcome {
         let mut queue = lock(&self.queue);
         if !queue.open || queue.bytes + message.len() > LIMIT {
             let known = queue
                 .reported
                 .is_some_and(|at| now.saturating_duration_since(at) < REPORTS);
             if known {
-                return Put::Dropped;
+                return PutOutcome::Dropped;
             }
             queue.reported = Some(now);
-            return Put::Unreachable;
+            return PutOutcome::Unreachable;
         }
         queue.bytes += message.len();
         queue.messages.push(message);
@@ -70,7 +70,7 @@ impl Outbox {
         if first {
             self.messages.notify_one();
         }
-        Put::Queued
+        PutOutcome::Queued
     }
 
     /// Queues a snapshot. Without a connection it is dropped, and its drop reports the failure to
@@ -110,7 +110,7 @@ impl Outbox {
     async fn next<T>(
         &self,
         connection: u64,
-        news: &Notify,
+        notify: &Notify,
         mut take: impl FnMut(&mut Queue) -> Option<T>,
     ) -> T {
         loop {
@@ -123,11 +123,11 @@ impl Outbox {
                     return taken;
                 }
             }
-            news.notified().await;
+            notify.notified().await;
         }
         // The caller's connection was replaced and its task is about to be aborted: pass the wakeup
         // on to the new connection's task.
-        news.notify_one();
+        notify.notify_one();
         pending().await
     }
 
@@ -164,7 +164,7 @@ mod tests {
         let connection = outbox.open();
         let now = Instant::now();
         for byte in 0..3 {
-            assert_eq!(outbox.put(vec![byte], now), Put::Queued);
+            assert_eq!(outbox.put(vec![byte], now), PutOutcome::Queued);
         }
         let mut taken = Vec::new();
         outbox.take(connection, &mut taken).await;
@@ -175,12 +175,12 @@ mod tests {
     fn unreachable_reports_are_rate_limited() {
         let outbox = Outbox::default();
         let now = Instant::now();
-        assert_eq!(outbox.put(vec![1], now), Put::Unreachable);
-        assert_eq!(outbox.put(vec![1], now), Put::Dropped);
-        assert_eq!(outbox.put(vec![1], now + REPORTS), Put::Unreachable);
+        assert_eq!(outbox.put(vec![1], now), PutOutcome::Unreachable);
+        assert_eq!(outbox.put(vec![1], now), PutOutcome::Dropped);
+        assert_eq!(outbox.put(vec![1], now + REPORTS), PutOutcome::Unreachable);
         outbox.open();
-        assert_eq!(outbox.put(vec![0; LIMIT], now), Put::Queued);
-        assert_eq!(outbox.put(vec![1], now), Put::Unreachable);
+        assert_eq!(outbox.put(vec![0; LIMIT], now), PutOutcome::Queued);
+        assert_eq!(outbox.put(vec![1], now), PutOutcome::Unreachable);
     }
 
     #[tokio::test]

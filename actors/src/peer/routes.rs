@@ -17,16 +17,16 @@ use super::{
     Peers, Sender,
     actor::Msg,
     call::QuicLink,
-    hearsay::Told,
-    outbox::{Outbox, Put},
-    refusals::Refusals,
-    roster::{Origin, Record, Roster},
+    directory::{MemberDirectory, Origin, PeerInfo},
+    gossip::MembershipView,
+    outbox::{Outbox, PutOutcome},
+    rejections::Rejections,
 };
 
 /// Route to one member, which lives as long as the membership is known and outlives connections and
 /// actors.
 pub(super) struct Route {
-    record: ArcSwap<Record>,
+    record: ArcSwap<PeerInfo>,
     outbox: Outbox,
     live: ArcSwapOption<Live>,
     /// Mailbox of the member's actor; set once, right after both were created.
@@ -40,7 +40,7 @@ struct Live {
 }
 
 impl Route {
-    pub(super) fn new(record: Record) -> Self {
+    pub(super) fn new(record: PeerInfo) -> Self {
         Self {
             record: ArcSwap::from_pointee(record),
             outbox: Outbox::default(),
@@ -49,15 +49,15 @@ impl Route {
         }
     }
 
-    pub(super) fn record(&self) -> Arc<Record> {
+    pub(super) fn record(&self) -> Arc<PeerInfo> {
         self.record.load_full()
     }
 
     /// Replaces the record after the member moved or renewed its certificate. Closes a connection
     /// on which the member did not present the new certificate; the next handshake decides.
-    pub(super) fn update(&self, record: Record) {
+    pub(super) fn update(&self, record: PeerInfo) {
         if let Some(live) = &*self.live.load()
-            && !live.connection.shown().contains(&record.fingerprint)
+            && !live.connection.fingerprints().contains(&record.fingerprint)
         {
             live.connection.close(Reason::Leaving);
         }
@@ -91,7 +91,7 @@ impl Route {
     }
 
     /// Closes the connection, if there is one.
-    pub(super) fn sever(&self, reason: Reason) {
+    pub(super) fn close(&self, reason: Reason) {
         if let Some(live) = &*self.live.load() {
             live.connection.close(reason);
         }
@@ -108,7 +108,7 @@ impl fmt::Debug for Route {
 
 /// Lookup tables of the routes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Routes {
+pub(super) struct PeerTable {
     /// By record key: the hostname, apart from namesakes.
     pub(super) by_host: BTreeMap<String, Arc<Route>>,
     by_id: HashMap<u64, Arc<Route>>,
@@ -116,25 +116,25 @@ pub(super) struct Routes {
 
 /// State of the peer transport, shared by raft, callers and the peer actors for the lifetime of the
 /// node's membership.
-pub struct Network {
-    pub(super) roster: Roster,
+pub struct PeerTransport {
+    pub(super) directory: MemberDirectory,
     /// Number of newer membership views received so far (wrapping); the manager subscribes to it.
-    pub(super) told: watch::Sender<u64>,
-    routes: ArcSwap<Routes>,
+    pub(super) reports: watch::Sender<u64>,
+    routes: ArcSwap<PeerTable>,
     endpoint: ArcSwapOption<Endpoint>,
-    refusals: watch::Sender<Refusals>,
+    rejections: watch::Sender<Rejections>,
     connected: watch::Sender<BTreeSet<String>>,
 }
 
-impl Network {
+impl PeerTransport {
     /// Returns a network without connections.
     pub(crate) fn new(origin: Origin, raft: RaftHandle) -> Arc<Self> {
         Arc::new(Self {
-            roster: Roster::new(raft, origin),
-            told: watch::Sender::default(),
+            directory: MemberDirectory::new(raft, origin),
+            reports: watch::Sender::default(),
             routes: ArcSwap::default(),
             endpoint: ArcSwapOption::empty(),
-            refusals: watch::Sender::default(),
+            rejections: watch::Sender::default(),
             connected: watch::Sender::default(),
         })
     }
@@ -150,13 +150,13 @@ impl Network {
     }
 
     /// Subscribes to the members that reject this node; notifies on each rejection.
-    pub fn refusals(&self) -> watch::Receiver<Refusals> {
-        self.refusals.subscribe()
+    pub fn rejections(&self) -> watch::Receiver<Rejections> {
+        self.rejections.subscribe()
     }
 
     /// Clears the rejections, since this node presents another certificate from now on.
-    pub(crate) fn forget_refusals(&self) {
-        self.refusals.send_replace(Refusals::default());
+    pub(crate) fn clear_rejections(&self) {
+        self.rejections.send_replace(Rejections::default());
     }
 
     /// Subscribes to the set of connected members.
@@ -176,14 +176,14 @@ impl Network {
     }
 
     pub(super) fn origin(&self) -> &Origin {
-        &self.roster.origin
+        &self.directory.origin
     }
 
     pub(super) fn raft(&self) -> &RaftHandle {
-        &self.roster.raft
+        &self.directory.raft
     }
 
-    pub(super) fn routes(&self) -> Arc<Routes> {
+    pub(super) fn routes(&self) -> Arc<PeerTable> {
         self.routes.load_full()
     }
 
@@ -204,9 +204,9 @@ impl Network {
             hosts.retain(|host| by_host.contains_key(host));
             hosts.len() != before
         });
-        self.refusals
-            .send_if_modified(|refusals| refusals.retain(|host| by_host.contains_key(host)));
-        self.routes.store(Arc::new(Routes { by_host, by_id }));
+        self.rejections
+            .send_if_modified(|rejections| rejections.retain(|host| by_host.contains_key(host)));
+        self.routes.store(Arc::new(PeerTable { by_host, by_id }));
     }
 
     pub(super) fn endpoint(&self) -> Option<Arc<Endpoint>> {
@@ -217,29 +217,29 @@ impl Network {
         self.endpoint.store(endpoint.map(Arc::new));
     }
 
-    /// Records whether member `host` rejected this node. `refused` is `false` if it accepted the
+    /// Records whether member `host` rejected this node. `rejected` is `false` if it accepted the
     /// node or did not answer.
-    pub(super) fn note_refusal(&self, host: &str, refused: bool) {
+    pub(super) fn note_rejection(&self, host: &str, rejected: bool) {
         let now = tokio::time::Instant::now().into_std();
-        self.refusals.send_if_modified(|refusals| {
-            if refused {
-                refusals.refused(now, host);
+        self.rejections.send_if_modified(|rejections| {
+            if rejected {
+                rejections.rejected(now, host);
             }
-            refused || refusals.not_refused(host)
+            rejected || rejections.not_rejected(host)
         });
     }
 
     /// Stores the membership view of the connected member with record `key`.
-    pub(super) fn hear(&self, key: &str, speaker: &Sender, told: Told) {
-        if self.roster.hear(key, speaker, told) {
-            self.told
+    pub(super) fn record_report(&self, key: &str, speaker: &Sender, view: MembershipView) {
+        if self.directory.record_report(key, speaker, view) {
+            self.reports
                 .send_modify(|count| *count = count.wrapping_add(1));
         }
     }
 
     pub(super) fn note_connected(&self, host: &str, connected: bool) {
         if !connected {
-            self.roster.forget(host);
+            self.directory.drop_report(host);
         }
         self.connected.send_if_modified(|hosts| {
             if connected {
@@ -251,14 +251,14 @@ impl Network {
     }
 }
 
-impl fmt::Debug for Network {
+impl fmt::Debug for PeerTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Network")
     }
 }
 
 /// Hands messages and snapshots of raft to the outbox of their member.
-struct RaftTransport(Arc<Network>);
+struct RaftTransport(Arc<PeerTransport>);
 
 impl Transport for RaftTransport {
     fn send(&self, to: u64, message: Vec<u8>) {
@@ -266,9 +266,9 @@ impl Transport for RaftTransport {
         let put = match routes.by_id.get(&to) {
             Some(route) => route.outbox.put(message, Instant::now()),
             // Its record is not applied yet, or no longer there; raft retransmits either way.
-            None => Put::Unreachable,
+            None => PutOutcome::Unreachable,
         };
-        if put == Put::Unreachable {
+        if put == PutOutcome::Unreachable {
             self.0.raft().unreachable(to);
         }
     }

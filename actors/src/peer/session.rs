@@ -13,17 +13,17 @@ use tokio::{
 };
 
 use super::{
-    Pulse, Sender, Services,
-    hearsay::Told,
-    roster::rows,
-    routes::{Network, Route},
+    HeartbeatHandler, Sender, Services,
+    directory::rows,
+    gossip::MembershipView,
+    routes::{PeerTransport, Route},
     snapshots,
-    wire::{self, Said},
+    wire::{self, ControlFrame},
 };
 use crate::telemetry::Metrics;
 
 /// Heartbeat interval.
-pub(super) const BEAT: Duration = Duration::from_secs(2);
+pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
 /// Largest raft message: the largest command, with room for its envelope.
 const MESSAGE_BYTES: usize = 16 << 20;
 /// Time limit for the kind byte of a new stream.
@@ -32,10 +32,10 @@ const KIND: Duration = Duration::from_secs(10);
 /// Dependencies of the tasks of a connection.
 #[derive(Clone)]
 pub(super) struct Session {
-    pub(super) network: Arc<Network>,
+    pub(super) network: Arc<PeerTransport>,
     pub(super) route: Arc<Route>,
     pub(super) services: Services,
-    pub(super) pulse: Arc<dyn Pulse>,
+    pub(super) heartbeat: Arc<dyn HeartbeatHandler>,
     pub(super) metrics: Metrics,
     /// The member, authenticated by its certificate.
     pub(super) member: Sender,
@@ -68,11 +68,11 @@ impl Session {
         loop {
             tokio::select! {
                 stream = connection.accept_uni() => match stream {
-                    Ok(stream) => { tasks.spawn(self.clone().take_stream(stream)); }
+                    Ok(stream) => { tasks.spawn(self.clone().serve_stream(stream)); }
                     Err(closed) => return closed,
                 },
                 stream = connection.accept_bi() => match stream {
-                    Ok((to, from)) => { tasks.spawn(self.clone().take_call(to, from)); }
+                    Ok((to, from)) => { tasks.spawn(self.clone().serve_call(to, from)); }
                     Err(closed) => return closed,
                 },
                 Some(ended) = tasks.join_next(), if !tasks.is_empty() => match ended {
@@ -104,14 +104,14 @@ impl Session {
 
     /// Closes a connection after a stream to the peer failed. The peer may have stopped only that
     /// stream, and the connection would look healthy.
-    fn mute(connection: &Connection) -> Served {
+    fn close_broken(connection: &Connection) -> Served {
         connection.close(Reason::Leaving);
         Ok(())
     }
 
     async fn write_messages(self, connection: Connection) -> Served {
         let Ok(mut stream) = connection.open_uni(Kind::Raft).await else {
-            return Self::mute(&connection);
+            return Self::close_broken(&connection);
         };
         let mut taken = Vec::new();
         let mut batch = Batch::default();
@@ -123,40 +123,40 @@ impl Session {
                 }
             }
             if stream.batch(&mut batch).await.is_err() {
-                return Self::mute(&connection);
+                return Self::close_broken(&connection);
             }
         }
     }
 
     async fn write_heartbeats(self, connection: Connection) -> Served {
         let Ok(mut stream) = connection.open_uni(Kind::Heartbeat).await else {
-            return Self::mute(&connection);
+            return Self::close_broken(&connection);
         };
-        let mut beats = interval(BEAT);
+        let mut beats = interval(HEARTBEAT_INTERVAL);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut told: Option<Arc<State>> = None;
+        let mut sent: Option<Arc<State>> = None;
         loop {
             beats.tick().await;
             let state = self.network.raft().state();
-            if told
+            if sent
                 .as_ref()
-                .is_none_or(|told| !told.nodes.ptr_eq(&state.nodes))
+                .is_none_or(|sent| !sent.nodes.ptr_eq(&state.nodes))
             {
-                let roster = wire::roster(&Told {
+                let frame = wire::encode_view(&MembershipView {
                     applied: state.applied_index,
                     members: rows(&state).collect(),
                 });
-                if let Ok(roster) = roster
-                    && stream.frame(roster).await.is_err()
+                if let Ok(frame) = frame
+                    && stream.frame(frame).await.is_err()
                 {
-                    return Self::mute(&connection);
+                    return Self::close_broken(&connection);
                 }
-                told = Some(state);
+                sent = Some(state);
             }
-            if let Ok(beat) = wire::heartbeat(&self.pulse.beat())
+            if let Ok(beat) = wire::heartbeat(&self.heartbeat.next_heartbeat())
                 && stream.frame(beat).await.is_err()
             {
-                return Self::mute(&connection);
+                return Self::close_broken(&connection);
             }
             self.metrics.peer_rtt(&self.key, connection.rtt());
         }
@@ -170,7 +170,7 @@ impl Session {
         }
     }
 
-    async fn take_stream(self, mut stream: Receiver) -> Served {
+    async fn serve_stream(self, mut stream: Receiver) -> Served {
         match kind(&mut stream).await? {
             None => Ok(()),
             Some(Kind::Raft) => {
@@ -184,12 +184,14 @@ impl Session {
             Some(Kind::Heartbeat) => {
                 let mut frames = stream.frames(wire::HEARTBEAT_BYTES);
                 while let Some(frame) = next(&mut frames).await? {
-                    match wire::read_said(&frame).map_err(Violation::Message)? {
-                        Said::Beat(beat) => self.pulse.heard(&self.member, beat),
-                        Said::Roster(told) => {
-                            self.network.hear(&self.key, &self.member, told);
+                    match wire::read_control_frame(&frame).map_err(Violation::Message)? {
+                        ControlFrame::Heartbeat(beat) => {
+                            self.heartbeat.on_heartbeat(&self.member, beat)
                         }
-                        Said::Unknown => {}
+                        ControlFrame::Membership(view) => {
+                            self.network.record_report(&self.key, &self.member, view);
+                        }
+                        ControlFrame::Unknown => {}
                     }
                 }
                 Ok(())
@@ -198,7 +200,7 @@ impl Session {
         }
     }
 
-    async fn take_call(self, to: StreamSender, mut from: Receiver) -> Served {
+    async fn serve_call(self, to: StreamSender, mut from: Receiver) -> Served {
         match kind(&mut from).await? {
             None => Ok(()),
             Some(Kind::Call) => {
@@ -220,7 +222,7 @@ impl Session {
 async fn kind(stream: &mut Receiver) -> Result<Option<Kind>, Violation> {
     match timeout(KIND, stream.kind()).await {
         Ok(Ok(kind)) => Ok(Some(kind)),
-        Ok(Err(error)) => unless_gone(error),
+        Ok(Err(error)) => violation_of(error),
         Err(_) => Ok(None),
     }
 }
@@ -228,12 +230,12 @@ async fn kind(stream: &mut Receiver) -> Result<Option<Kind>, Violation> {
 async fn next(frames: &mut FrameReader) -> Result<Option<Vec<u8>>, Violation> {
     match frames.next().await {
         Ok(frame) => Ok(frame),
-        Err(error) => unless_gone(error),
+        Err(error) => violation_of(error),
     }
 }
 
 /// Passes malformed data on as a violation; a stream that merely ends early is not one.
-fn unless_gone<T>(error: StreamError) -> Result<Option<T>, Violation> {
+fn violation_of<T>(error: StreamError) -> Result<Option<T>, Violation> {
     match error {
         StreamError::Frame(_) | StreamError::Kind => Err(Violation::Stream(error)),
         StreamError::Lost(_) | StreamError::Reset | StreamError::Stopped | StreamError::Ended => {

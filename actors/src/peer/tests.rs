@@ -1,6 +1,6 @@
 //! Peer transport of several members in one process, over QUIC on loopback.
 
-mod world;
+mod cluster;
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -18,7 +18,7 @@ use tonic::{Status, body::Body};
 use tower::service_fn;
 
 use super::*;
-use world::{World, until};
+use cluster::{TestCluster, until};
 
 /// Returns a service that answers every call with an empty response.
 fn silent(_: u64) -> Services {
@@ -29,9 +29,9 @@ fn silent(_: u64) -> Services {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_members_replicate_and_exchange_heartbeats() {
-    let world = World::start(3, silent).await;
-    let committed = world.write("ci").await;
-    for member in &world.members {
+    let cluster = TestCluster::start(3, silent).await;
+    let committed = cluster.write("ci").await;
+    for member in &cluster.members {
         until(|| {
             let state = member.raft.state();
             (state.applied_index >= committed.index && state.tokens.contains_key("ci"))
@@ -39,22 +39,26 @@ async fn three_members_replicate_and_exchange_heartbeats() {
         })
         .await;
     }
-    world.members[0].connected(&["node-2", "node-3"]).await;
-    world.members[1].connected(&["node-1", "node-3"]).await;
-    world.members[2].connected(&["node-1", "node-2"]).await;
+    cluster.members[0].connected(&["node-2", "node-3"]).await;
+    cluster.members[1].connected(&["node-1", "node-3"]).await;
+    cluster.members[2].connected(&["node-1", "node-2"]).await;
     // A heartbeat names no sender; the connection does.
-    for (at, member) in world.members.iter().enumerate() {
+    for (at, member) in cluster.members.iter().enumerate() {
         until(|| {
-            let heard = member.ear.heard.lock().unwrap();
+            let received = member.recorder.received.lock().unwrap();
             let others = (1..=3).filter(|id| *id != at as u64 + 1);
             others
-                .map(|id| heard.get(&world::name(id)).map(|beat| beat.applied == id))
+                .map(|id| {
+                    received
+                        .get(&cluster::name(id))
+                        .map(|beat| beat.applied == id)
+                })
                 .all(|ok| ok == Some(true))
                 .then_some(())
         })
         .await;
     }
-    world.stop().await;
+    cluster.stop().await;
 }
 
 /// Returns a service by path: `/echo` returns the request body frame by frame; `/endless` sends one
@@ -65,22 +69,22 @@ fn talkative(cancelled: &Arc<Notify>) -> impl Fn(u64) -> Services {
     move |_| {
         let cancelled = cancelled.clone();
         Services::new(service_fn(move |request: Request<Body>| {
-            let cancelled = Told(cancelled.clone());
+            let cancelled = NotifyOnDrop(cancelled.clone());
             async move { Ok::<_, Infallible>(answer(request, cancelled).await) }
         }))
     }
 }
 
 /// Notifies when it is dropped.
-struct Told(Arc<Notify>);
+struct NotifyOnDrop(Arc<Notify>);
 
-impl Drop for Told {
+impl Drop for NotifyOnDrop {
     fn drop(&mut self) {
         self.0.notify_one();
     }
 }
 
-async fn answer(request: Request<Body>, told: Told) -> Response<Body> {
+async fn answer(request: Request<Body>, told: NotifyOnDrop) -> Response<Body> {
     let caller = request.extensions().get::<Sender>().cloned();
     let caller = caller.map_or(String::new(), |c| format!("{}/{}", c.hostname, c.raft_id));
     let mut headers = HeaderMap::new();
@@ -90,7 +94,7 @@ async fn answer(request: Request<Body>, told: Told) -> Response<Body> {
         "/endless" => {
             let first = stream::iter([Ok::<_, Status>(Frame::data(Bytes::from("first")))]);
             let never = stream::once(async move {
-                let _told = told;
+                let _guard = told;
                 std::future::pending().await
             });
             Body::new(StreamBody::new(futures::StreamExt::chain(first, never)))
@@ -118,9 +122,9 @@ fn call(path: &str, body: Body) -> Request<Body> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_carries_body_trailers_and_caller() {
-    let world = World::start(2, talkative(&Arc::default())).await;
-    world.members[0].connected(&["node-2"]).await;
-    let peers = world.members[0].network.peers();
+    let cluster = TestCluster::start(2, talkative(&Arc::default())).await;
+    cluster.members[0].connected(&["node-2"]).await;
+    let peers = cluster.members[0].network.peers();
     // Larger than one frame and than the flow-control window.
     let body = vec![7; 5 << 20];
     let request = call("/late", Body::new(http_body_util::Full::from(body.clone())));
@@ -129,14 +133,14 @@ async fn call_carries_body_trailers_and_caller() {
     let answer = response.into_body().collect().await.unwrap();
     assert_eq!(answer.trailers().unwrap()["length"], (5 << 20).to_string());
     assert!(answer.to_bytes() == body);
-    world.stop().await;
+    cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn request_and_response_stream_at_once() {
-    let world = World::start(2, talkative(&Arc::default())).await;
-    world.members[0].connected(&["node-2"]).await;
-    let peers = world.members[0].network.peers();
+    let cluster = TestCluster::start(2, talkative(&Arc::default())).await;
+    cluster.members[0].connected(&["node-2"]).await;
+    let peers = cluster.members[0].network.peers();
     let (sender, receiver) = tokio::sync::mpsc::unbounded_channel::<Result<Frame<Bytes>, Status>>();
     let body = tokio_stream::wrappers::UnboundedReceiverStream::new(receiver);
     let request = call("/echo", Body::new(StreamBody::new(body)));
@@ -150,38 +154,38 @@ async fn request_and_response_stream_at_once() {
     }
     drop(sender);
     assert!(echo.frame().await.is_none());
-    world.stop().await;
+    cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dropped_response_cancels_call_on_server() {
     let cancelled = Arc::<Notify>::default();
-    let world = World::start(2, talkative(&cancelled)).await;
-    world.members[0].connected(&["node-2"]).await;
-    let peers = world.members[0].network.peers();
+    let cluster = TestCluster::start(2, talkative(&cancelled)).await;
+    cluster.members[0].connected(&["node-2"]).await;
+    let peers = cluster.members[0].network.peers();
     let response = peers.call("node-2", call("/endless", Body::empty())).await;
     let mut body = response.unwrap().into_body();
     let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
     assert_eq!(first, "first");
     drop(body);
-    tokio::time::timeout(world::PATIENCE, cancelled.notified())
+    tokio::time::timeout(cluster::TEST_TIMEOUT, cancelled.notified())
         .await
         .unwrap();
-    world.stop().await;
+    cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stopped_member_breaks_calls_until_it_returns() {
-    let mut world = World::start(2, talkative(&Arc::default())).await;
-    world.members[0].connected(&["node-2"]).await;
-    let peers = world.members[0].network.peers();
+    let mut cluster = TestCluster::start(2, talkative(&Arc::default())).await;
+    cluster.members[0].connected(&["node-2"]).await;
+    let peers = cluster.members[0].network.peers();
     let response = peers.call("node-2", call("/endless", Body::empty())).await;
     let mut body = response.unwrap().into_body();
     body.frame().await.unwrap().unwrap();
-    world.members[1].stop().await;
+    cluster.members[1].stop().await;
     let error = body.frame().await.unwrap().unwrap_err();
     assert_eq!(error.message(), "peer_unreachable");
-    world.members[0].connected(&[]).await;
+    cluster.members[0].connected(&[]).await;
     let error = peers
         .call("node-2", call("/late", Body::empty()))
         .await
@@ -193,8 +197,8 @@ async fn stopped_member_breaks_calls_until_it_returns() {
         .unwrap_err();
     assert!(matches!(error, CallError::NotSent { .. }), "{error}");
     // Calls work again after a restart of the member.
-    world.members[1].run().await;
-    world.members[0].connected(&["node-2"]).await;
+    cluster.members[1].run().await;
+    cluster.members[0].connected(&["node-2"]).await;
     let response = peers
         .call("node-2", call("/late", Body::empty()))
         .await
@@ -208,15 +212,15 @@ async fn stopped_member_breaks_calls_until_it_returns() {
             .to_bytes()
             .is_empty()
     );
-    world.stop().await;
+    cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn raft_message_with_forged_sender_is_dropped() {
-    let world = World::start(2, silent).await;
-    world.members[1].connected(&["node-1"]).await;
-    world.write("before").await;
-    let (one, two) = (&world.members[0], &world.members[1]);
+    let cluster = TestCluster::start(2, silent).await;
+    cluster.members[1].connected(&["node-1"]).await;
+    cluster.write("before").await;
+    let (one, two) = (&cluster.members[0], &cluster.members[1]);
     // MsgHeartbeat to member 1, in a term far ahead.
     let message = |from: u8, term: u8| vec![0x08, 8, 0x10, 1, 0x18, from, 0x20, term];
     let transport = two.network.transport();
@@ -224,125 +228,125 @@ async fn raft_message_with_forged_sender_is_dropped() {
     transport.send(1, message(2, 110));
     until(|| (one.raft.status().term >= 110).then_some(())).await;
     assert_eq!(one.raft.status().term, 110);
-    world.stop().await;
+    cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn removed_member_is_disconnected_and_rejected() {
-    let mut world = World::start(3, silent).await;
-    world.members[2].connected(&["node-1", "node-2"]).await;
-    world.members[0].connected(&["node-2", "node-3"]).await;
+    let mut cluster = TestCluster::start(3, silent).await;
+    cluster.members[2].connected(&["node-1", "node-2"]).await;
+    cluster.members[0].connected(&["node-2", "node-3"]).await;
     let remove = Payload::NodeRemove(v1::NodeRemove {
         hostname: "node-3".to_owned(),
     });
-    world.propose(world::about_members(remove)).await;
-    world.members[0].connected(&["node-2"]).await;
-    world.members[1].connected(&["node-1"]).await;
-    let refused_by = async |members: &[world::Member], hosts: &[&str]| {
-        let mut refusals = members[2].network.refusals();
-        let found = refusals.wait_for(|found| found.hosts().eq(hosts.iter().copied()));
-        let found = tokio::time::timeout(world::PATIENCE, found).await;
+    cluster.propose(cluster::about_members(remove)).await;
+    cluster.members[0].connected(&["node-2"]).await;
+    cluster.members[1].connected(&["node-1"]).await;
+    let rejected_by = async |members: &[cluster::Member], hosts: &[&str]| {
+        let mut rejections = members[2].network.rejections();
+        let found = rejections.wait_for(|found| found.hosts().eq(hosts.iter().copied()));
+        let found = tokio::time::timeout(cluster::TEST_TIMEOUT, found).await;
         drop(found.unwrap().unwrap());
     };
-    refused_by(&world.members, &["node-1", "node-2"]).await;
+    rejected_by(&cluster.members, &["node-1", "node-2"]).await;
     // The remaining members still commit.
-    world.write("after").await;
+    cluster.write("after").await;
     // A stopped member rejects nothing.
-    world.members[0].stop().await;
-    refused_by(&world.members, &["node-2"]).await;
-    world.stop().await;
+    cluster.members[0].stop().await;
+    rejected_by(&cluster.members, &["node-2"]).await;
+    cluster.stop().await;
 }
 
 /// Delivers a membership view to `listener` as if sent by member `host`: a higher applied index
 /// than any, with these `members`.
-fn hears(listener: &world::Member, host: &str, members: Vec<Record>) {
-    let known = listener.network.roster.members();
+fn inject_report(listener: &cluster::Member, host: &str, members: Vec<PeerInfo>) {
+    let known = listener.network.directory.members();
     let own = known.iter().find(|r| r.member.hostname == host).unwrap();
     let speaker = Sender::new(host, own.member.raft_id, [own.fingerprint]);
-    let told = hearsay::Told {
+    let told = gossip::MembershipView {
         applied: u64::MAX,
         members,
     };
-    listener.network.hear(host, &speaker, told);
+    listener.network.record_report(host, &speaker, told);
 }
 
-fn nine() -> Record {
-    Record::new("node-9", 9, "127.0.0.1:1", [9; 32])
+fn nine() -> PeerInfo {
+    PeerInfo::new("node-9", 9, "127.0.0.1:1", [9; 32])
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn removed_member_is_disconnected_despite_own_report() {
-    let world = World::start(3, silent).await;
-    let one = &world.members[0];
+    let cluster = TestCluster::start(3, silent).await;
+    let one = &cluster.members[0];
     one.connected(&["node-2", "node-3"]).await;
-    let known = one.network.roster.members();
-    hears(one, "node-3", [known, vec![nine()]].concat());
+    let known = one.network.directory.members();
+    inject_report(one, "node-3", [known, vec![nine()]].concat());
     let remove = Payload::NodeRemove(v1::NodeRemove {
         hostname: "node-3".to_owned(),
     });
-    world.propose(world::about_members(remove)).await;
+    cluster.propose(cluster::about_members(remove)).await;
     one.connected(&["node-2"]).await;
     for host in ["node-3", "node-9"] {
         until(|| one.network.route(host).is_none().then_some(())).await;
     }
-    world.stop().await;
+    cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn false_reports_never_disconnect_a_member() {
-    let mut world = World::start(3, silent).await;
-    world.write("before").await;
+    let mut cluster = TestCluster::start(3, silent).await;
+    cluster.write("before").await;
     // Without raft the applied index stays behind, so reports stay in use.
-    world.members[0].stop().await;
-    world.members[0].run_without_raft().await;
-    let one = &world.members[0];
+    cluster.members[0].stop().await;
+    cluster.members[0].run_without_raft().await;
+    let one = &cluster.members[0];
     one.connected(&["node-2", "node-3"]).await;
-    let true_record = one.network.roster.members();
+    let true_record = one.network.directory.members();
     let connection = one.network.route("node-2").unwrap().connection().unwrap();
     // The same member with another certificate, and the same hostname with another raft id.
-    let false_record = Record::new("node-2", 2, "127.0.0.1:1", [7; 32]);
-    let namesake = Record::new("node-2", 8, "127.0.0.1:1", [8; 32]);
+    let false_record = PeerInfo::new("node-2", 2, "127.0.0.1:1", [7; 32]);
+    let namesake = PeerInfo::new("node-2", 8, "127.0.0.1:1", [8; 32]);
     // Repeated, because real reports of the member replace this one.
     until(|| {
         let told = vec![false_record.clone(), namesake.clone(), nine()];
-        hears(one, "node-3", told);
+        inject_report(one, "node-3", told);
         let taken = ["node-9", "node-2~8"].map(|key| one.network.route(key));
         taken.iter().all(Option::is_some).then_some(())
     })
     .await;
     assert_eq!(connection.close_reason(), None);
     // The member can also reconnect.
-    world.members[1].stop().await;
-    world.members[0].connected(&["node-3"]).await;
-    world.members[1].run().await;
-    world.members[0].connected(&["node-2", "node-3"]).await;
-    let one = &world.members[0];
+    cluster.members[1].stop().await;
+    cluster.members[0].connected(&["node-3"]).await;
+    cluster.members[1].run().await;
+    cluster.members[0].connected(&["node-2", "node-3"]).await;
+    let one = &cluster.members[0];
     let record = one.network.route("node-2").unwrap().record();
     assert_eq!(record.member, true_record[0].member);
     assert_eq!(record.fingerprint, true_record[0].fingerprint);
-    let refusals = world.members[1].network.refusals();
-    assert_eq!(refusals.borrow().hosts().next(), None);
-    world.stop().await;
+    let rejections = cluster.members[1].network.rejections();
+    assert_eq!(rejections.borrow().hosts().next(), None);
+    cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn confirmed_read_discards_reports() {
-    let world = World::start(3, silent).await;
-    let one = &world.members[0];
+    let cluster = TestCluster::start(3, silent).await;
+    let one = &cluster.members[0];
     one.connected(&["node-2", "node-3"]).await;
     let connection = one.network.route("node-3").unwrap().connection().unwrap();
-    hears(one, "node-3", vec![nine()]);
-    until(|| one.network.roster.last_heard().is_none().then_some(())).await;
+    inject_report(one, "node-3", vec![nine()]);
+    until(|| one.network.directory.last_report().is_none().then_some(())).await;
     until(|| one.network.route("node-9").is_none().then_some(())).await;
     assert_eq!(connection.close_reason(), None);
-    world.stop().await;
+    cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn offline_member_learns_new_members_from_reports() {
-    let mut world = World::start(3, silent).await;
-    world.write("before").await;
-    world.members[2].stop().await;
+    let mut cluster = TestCluster::start(3, silent).await;
+    cluster.write("before").await;
+    cluster.members[2].stop().await;
     let join = Payload::NodeJoin(v1::NodeJoin {
         hostname: "node-4".to_owned(),
         address: "127.0.0.1:1".to_owned(),
@@ -350,21 +354,21 @@ async fn offline_member_learns_new_members_from_reports() {
         raft_id: 4,
         ..Default::default()
     });
-    world.propose(world::about_members(join)).await;
-    let away = &mut world.members[2];
+    cluster.propose(cluster::about_members(join)).await;
+    let away = &mut cluster.members[2];
     away.run_without_raft().await;
     assert!(!away.raft.state().nodes.contains_key("node-4"));
     until(|| away.network.route("node-4").map(drop)).await;
-    let known = away.network.roster.members();
+    let known = away.network.directory.members();
     assert!(known.iter().any(|record| record.member.raft_id == 4));
     // Reports are dropped when their reporter disconnects.
-    world.members[0].stop().await;
-    world.members[1].stop().await;
-    let away = &world.members[2];
+    cluster.members[0].stop().await;
+    cluster.members[1].stop().await;
+    let away = &cluster.members[2];
     away.connected(&[]).await;
-    let known = away.network.roster.members();
+    let known = away.network.directory.members();
     assert!(known.iter().all(|record| record.member.raft_id != 4));
-    world.stop().await;
+    cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -373,26 +377,26 @@ async fn member_behind_compacted_log_receives_snapshot() {
         compact_entries: 8,
         ..Default::default()
     };
-    let mut world = World::with(3, limits, silent).await;
-    world.write("before").await;
-    world.members[2].stop().await;
-    let last = world.members[2].raft.status().applied;
+    let mut cluster = TestCluster::with(3, limits, silent).await;
+    cluster.write("before").await;
+    cluster.members[2].stop().await;
+    let last = cluster.members[2].raft.status().applied;
     // Compaction keeps a longer log for a member that was active recently.
     until(|| {
-        let missed = |member: &world::Member| {
+        let missed = |member: &cluster::Member| {
             let status = member.raft.status();
             let away = status.progress.iter().find(|p| p.raft_id == 3);
             away.is_some_and(|away| !away.recent_active)
         };
-        world.members[..2].iter().any(missed).then_some(())
+        cluster.members[..2].iter().any(missed).then_some(())
     })
     .await;
     for entry in 0..100 {
-        world.write(&format!("away-{entry}")).await;
+        cluster.write(&format!("away-{entry}")).await;
     }
-    world.members[2].run().await;
+    cluster.members[2].run().await;
     until(|| {
-        world.members[2]
+        cluster.members[2]
             .raft
             .state()
             .tokens
@@ -401,15 +405,15 @@ async fn member_behind_compacted_log_receives_snapshot() {
     })
     .await;
     // The first log index shows that the missed entries came as a snapshot.
-    assert!(world.members[2].log_start() > last);
-    world.stop().await;
+    assert!(cluster.members[2].log_start() > last);
+    cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn invalid_snapshot_is_answered_with_rejection() {
-    let world = World::start(2, silent).await;
-    world.members[0].connected(&["node-2"]).await;
-    let connection = world.members[0]
+    let cluster = TestCluster::start(2, silent).await;
+    cluster.members[0].connected(&["node-2"]).await;
+    let connection = cluster.members[0]
         .network
         .route("node-2")
         .unwrap()
@@ -423,47 +427,47 @@ async fn invalid_snapshot_is_answered_with_rejection() {
     let (mut to, from) = connection.open_bi(Kind::Snapshot).await.unwrap();
     to.frame(b"no message of raft".to_vec()).await.unwrap();
     drop((to, from));
-    world.write("after").await;
+    cluster.write("after").await;
     assert_eq!(connection.close_reason(), None);
-    world.stop().await;
+    cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn duplicate_connection_of_smaller_id_stays() {
-    let world = World::start(2, silent).await;
-    world.members[0].connected(&["node-2"]).await;
-    world.members[1].connected(&["node-1"]).await;
+    let cluster = TestCluster::start(2, silent).await;
+    cluster.members[0].connected(&["node-2"]).await;
+    cluster.members[1].connected(&["node-1"]).await;
     let dial = async |from: usize, to: usize| {
-        let (here, there) = (&world.members[from], &world.members[to]);
+        let (here, there) = (&cluster.members[from], &cluster.members[to]);
         let endpoint = here.network.endpoint().unwrap();
         endpoint.dial(&there.hostname, there.address).await.unwrap()
     };
-    let used = world.members[0]
+    let used = cluster.members[0]
         .network
         .route("node-2")
         .unwrap()
         .connection()
         .unwrap();
     assert_eq!(used.close_reason(), None);
-    if used.dialled_here() {
+    if used.is_outgoing() {
         let second = dial(1, 0).await;
-        assert_eq!(second.closed().await, Closed::There(Reason::Duplicate));
+        assert_eq!(second.closed().await, Closed::Remote(Reason::Duplicate));
         assert_eq!(used.close_reason(), None);
     }
     // A second dial of the same side means that it lost the first connection.
     let third = dial(0, 1).await;
-    assert_eq!(used.closed().await, Closed::There(Reason::Duplicate));
+    assert_eq!(used.closed().await, Closed::Remote(Reason::Duplicate));
     drop(third);
-    world.write("after").await;
-    world.stop().await;
+    cluster.write("after").await;
+    cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn protocol_violation_disconnects_member_until_it_redials() {
-    let world = World::start(2, silent).await;
-    world.members[0].connected(&["node-2"]).await;
+    let cluster = TestCluster::start(2, silent).await;
+    cluster.members[0].connected(&["node-2"]).await;
     let connection = || {
-        world.members[0]
+        cluster.members[0]
             .network
             .route("node-2")
             .unwrap()
@@ -473,16 +477,16 @@ async fn protocol_violation_disconnects_member_until_it_redials() {
     let mut stream = first.open_uni(Kind::Raft).await.unwrap();
     // The frame header announces 32 MiB, over the limit.
     let _ = stream.frame(vec![0; 32 << 20]).await;
-    assert_eq!(first.closed().await, Closed::There(Reason::Protocol));
+    assert_eq!(first.closed().await, Closed::Remote(Reason::Protocol));
     until(|| connection().filter(|now| now.close_reason().is_none())).await;
-    world.write("after").await;
-    world.stop().await;
+    cluster.write("after").await;
+    cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transport_recovers_from_death_of_every_actor() {
-    let world = World::start(2, silent).await;
-    world.members[0].connected(&["node-2"]).await;
+    let cluster = TestCluster::start(2, silent).await;
+    cluster.members[0].connected(&["node-2"]).await;
     for actor in [
         "peers/peer:node-2",
         "peers/manager",
@@ -490,15 +494,15 @@ async fn transport_recovers_from_death_of_every_actor() {
         "raft",
     ] {
         for mode in [KillMode::Panic, KillMode::Kill] {
-            let member = &world.members[0];
+            let member = &cluster.members[0];
             let path = format!("{}/{actor}", member.hostname);
             let tree = member.tree.as_ref().unwrap();
             let kill = || tree.kill(&path, mode).ok();
             until(kill).await;
-            world.write(&format!("{actor} {mode:?}")).await;
+            cluster.write(&format!("{actor} {mode:?}")).await;
         }
     }
-    world.members[0].connected(&["node-2"]).await;
-    world.members[1].connected(&["node-1"]).await;
-    world.stop().await;
+    cluster.members[0].connected(&["node-2"]).await;
+    cluster.members[1].connected(&["node-1"]).await;
+    cluster.stop().await;
 }

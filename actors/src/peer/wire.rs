@@ -8,7 +8,7 @@ use http::{
     request::Parts,
 };
 
-use super::{Heartbeat, hearsay::Told, roster::Record};
+use super::{Heartbeat, directory::PeerInfo, gossip::MembershipView};
 
 /// Largest piece of a body in one frame; longer data is split.
 pub(super) const DATA_BYTES: usize = 1 << 20;
@@ -24,8 +24,8 @@ const HEADERS: usize = 128;
 const HEAD: u8 = 1;
 const DATA: u8 = 2;
 const TRAILERS: u8 = 3;
-const BEAT: u8 = 1;
-const ROSTER: u8 = 2;
+const HEARTBEAT: u8 = 1;
+const MEMBERSHIP: u8 = 2;
 const SENSITIVE: u8 = 1;
 
 /// First byte of a frame that holds a piece of a body.
@@ -128,12 +128,12 @@ pub(super) fn read_part(frame: Vec<u8>) -> Result<Part, WireError> {
 
 /// Encodes a heartbeat.
 pub(super) fn heartbeat(beat: &Heartbeat) -> Result<Vec<u8>, WireError> {
-    let mut out = vec![BEAT];
+    let mut out = vec![HEARTBEAT];
     out.put_u64(beat.applied);
     out.put_u64(beat.term);
     out.put_u8(u8::from(beat.leads));
-    out.put_u16(u16::try_from(beat.hears.len()).map_err(|_| WireError::TooLong)?);
-    for host in &beat.hears {
+    out.put_u16(u16::try_from(beat.live.len()).map_err(|_| WireError::TooLong)?);
+    for host in &beat.live {
         put_short(&mut out, host.as_bytes())?;
     }
     // Last on the wire: an older version ignores trailing bytes.
@@ -146,24 +146,24 @@ pub(super) fn heartbeat(beat: &Heartbeat) -> Result<Vec<u8>, WireError> {
 
 /// A frame of the heartbeat stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum ControlFrame {
     /// Heartbeat.
-    Beat(Heartbeat),
+    Heartbeat(Heartbeat),
     /// Membership view.
-    Roster(Told),
+    Membership(MembershipView),
     /// Frame type of a newer version.
     Unknown,
 }
 
 /// Encodes a membership view.
-pub(super) fn roster(told: &Told) -> Result<Vec<u8>, WireError> {
-    if told.members.len() > MEMBERS {
+pub(super) fn encode_view(view: &MembershipView) -> Result<Vec<u8>, WireError> {
+    if view.members.len() > MEMBERS {
         return Err(WireError::TooLong);
     }
-    let mut out = vec![ROSTER];
-    out.put_u64(told.applied);
-    out.put_u16(u16::try_from(told.members.len()).map_err(|_| WireError::TooLong)?);
-    for record in &told.members {
+    let mut out = vec![MEMBERSHIP];
+    out.put_u64(view.applied);
+    out.put_u16(u16::try_from(view.members.len()).map_err(|_| WireError::TooLong)?);
+    for record in &view.members {
         put_short(&mut out, record.member.hostname.as_bytes())?;
         out.put_u64(record.member.raft_id);
         let address = record.member.address.map(|address| address.to_string());
@@ -177,16 +177,16 @@ pub(super) fn roster(told: &Told) -> Result<Vec<u8>, WireError> {
 }
 
 /// Decodes a frame of the heartbeat stream.
-pub(super) fn read_said(frame: &[u8]) -> Result<Said, WireError> {
+pub(super) fn read_control_frame(frame: &[u8]) -> Result<ControlFrame, WireError> {
     let mut input = Input(frame);
     match input.byte()? {
-        BEAT => read_heartbeat(input).map(Said::Beat),
-        ROSTER => read_roster(input).map(Said::Roster),
-        _ => Ok(Said::Unknown),
+        HEARTBEAT => read_heartbeat(input).map(ControlFrame::Heartbeat),
+        MEMBERSHIP => read_view(input).map(ControlFrame::Membership),
+        _ => Ok(ControlFrame::Unknown),
     }
 }
 
-fn read_roster(mut input: Input<'_>) -> Result<Told, WireError> {
+fn read_view(mut input: Input<'_>) -> Result<MembershipView, WireError> {
     let applied = input.u64()?;
     let count = usize::from(input.u16()?);
     if count > MEMBERS {
@@ -197,17 +197,17 @@ fn read_roster(mut input: Input<'_>) -> Result<Told, WireError> {
         let hostname = input.text()?;
         let raft_id = input.u64()?;
         let address = input.text()?;
-        members.push(Record::new(hostname, raft_id, address, input.array()?));
+        members.push(PeerInfo::new(hostname, raft_id, address, input.array()?));
     }
-    Ok(Told { applied, members })
+    Ok(MembershipView { applied, members })
 }
 
 fn read_heartbeat(mut input: Input<'_>) -> Result<Heartbeat, WireError> {
     let (applied, term) = (input.u64()?, input.u64()?);
     let leads = input.byte()? != 0;
-    let mut hears = BTreeSet::new();
+    let mut live = BTreeSet::new();
     for _ in 0..input.u16()? {
-        hears.insert(input.text()?.to_owned());
+        live.insert(input.text()?.to_owned());
     }
     // Absent in heartbeats of an older version.
     let halted = !input.0.is_empty() && input.byte()? != 0;
@@ -215,7 +215,7 @@ fn read_heartbeat(mut input: Input<'_>) -> Result<Heartbeat, WireError> {
         applied,
         term,
         leads,
-        hears,
+        live,
         halted,
     })
 }
@@ -239,16 +239,16 @@ pub(crate) fn read_frame(frame: &[u8]) {
         let again = again.map(|response| (response.status(), response.headers().clone()));
         assert_eq!(again, Ok((status, headers.clone())));
     }
-    match read_said(frame) {
-        Ok(Said::Beat(beat)) => {
-            let again = heartbeat(&beat).and_then(|frame| read_said(&frame));
-            assert_eq!(again, Ok(Said::Beat(beat)));
+    match read_control_frame(frame) {
+        Ok(ControlFrame::Heartbeat(beat)) => {
+            let again = heartbeat(&beat).and_then(|frame| read_control_frame(&frame));
+            assert_eq!(again, Ok(ControlFrame::Heartbeat(beat)));
         }
-        Ok(Said::Roster(told)) => {
-            let again = roster(&told).and_then(|frame| read_said(&frame));
-            assert_eq!(again, Ok(Said::Roster(told)));
+        Ok(ControlFrame::Membership(view)) => {
+            let again = encode_view(&view).and_then(|frame| read_control_frame(&frame));
+            assert_eq!(again, Ok(ControlFrame::Membership(view)));
         }
-        Ok(Said::Unknown) | Err(_) => {}
+        Ok(ControlFrame::Unknown) | Err(_) => {}
     }
     if let Ok(Part::Trailers(headers)) = read_part(frame.to_vec()) {
         let again = trailers(&headers).and_then(read_part);
@@ -389,19 +389,19 @@ mod tests {
             applied in any::<u64>(),
             term in any::<u64>(),
             leads in any::<bool>(),
-            hears in prop::collection::btree_set("[a-z0-9-]{1,63}", 0..20),
+            live in prop::collection::btree_set("[a-z0-9-]{1,63}", 0..20),
             halted in any::<bool>(),
         ) {
-            let beat = Heartbeat { applied, term, leads, hears, halted };
+            let beat = Heartbeat { applied, term, leads, live, halted };
             let mut bytes = heartbeat(&beat).unwrap();
-            prop_assert_eq!(read_said(&bytes).unwrap(), Said::Beat(beat.clone()));
+            prop_assert_eq!(read_control_frame(&bytes).unwrap(), ControlFrame::Heartbeat(beat.clone()));
             // Trailing bytes of a newer version are ignored.
             bytes.push(1);
-            prop_assert_eq!(read_said(&bytes).unwrap(), Said::Beat(beat.clone()));
+            prop_assert_eq!(read_control_frame(&bytes).unwrap(), ControlFrame::Heartbeat(beat.clone()));
             // An older version omits `halted`.
             bytes.truncate(bytes.len() - 2);
             let earlier = Heartbeat { halted: false, ..beat };
-            prop_assert_eq!(read_said(&bytes).unwrap(), Said::Beat(earlier));
+            prop_assert_eq!(read_control_frame(&bytes).unwrap(), ControlFrame::Heartbeat(earlier));
         }
 
         #[test]
@@ -411,9 +411,9 @@ mod tests {
             address in prop::option::of("127.0.0.1:[1-9][0-9]{3}"),
         ) {
             let address = address.unwrap_or_default();
-            let record = |(name, id, print): &(String, u64, _)| Record::new(name, *id, &address, *print);
-            let told = Told { applied, members: rows.iter().map(record).collect() };
-            prop_assert_eq!(read_said(&roster(&told).unwrap()).unwrap(), Said::Roster(told));
+            let record = |(name, id, print): &(String, u64, _)| PeerInfo::new(name, *id, &address, *print);
+            let view = MembershipView { applied, members: rows.iter().map(record).collect() };
+            prop_assert_eq!(read_control_frame(&encode_view(&view).unwrap()).unwrap(), ControlFrame::Membership(view));
         }
 
         #[test]
@@ -424,20 +424,23 @@ mod tests {
 
     #[test]
     fn roster_over_member_limit_is_rejected() {
-        let told = |count| Told {
+        let view = |count| MembershipView {
             applied: 1,
-            members: vec![Record::new("a", 1, "", [1; 32]); count],
+            members: vec![PeerInfo::new("a", 1, "", [1; 32]); count],
         };
-        let most = roster(&told(MEMBERS)).unwrap();
-        assert_eq!(read_said(&most), Ok(Said::Roster(told(MEMBERS))));
-        assert_eq!(roster(&told(MEMBERS + 1)), Err(WireError::TooLong));
+        let most = encode_view(&view(MEMBERS)).unwrap();
+        assert_eq!(
+            read_control_frame(&most),
+            Ok(ControlFrame::Membership(view(MEMBERS)))
+        );
+        assert_eq!(encode_view(&view(MEMBERS + 1)), Err(WireError::TooLong));
         // One member over the limit, built by hand.
         let mut more = most.clone();
         let count = u16::try_from(MEMBERS + 1).unwrap();
         more[9..11].copy_from_slice(&count.to_be_bytes());
         let record = (most.len() - 11) / MEMBERS;
         more.extend_from_slice(&most[11..11 + record]);
-        assert_eq!(read_said(&more), Err(WireError::TooLong));
+        assert_eq!(read_control_frame(&more), Err(WireError::TooLong));
     }
 
     #[test]

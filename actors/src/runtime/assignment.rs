@@ -11,7 +11,7 @@ use jaco_state::State;
 
 use super::{
     documents::Documents,
-    replica::core::{Assignment, Gate, Wanted},
+    replica::core::{Assignment, DesiredReplica, StartGate},
 };
 
 /// Returns the assignment of replica `id` on `host`.
@@ -24,8 +24,9 @@ pub fn of(state: &State, documents: &Documents, host: &str, id: &str) -> Assignm
         return Assignment::Own(wanted(state, documents, host, row));
     }
     if kept(state, host, row) {
-        let checked = with_service(state, documents, row, declares_healthcheck).unwrap_or(false);
-        return Assignment::Kept { checked };
+        let has_healthcheck =
+            with_service(state, documents, row, declares_healthcheck).unwrap_or(false);
+        return Assignment::Kept { has_healthcheck };
     }
     Assignment::Gone
 }
@@ -61,8 +62,13 @@ fn kept(state: &State, host: &str, row: &ReplicaDesired) -> bool {
     row.previous_host == host && row.host != host && !taken_over
 }
 
-fn wanted(state: &State, documents: &Documents, host: &str, row: &ReplicaDesired) -> Wanted {
-    let wanted = |service: &Service, gate| Wanted {
+fn wanted(
+    state: &State,
+    documents: &Documents,
+    host: &str,
+    row: &ReplicaDesired,
+) -> DesiredReplica {
+    let wanted = |service: &Service, gate| DesiredReplica {
         raft_index: row.raft_index,
         deployment: row.deployment.clone(),
         image: image(row, service).to_owned(),
@@ -70,13 +76,13 @@ fn wanted(state: &State, documents: &Documents, host: &str, row: &ReplicaDesired
             PullPolicy::Always => true,
             PullPolicy::Never => false,
         },
-        checked: declares_healthcheck(service),
+        has_healthcheck: declares_healthcheck(service),
         gate,
     };
     let known = with_service(state, documents, row, |service| {
         wanted(service, gate(state, host, row, service))
     });
-    known.unwrap_or_else(|missing| wanted(&Service::default(), Gate::Deferred(missing)))
+    known.unwrap_or_else(|missing| wanted(&Service::default(), StartGate::Deferred(missing)))
 }
 
 /// Applies `read` to the service of a row, or returns which part of the document is missing.
@@ -97,7 +103,7 @@ pub(crate) fn with_service<T>(
         .ok_or_else(|| format!("service `{}` is not in the document", row.service))
 }
 
-fn gate(state: &State, host: &str, row: &ReplicaDesired, service: &Service) -> Gate {
+fn gate(state: &State, host: &str, row: &ReplicaDesired, service: &Service) -> StartGate {
     let isolated = state
         .nodes
         .get(host)
@@ -106,12 +112,12 @@ fn gate(state: &State, host: &str, row: &ReplicaDesired, service: &Service) -> G
         dependency.required && !satisfied(state, &row.deployment, name, dependency.condition)
     });
     match unmet {
-        Some((name, dependency)) => Gate::Deferred(match dependency.condition {
+        Some((name, dependency)) => StartGate::Deferred(match dependency.condition {
             Condition::ServiceStarted => format!("service `{name}` has not started"),
             Condition::ServiceHealthy => format!("service `{name}` is not healthy"),
         }),
-        None if !isolated => Gate::Isolated,
-        None => Gate::Open,
+        None if !isolated => StartGate::IsolationMissing,
+        None => StartGate::Open,
     }
 }
 
@@ -243,7 +249,7 @@ mod tests {
         state.replicas_observed.insert(id.into(), Arc::new(row));
     }
 
-    fn gate_of(state: &State, id: &str) -> Gate {
+    fn gate_of(state: &State, id: &str) -> StartGate {
         let documents = Documents::reading_with(project);
         match of(state, &documents, "n1", id) {
             Assignment::Own(wanted) => wanted.gate,
@@ -269,7 +275,7 @@ mod tests {
                 observe(&mut state, "shop-db-0", "n2", seen, 7);
             }
             let gate = gate_of(&state, &format!("shop-{service}-0"));
-            assert_eq!(gate == Gate::Open, open, "{service} {seen:?} {gate:?}");
+            assert_eq!(gate == StartGate::Open, open, "{service} {seen:?} {gate:?}");
         }
     }
 
@@ -279,7 +285,7 @@ mod tests {
         observe(&mut state, "shop-db-0", "n2", ReplicaState::Running, 7);
         assert!(matches!(
             gate_of(&state, "shop-started-0"),
-            Gate::Deferred(_)
+            StartGate::Deferred(_)
         ));
     }
 
@@ -301,14 +307,14 @@ mod tests {
             observe(&mut state, id, "n2", ReplicaState::Running, 7);
         }
         let gate = gate_of(&state, "shop-started-0");
-        assert!(matches!(gate, Gate::Deferred(_)), "{gate:?}");
+        assert!(matches!(gate, StartGate::Deferred(_)), "{gate:?}");
         let row = ReplicaDesired {
             id: "shop-db-9".into(),
             ..row("db", "n2")
         };
         state.replicas_desired.insert(row.id.clone(), Arc::new(row));
         observe(&mut state, "shop-db-9", "n2", ReplicaState::Running, 7);
-        assert_eq!(gate_of(&state, "shop-started-0"), Gate::Open);
+        assert_eq!(gate_of(&state, "shop-started-0"), StartGate::Open);
     }
 
     #[test]
@@ -316,12 +322,12 @@ mod tests {
         let mut with_unknown = state(vec![row("nope", "n1")]);
         assert!(matches!(
             gate_of(&with_unknown, "shop-nope-0"),
-            Gate::Deferred(_)
+            StartGate::Deferred(_)
         ));
         with_unknown.deployments.clear();
         assert!(matches!(
             gate_of(&with_unknown, "shop-nope-0"),
-            Gate::Deferred(_)
+            StartGate::Deferred(_)
         ));
     }
 
@@ -333,7 +339,7 @@ mod tests {
             ..Default::default()
         };
         state.nodes.insert("n1".into(), Arc::new(node));
-        assert_eq!(gate_of(&state, "shop-db-0"), Gate::Isolated);
+        assert_eq!(gate_of(&state, "shop-db-0"), StartGate::IsolationMissing);
     }
 
     #[test]
@@ -345,7 +351,9 @@ mod tests {
         };
         let mut state = state(vec![moved]);
         let assignment = |state: &State| of(state, &documents, "n1", "shop-db-0");
-        let kept = Assignment::Kept { checked: false };
+        let kept = Assignment::Kept {
+            has_healthcheck: false,
+        };
         assert_eq!(assignment(&state), kept);
         assert_eq!(here(&state, "n1").len(), 1);
         observe(&mut state, "shop-db-0", "n2", ReplicaState::Pending, 7);

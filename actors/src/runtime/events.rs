@@ -7,8 +7,8 @@ use jaco_engine::Event;
 use jaco_supervision::{Context, Failure, Handle, Worker};
 use tracing::{info, warn};
 
-use super::{Shared, manager};
-use crate::repeat::Repeats;
+use super::{RuntimeContext, manager};
+use crate::log_dedup::LogDedup;
 
 /// Delay between attempts to subscribe.
 const RETRY: Duration = Duration::from_secs(1);
@@ -16,7 +16,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Arguments of an [`EngineEventsActor`].
 #[derive(Clone)]
 pub struct Args {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<RuntimeContext>,
     pub(crate) manager: Handle<manager::Msg>,
 }
 
@@ -36,7 +36,7 @@ pub enum Msg {
 /// Subscribes to engine events and forwards them to the manager.
 pub struct EngineEventsActor {
     args: Args,
-    failures: Repeats,
+    failures: LogDedup,
 }
 
 impl Worker for EngineEventsActor {
@@ -47,9 +47,9 @@ impl Worker for EngineEventsActor {
     async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
         let this = Self {
             args,
-            failures: Repeats::default(),
+            failures: LogDedup::default(),
         };
-        this.set_up(false);
+        this.publish_events_up(false);
         ctx.send_to_self(Msg::Connect);
         Ok(this)
     }
@@ -60,19 +60,19 @@ impl Worker for EngineEventsActor {
             Msg::Connected => {
                 self.failures.clear();
                 info!(subsystem = "runtime/reconciler", "engine events connected");
-                self.set_up(true);
+                self.publish_events_up(true);
             }
             Msg::Event(event) => {
-                let _ = self.args.shared.news.send(event.clone()); // fails without subscribers
+                let _ = self.args.shared.engine_events.send(event.clone()); // fails without subscribers
                 // A restarting manager re-checks every replica in `start`, so a lost event is
                 // harmless.
                 let _ = self.args.manager.cast(manager::Msg::Engine(event));
             }
             Msg::Ended(reason) => {
-                if self.failures.is_news(&reason) {
+                if self.failures.is_new(&reason) {
                     warn!(subsystem = "runtime/reconciler", %reason, "engine events lost");
                 }
-                self.set_up(false);
+                self.publish_events_up(false);
                 ctx.send_after(RETRY, Msg::Connect);
             }
         }
@@ -123,7 +123,7 @@ impl EngineEventsActor {
         });
     }
 
-    fn set_up(&self, up: bool) {
+    fn publish_events_up(&self, up: bool) {
         if self.args.shared.set_events_up(up) {
             let _ = self.args.manager.cast(manager::Msg::EventsUp(up));
         }

@@ -13,15 +13,15 @@ use jaco_proto::v1::LogLine;
 use jaco_state::State;
 use tokio::{sync::mpsc, task::JoinSet};
 
-use super::Shared;
+use super::RuntimeContext;
 use buffer::buffer;
-use source::Source;
+use source::LogSource;
 
 mod buffer;
 pub mod lines;
-pub(crate) mod readers;
 pub mod reattach;
 mod source;
+pub(crate) mod tail_registry;
 
 /// Selects the output to tail.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -81,12 +81,12 @@ impl Tail {
     }
 }
 
-pub(super) fn tail(shared: &Arc<Shared>, query: &Query) -> Tail {
+pub(super) fn tail(shared: &Arc<RuntimeContext>, query: &Query) -> Tail {
     let (lines, receiver) = mpsc::channel(1);
     let mut sources = JoinSet::new();
     let state = shared.deps.raft.state();
     for id in selected(&state, &shared.deps.host, query) {
-        let source = Source::new(Arc::clone(shared), id, query.since, query.follow);
+        let source = LogSource::new(Arc::clone(shared), id, query.since, query.follow);
         // One buffer per replica, so that a noisy replica does not starve the others.
         let (buffer, buffered) = buffer();
         let lines = lines.clone();

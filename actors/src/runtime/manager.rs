@@ -16,19 +16,19 @@ use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use super::{
-    Shared, assignment, publisher,
+    RuntimeContext, assignment, publisher,
     replica::{
         self, ReplicaActor,
         core::RESTARTS,
         report::{Report, code},
     },
 };
-use crate::repeat::Repeats;
+use crate::log_dedup::LogDedup;
 
-mod news;
+mod state_diff;
 mod sweep;
 
-use news::News;
+use state_diff::StateDiff;
 
 /// Interval of sweeps and of the reconciliation of every replica.
 const TICK: Duration = Duration::from_secs(30);
@@ -38,7 +38,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Arguments of a [`ReplicaManager`].
 #[derive(Clone)]
 pub struct Args {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<RuntimeContext>,
     pub(crate) reports: Handle<publisher::Msg>,
 }
 
@@ -56,7 +56,7 @@ pub enum Msg {
     /// Outcome of a listing, with the catch-up epoch in which it began.
     Listed(u64, Result<Vec<Found>, EngineError>),
     /// Outcome of removing a container without a row.
-    Reclaimed(String, Result<(), EngineError>),
+    OrphanRemoved(String, Result<(), EngineError>),
     /// An engine event arrived.
     Engine(Event),
     /// The engine's event stream came up or broke.
@@ -79,7 +79,7 @@ pub enum Msg {
 /// State of a replica's actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Child {
-    Up,
+    Active,
     Stopping,
     /// Stopped for good, until the row is newer than this log index.
     Exhausted(u64),
@@ -90,16 +90,16 @@ pub struct ReplicaManager {
     args: Args,
     children: BTreeMap<String, Child>,
     seen: Arc<State>,
-    reclaiming: BTreeSet<String>,
+    removing_orphans: BTreeSet<String>,
     listing: bool,
     /// Replicas that were leaving when the listing began.
-    left: BTreeSet<String>,
+    leaving_at_listing: BTreeSet<String>,
     /// Catch-up epoch: counts the changes of `caught_up`.
-    stretch: u64,
+    epoch: u64,
     /// Next sweep while containers without a row hold back starts.
-    again: Option<TaskHandle>,
-    unlisted: Repeats,
-    unreclaimed: Repeats,
+    next_sweep: Option<TaskHandle>,
+    list_errors: LogDedup,
+    removal_errors: LogDedup,
 }
 
 impl Worker for ReplicaManager {
@@ -115,20 +115,20 @@ impl Worker for ReplicaManager {
             args,
             children: BTreeMap::new(),
             seen,
-            reclaiming: BTreeSet::new(),
-            unlisted: Repeats::default(),
-            unreclaimed: Repeats::default(),
+            removing_orphans: BTreeSet::new(),
+            list_errors: LogDedup::default(),
+            removal_errors: LogDedup::default(),
             listing: false,
-            left: BTreeSet::new(),
-            stretch: 0,
-            again: None,
+            leaving_at_listing: BTreeSet::new(),
+            epoch: 0,
+            next_sweep: None,
         };
-        this.recall(ctx);
+        this.adopt_children(ctx);
         this.sync(ctx);
-        this.everyone(|| replica::Msg::Dispatch);
+        this.cast_to_all(|| replica::Msg::Reconcile);
         let up = this.args.shared.events_up();
-        this.everyone(|| replica::Msg::EventsUp(up));
-        this.everyone(|| replica::Msg::Hint);
+        this.cast_to_all(|| replica::Msg::EventsUp(up));
+        this.cast_to_all(|| replica::Msg::EngineEvent);
         follow(ctx, state);
         ctx.send_after(TICK, Msg::Tick);
         ctx.send_to_self(Msg::CaughtUp(deps.caught_up.clone()));
@@ -146,43 +146,43 @@ impl Worker for ReplicaManager {
                 ctx.send_after(TICK, Msg::Tick);
                 ctx.send_to_self(Msg::Sweep);
                 self.sync(ctx);
-                self.everyone(|| replica::Msg::Dispatch);
-                self.everyone(|| replica::Msg::Tick);
+                self.cast_to_all(|| replica::Msg::Reconcile);
+                self.cast_to_all(|| replica::Msg::Tick);
             }
             Msg::CaughtUp(caught_up) => self.caught_up(ctx, caught_up),
             Msg::Sweep => self.sweep(ctx),
-            Msg::Listed(stretch, listed) => {
-                self.listed(ctx, listed, stretch);
+            Msg::Listed(epoch, listed) => {
+                self.listed(ctx, listed, epoch);
             }
-            Msg::Reclaimed(container, result) => {
-                self.reclaiming.remove(&container);
-                self.look_again(ctx, result.is_ok());
+            Msg::OrphanRemoved(container, result) => {
+                self.removing_orphans.remove(&container);
+                self.schedule_sweep(ctx, result.is_ok());
                 match result {
                     Ok(()) => {
-                        self.unreclaimed.clear();
+                        self.removal_errors.clear();
                     }
-                    Err(error) if self.unreclaimed.is_news(format!("{container} {error}")) => {
+                    Err(error) if self.removal_errors.is_new(format!("{container} {error}")) => {
                         warn!(subsystem = "runtime/reconciler", %container, %error, "container not reclaimed");
                     }
                     Err(_) => {}
                 }
             }
-            Msg::Engine(event) => self.tell(&event.replica_id, replica::Msg::Hint),
-            Msg::EventsUp(up) => self.everyone(|| replica::Msg::EventsUp(up)),
+            Msg::Engine(event) => self.cast_to(&event.replica_id, replica::Msg::EngineEvent),
+            Msg::EventsUp(up) => self.cast_to_all(|| replica::Msg::EventsUp(up)),
             Msg::Finished(id) => self.finished(ctx, id),
             Msg::Exhausted { id, reason } => self.exhausted(&id, &reason),
-            Msg::Started(id, true) => self.tell(&id, replica::Msg::Dispatch),
+            Msg::Started(id, true) => self.cast_to(&id, replica::Msg::Reconcile),
             Msg::Started(id, false) => {
-                self.forget(&id);
+                self.remove_child(&id);
                 self.stop_child(ctx, id);
             }
             Msg::Stopped(id) => {
-                self.forget(&id);
+                self.remove_child(&id);
                 let state = self.args.shared.deps.raft.state();
                 if state.cluster.is_some() {
-                    self.tend(ctx, &state, &id);
+                    self.reconcile_replica(ctx, &state, &id);
                 }
-                self.look_again(ctx, true);
+                self.schedule_sweep(ctx, true);
             }
         }
         Ok(())
@@ -191,13 +191,16 @@ impl Worker for ReplicaManager {
 
 impl ReplicaManager {
     /// Adopts the children that an earlier instance of this actor started.
-    fn recall(&mut self, ctx: &Context<Self>) {
-        let family = ctx.path().rsplit_once('/').map_or("", |(family, _)| family);
-        let prefix = format!("{family}/{}", key(""));
-        let mut strangers = Vec::new();
+    fn adopt_children(&mut self, ctx: &Context<Self>) {
+        let parent_path = ctx
+            .path()
+            .rsplit_once('/')
+            .map_or("", |(parent_path, _)| parent_path);
+        let prefix = format!("{parent_path}/{}", key(""));
+        let mut unmanaged = Vec::new();
         let mut failed = Vec::new();
         {
-            let mut roster = self.args.shared.roster();
+            let mut replica_handles = self.args.shared.replica_handles();
             for info in ctx.supervisor().describe() {
                 let Some(id) = info.path.strip_prefix(&prefix).map(str::to_owned) else {
                     continue;
@@ -205,8 +208,8 @@ impl ReplicaManager {
                 // The earlier instance was stopping this child, and the outcome is lost with that
                 // instance: stop it again.
                 let ending = info.state == ActorState::Stopped;
-                if ending || !roster.contains_key(&id) {
-                    strangers.push(id.clone());
+                if ending || !replica_handles.contains_key(&id) {
+                    unmanaged.push(id.clone());
                 }
                 let child = match info.state {
                     ActorState::Exhausted => {
@@ -216,16 +219,16 @@ impl ReplicaManager {
                     ActorState::Starting
                     | ActorState::Running
                     | ActorState::Backoff
-                    | ActorState::Stopped => Child::Up,
+                    | ActorState::Stopped => Child::Active,
                 };
                 self.children.insert(id, child);
             }
-            roster.retain(|id, _| self.children.contains_key(id));
+            replica_handles.retain(|id, _| self.children.contains_key(id));
         }
         for (id, reason) in failed {
             self.publish_exhausted(&id, &reason);
         }
-        for id in strangers {
+        for id in unmanaged {
             self.stop_child(ctx, id);
         }
     }
@@ -235,15 +238,15 @@ impl ReplicaManager {
     fn state_changed(&mut self, ctx: &Context<Self>, state: Arc<State>) {
         let seen = std::mem::replace(&mut self.seen, Arc::clone(&state));
         let shared = Arc::clone(&self.args.shared);
-        let News {
-            everyone,
+        let StateDiff {
+            all_replicas,
             mut replicas,
             documents,
-            awaited,
-        } = News::between(&seen, &state, &shared.deps.host);
-        if everyone {
+            dependencies_changed,
+        } = StateDiff::between(&seen, &state, &shared.deps.host);
+        if all_replicas {
             self.sync(ctx);
-            return self.everyone(|| replica::Msg::Dispatch);
+            return self.cast_to_all(|| replica::Msg::Reconcile);
         }
         if state.cluster.is_none() {
             return;
@@ -259,13 +262,13 @@ impl ReplicaManager {
             let children = self.children.keys().filter(|id| of(&documents, id));
             replicas.extend(children.cloned());
         }
-        if !awaited.is_empty() {
+        if !dependencies_changed.is_empty() {
             let deferred = shared.deferred.all().into_iter();
-            replicas.extend(deferred.filter(|id| of(&awaited, id)));
+            replicas.extend(deferred.filter(|id| of(&dependencies_changed, id)));
         }
         for id in replicas {
-            self.tend(ctx, &state, &id);
-            self.tell(&id, replica::Msg::Dispatch);
+            self.reconcile_replica(ctx, &state, &id);
+            self.cast_to(&id, replica::Msg::Reconcile);
         }
     }
 
@@ -282,21 +285,21 @@ impl ReplicaManager {
         let mut replicas = assignment::here(&state, &shared.deps.host);
         replicas.extend(self.children.keys().cloned());
         for id in replicas {
-            self.tend(ctx, &state, &id);
+            self.reconcile_replica(ctx, &state, &id);
         }
     }
 
     /// Starts the actor of a replica if it is missing and restarts an exhausted one if its row is
     /// newer. An actor without an assignment removes its container and then reports
     /// [`Msg::Finished`].
-    fn tend(&mut self, ctx: &Context<Self>, state: &State, id: &str) {
+    fn reconcile_replica(&mut self, ctx: &Context<Self>, state: &State, id: &str) {
         let here = assignment::is_here(state, &self.args.shared.deps.host, id);
         match self.children.get(id) {
             None if here => self.start_child(ctx, id),
             Some(Child::Exhausted(index)) if here => {
                 let row = state.replicas_desired.get(id);
                 if row.is_some_and(|row| row.raft_index > *index) {
-                    self.revive_child(ctx, id.to_owned());
+                    self.restart_child(ctx, id.to_owned());
                 }
             }
             // An exhausted actor cannot remove its container; the sweep does.
@@ -304,7 +307,7 @@ impl ReplicaManager {
                 self.stop_child(ctx, id.to_owned());
                 ctx.send_to_self(Msg::Sweep);
             }
-            None | Some(Child::Up | Child::Stopping) => {}
+            None | Some(Child::Active | Child::Stopping) => {}
         }
     }
 
@@ -319,14 +322,17 @@ impl ReplicaManager {
         let (manager, replica) = (ctx.handle(), id.to_owned());
         let spec = spec.on_exhausted(OnExhausted::notify(move |report| {
             // If the cast fails, the next instance reads the exhaustion from `describe` in
-            // `recall`.
+            // `adopt_children`.
             let _ = manager.cast(Msg::Exhausted {
                 id: replica.clone(),
                 reason: report.last_failure.clone(),
             });
         }));
-        self.children.insert(id.to_owned(), Child::Up);
-        self.args.shared.roster().insert(id.to_owned(), handle);
+        self.children.insert(id.to_owned(), Child::Active);
+        self.args
+            .shared
+            .replica_handles()
+            .insert(id.to_owned(), handle);
         let (supervisor, id) = (ctx.supervisor(), id.to_owned());
         ctx.spawn(async move {
             let started = supervisor.start_child(spec).await;
@@ -338,12 +344,12 @@ impl ReplicaManager {
         });
     }
 
-    fn revive_child(&mut self, ctx: &Context<Self>, id: String) {
+    fn restart_child(&mut self, ctx: &Context<Self>, id: String) {
         info!(subsystem = "runtime/reconciler", replica_id = %id, "replica actor re-armed by a new row");
-        self.children.insert(id.clone(), Child::Up);
+        self.children.insert(id.clone(), Child::Active);
         let supervisor = ctx.supervisor();
         ctx.spawn(async move {
-            let revived = supervisor.revive_child(&key(&id)).await;
+            let revived = supervisor.restart_child(&key(&id)).await;
             Msg::Started(id, revived.is_ok())
         });
     }
@@ -361,8 +367,8 @@ impl ReplicaManager {
     fn finished(&mut self, ctx: &Context<Self>, id: String) {
         let deps = &self.args.shared.deps;
         if assignment::is_here(&deps.raft.state(), &deps.host, &id) {
-            self.tell(&id, replica::Msg::Dispatch);
-        } else if self.children.get(&id) == Some(&Child::Up) {
+            self.cast_to(&id, replica::Msg::Reconcile);
+        } else if self.children.get(&id) == Some(&Child::Active) {
             self.stop_child(ctx, id);
         }
     }
@@ -413,23 +419,23 @@ impl ReplicaManager {
         reported.or(row).unwrap_or(0)
     }
 
-    fn forget(&mut self, id: &str) {
+    fn remove_child(&mut self, id: &str) {
         self.children.remove(id);
         let shared = &self.args.shared;
-        shared.roster().remove(id);
+        shared.replica_handles().remove(id);
         shared.deferred.set(id, false);
         shared.leaving.set(id, false);
     }
 
-    fn tell(&self, id: &str, msg: replica::Msg) {
-        if let Some(handle) = self.args.shared.roster().get(id) {
+    fn cast_to(&self, id: &str, msg: replica::Msg) {
+        if let Some(handle) = self.args.shared.replica_handles().get(id) {
             // A restarting actor reads everything again in `start`.
             let _ = handle.cast(msg);
         }
     }
 
-    fn everyone(&self, msg: impl Fn() -> replica::Msg) {
-        for handle in self.args.shared.roster().values() {
+    fn cast_to_all(&self, msg: impl Fn() -> replica::Msg) {
+        for handle in self.args.shared.replica_handles().values() {
             let _ = handle.cast(msg());
         }
     }

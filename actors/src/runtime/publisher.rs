@@ -11,18 +11,18 @@ use jaco_raftnode::{Committed, ProposeError};
 use jaco_supervision::{Context, Failure, Worker};
 use tracing::{debug, warn};
 
-use super::{IDENTITY, Shared, replica};
-use crate::repeat::Repeats;
+use super::{IDENTITY, RuntimeContext, replica};
+use crate::log_dedup::LogDedup;
 
 /// Delay after a proposal that raft did not accept.
 const RETRY: Duration = Duration::from_millis(500);
 /// Proposals in flight at most; raft batches proposals that arrive together.
-const UNDER_WAY: usize = 64;
+const MAX_IN_FLIGHT: usize = 64;
 
 /// Arguments of a [`PublisherActor`].
 #[derive(Clone)]
 pub struct Args {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<RuntimeContext>,
 }
 
 /// Messages of the [`PublisherActor`].
@@ -44,13 +44,13 @@ pub enum Msg {
 /// It keeps only the newest observation per replica, so a raft outage delays observations without
 /// using more memory.
 pub struct PublisherActor {
-    shared: Arc<Shared>,
+    shared: Arc<RuntimeContext>,
     waiting: BTreeMap<String, ReplicaObserved>,
     /// Replicas with a proposal under way.
-    under_way: BTreeSet<String>,
+    in_flight: BTreeSet<String>,
     /// Until the next [`Msg::Retry`].
     paused: bool,
-    failures: Repeats,
+    failures: LogDedup,
 }
 
 impl Worker for PublisherActor {
@@ -63,9 +63,9 @@ impl Worker for PublisherActor {
         Ok(Self {
             shared: args.shared,
             waiting: BTreeMap::new(),
-            under_way: BTreeSet::new(),
+            in_flight: BTreeSet::new(),
             paused: false,
-            failures: Repeats::default(),
+            failures: LogDedup::default(),
         })
     }
 
@@ -81,7 +81,7 @@ impl Worker for PublisherActor {
                 self.flush(ctx);
             }
             Msg::Recover => {
-                for replica in self.shared.roster().values() {
+                for replica in self.shared.replica_handles().values() {
                     // A restarting actor publishes its report anyway.
                     let _ = replica.cast(replica::Msg::Tick);
                 }
@@ -93,8 +93,8 @@ impl Worker for PublisherActor {
 
 impl PublisherActor {
     fn flush(&mut self, ctx: &Context<Self>) {
-        while !self.paused && self.under_way.len() < UNDER_WAY {
-            let free = |id: &&String| !self.under_way.contains(*id);
+        while !self.paused && self.in_flight.len() < MAX_IN_FLIGHT {
+            let free = |id: &&String| !self.in_flight.contains(*id);
             let Some(id) = self.waiting.keys().find(free).cloned() else {
                 return;
             };
@@ -103,11 +103,11 @@ impl PublisherActor {
             };
             let Some(command) = self.command(&row) else {
                 // No cluster exists yet to write to.
-                self.put_back(row);
+                self.requeue(row);
                 self.pause(ctx);
                 return;
             };
-            self.under_way.insert(id);
+            self.in_flight.insert(id);
             let proposal = self.shared.deps.raft.propose(command);
             ctx.spawn(async move { Msg::Proposed(Box::new(row), proposal.await) });
         }
@@ -119,7 +119,7 @@ impl PublisherActor {
         row: ReplicaObserved,
         result: Result<Committed, ProposeError>,
     ) {
-        self.under_way.remove(&row.id);
+        self.in_flight.remove(&row.id);
         match result {
             Ok(_) => {
                 self.failures.clear();
@@ -133,8 +133,8 @@ impl PublisherActor {
                 | ProposeError::Unavailable
                 | ProposeError::Unknown(_)),
             ) => {
-                self.put_back(row);
-                if self.failures.is_news(&error) {
+                self.requeue(row);
+                if self.failures.is_new(&error) {
                     warn!(subsystem = "runtime/reconciler", %error, observations = self.waiting.len(), "observations not written yet");
                 }
                 self.pause(ctx);
@@ -150,7 +150,7 @@ impl PublisherActor {
     }
 
     /// Keeps a failed observation, unless a newer one is waiting.
-    fn put_back(&mut self, row: ReplicaObserved) {
+    fn requeue(&mut self, row: ReplicaObserved) {
         self.waiting.entry(row.id.clone()).or_insert(row);
     }
 

@@ -18,15 +18,15 @@ use jaco_engine::{Credential, Engine, EngineError};
 
 /// An attempt without progress for this long is not joined: a replica that cancels a stalled
 /// attempt must not rejoin it.
-const STALE: Duration = Duration::from_secs(10);
+const STALLED_AFTER: Duration = Duration::from_secs(10);
 
 type Attempt = BoxFuture<'static, Result<(), EngineError>>;
 
 /// Attempts of one node.
 #[derive(Default)]
-pub(crate) struct Pulls(Mutex<Vec<Flight>>);
+pub(crate) struct Pulls(Mutex<Vec<InFlightPull>>);
 
-struct Flight {
+struct InFlightPull {
     image: String,
     credential: Option<Credential>,
     attempt: WeakShared<Attempt>,
@@ -49,23 +49,23 @@ impl Pulls {
     ) -> Pull {
         let mut flights = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         flights.retain(|flight| flight.pull().is_some());
-        let same = |flight: &&Flight| {
+        let same = |flight: &&InFlightPull| {
             flight.image == image
                 && flight.credential == credential
-                && flight.progress.borrow().elapsed() < STALE
+                && flight.progress.borrow().elapsed() < STALLED_AFTER
         };
-        if let Some(pull) = flights.iter().find(same).and_then(Flight::pull) {
+        if let Some(pull) = flights.iter().find(same).and_then(InFlightPull::pull) {
             return pull;
         }
-        let (moved, progress) = watch::channel(Instant::now());
+        let (progress_sender, progress) = watch::channel(Instant::now());
         let attempt = attempt(
             Arc::clone(engine),
             image.to_owned(),
             credential.clone(),
-            moved,
+            progress_sender,
         );
         let attempt = attempt.boxed().shared();
-        flights.extend(attempt.downgrade().map(|attempt| Flight {
+        flights.extend(attempt.downgrade().map(|attempt| InFlightPull {
             image: image.to_owned(),
             credential,
             attempt,
@@ -75,7 +75,7 @@ impl Pulls {
     }
 }
 
-impl Flight {
+impl InFlightPull {
     /// Returns a share; `None` once the attempt is over.
     fn pull(&self) -> Option<Pull> {
         let attempt = self.attempt.upgrade()?;
@@ -94,15 +94,15 @@ impl Pull {
         every: Duration,
         progressed: impl Fn() + Send,
     ) -> Result<(), EngineError> {
-        let mut told = Instant::now();
+        let mut last_report = Instant::now();
         loop {
             tokio::select! {
                 outcome = &mut self.attempt => return outcome,
                 // `changed` fails once the attempt is over; its outcome is then available.
                 Ok(()) = self.progress.changed() => {
-                    if told.elapsed() >= every {
+                    if last_report.elapsed() >= every {
                         progressed();
-                        told = Instant::now();
+                        last_report = Instant::now();
                     }
                 }
             }
@@ -114,7 +114,7 @@ async fn attempt(
     engine: Arc<dyn Engine>,
     image: String,
     credential: Option<Credential>,
-    moved: watch::Sender<Instant>,
+    progress_sender: watch::Sender<Instant>,
 ) -> Result<(), EngineError> {
     let mut progress = engine.pull(&image, credential.as_ref());
     while let Some(step) = progress.next().await {
@@ -122,7 +122,7 @@ async fn attempt(
             Some(credential) => error.map(|message| credential.redact(&message)),
             None => error,
         })?;
-        moved.send_replace(Instant::now());
+        progress_sender.send_replace(Instant::now());
     }
     Ok(())
 }
@@ -213,31 +213,31 @@ mod tests {
         let (fake, engine) = fake();
         let pulls = Pulls::default();
         let steps = stream::iter(0..10).then(|_| async {
-            tokio::time::sleep(STALE - Duration::from_secs(1)).await;
+            tokio::time::sleep(STALLED_AFTER - Duration::from_secs(1)).await;
             Ok(())
         });
         fake.script_pull(steps);
-        let heard = [(); 2].map(|()| Arc::new(std::sync::atomic::AtomicU32::new(0)));
-        let shares = heard.clone().map(|heard| {
+        let reports = [(); 2].map(|()| Arc::new(std::sync::atomic::AtomicU32::new(0)));
+        let shares = reports.clone().map(|reports| {
             let pull = pulls.join(&engine, "a", None);
             tokio::spawn(pull.finish(Duration::from_secs(1), move || {
-                heard.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                reports.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             }))
         });
-        tokio::time::sleep(STALE * 5).await;
+        tokio::time::sleep(STALLED_AFTER * 5).await;
         let late = pulls.join(&engine, "a", None);
         assert_eq!(fake.pulls().len(), 1);
         assert_eq!(outcome(late).await, Ok(()));
         for share in shares {
             assert_eq!(share.await.unwrap(), Ok(()));
         }
-        for heard in heard {
-            assert!(heard.load(std::sync::atomic::Ordering::Relaxed) >= 9);
+        for reports in reports {
+            assert!(reports.load(std::sync::atomic::Ordering::Relaxed) >= 9);
         }
 
         fake.script_pull(stream::pending());
         let stuck = tokio::spawn(outcome(pulls.join(&engine, "a", None)));
-        tokio::time::sleep(STALE).await;
+        tokio::time::sleep(STALLED_AFTER).await;
         assert_eq!(outcome(pulls.join(&engine, "a", None)).await, Ok(()));
         stuck.abort();
     }

@@ -10,7 +10,7 @@ use futures::{StreamExt, stream};
 use jaco_supervision::{ActorState, KillMode, Tree};
 use tokio::sync::oneshot::error::TryRecvError;
 
-use super::{replica::core::PULL_SILENCE, *};
+use super::{replica::core::PULL_PROGRESS_TIMEOUT, *};
 
 const CLUSTER: &str = "cl-1";
 
@@ -19,7 +19,7 @@ struct Node {
     engine: FakeEngine,
     tree: Tree,
     caught_up: watch::Sender<bool>,
-    settled: watch::Receiver<bool>,
+    orphans_cleared: watch::Receiver<bool>,
 }
 
 struct NoNetworks;
@@ -81,7 +81,7 @@ impl Node {
             engine,
             tree,
             caught_up,
-            settled: runtime.settled(),
+            orphans_cleared: runtime.orphans_cleared(),
         }
     }
 
@@ -334,7 +334,7 @@ async fn stalled_pull_times_out_and_is_retried() {
     let began = tokio::time::Instant::now();
     let id = node.upsert("web", 0);
     let seen = node.observed(&id, failed_pull).await;
-    assert_eq!(began.elapsed().as_secs(), PULL_SILENCE.as_secs());
+    assert_eq!(began.elapsed().as_secs(), PULL_PROGRESS_TIMEOUT.as_secs());
     assert_eq!(seen.details["reason"], "web:1: no progress for 300 seconds");
     assert_eq!(seen.details["attempt"], "1");
     node.running(&id).await;
@@ -345,16 +345,16 @@ async fn stalled_pull_times_out_and_is_retried() {
 async fn slow_pull_with_progress_is_not_cancelled() {
     let node = Node::new().await;
     let steps = stream::iter(0..20).then(|_| async {
-        tokio::time::sleep(PULL_SILENCE - Duration::from_secs(2)).await;
+        tokio::time::sleep(PULL_PROGRESS_TIMEOUT - Duration::from_secs(2)).await;
         Ok(())
     });
     node.engine.script_pull(steps);
     node.deploy(ONE);
     let id = node.upsert("web", 0);
     node.observed(&id, |seen| seen.code == "pulling").await;
-    tokio::time::sleep(PULL_SILENCE * 15).await;
+    tokio::time::sleep(PULL_PROGRESS_TIMEOUT * 15).await;
     assert_eq!(node.raft.state().replicas_observed[&id].code, "pulling");
-    tokio::time::sleep(PULL_SILENCE * 5).await;
+    tokio::time::sleep(PULL_PROGRESS_TIMEOUT * 5).await;
     node.running(&id).await;
     assert_eq!(node.engine.pulls().len(), 1);
 }
@@ -509,11 +509,11 @@ async fn restarted_supervisor_restarts_every_replica() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_swept_before_node_caught_up() {
     let engine = FakeEngine::new();
-    engine.plant(
+    engine.insert_container(
         "old",
         &[("jaco.cluster_id", CLUSTER), ("jaco.replica_id", "gone-0")],
     );
-    engine.plant(
+    engine.insert_container(
         "other",
         &[("jaco.cluster_id", "cl-2"), ("jaco.replica_id", "gone-0")],
     );

@@ -11,10 +11,10 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use super::{
-    pace::{Outcome, Pace},
-    reconcile::{Memo, Pass, reconcile},
+    pass_timer::{Outcome, PassTimer},
+    reconcile::{Pass, PassCache, reconcile},
 };
-use crate::{clock::Clock, commit::commit, repeat::Repeats, telemetry::Metrics};
+use crate::{clock::Clock, commit::commit, log_dedup::LogDedup, telemetry::Metrics};
 
 /// Timeout after which the outcome of a proposal counts as unknown; far above the commit budget.
 const LONGEST_PROPOSAL: Duration = Duration::from_secs(30);
@@ -29,7 +29,7 @@ pub struct Args {
     /// Source of the commands' timestamps.
     pub clock: Clock,
     metrics: Metrics,
-    gate: Arc<Mutex<()>>,
+    proposal_lock: Arc<Mutex<()>>,
 }
 
 impl Args {
@@ -46,7 +46,7 @@ impl Args {
             raft,
             is_leader,
             clock,
-            gate: Arc::default(),
+            proposal_lock: Arc::default(),
         }
     }
 }
@@ -54,7 +54,7 @@ impl Args {
 /// Lock held while a proposal is in flight. A proposal cannot be withdrawn and outlives a killed
 /// actor. Without waiting for it, the next instance would issue the same replicas again and their
 /// containers would be created twice.
-type Gate = OwnedMutexGuard<()>;
+type ProposalGuard = OwnedMutexGuard<()>;
 
 /// Mailbox of the scheduler.
 pub enum Msg {
@@ -67,16 +67,16 @@ pub enum Msg {
     /// The proposal of an earlier instance or leadership epoch has finished.
     Begin {
         /// Leadership epoch that waited for the lock.
-        stint: u64,
+        leadership_epoch: u64,
         /// The acquired lock.
-        gate: Gate,
+        guard: ProposalGuard,
     },
     /// The proposal of a pass has finished; a successful one is visible in the local state.
     Finished {
         /// Leadership epoch of the pass.
-        stint: u64,
+        leadership_epoch: u64,
         /// Whether the pass left commands for the next one.
-        partly: bool,
+        partial: bool,
         /// Outcome of the proposal.
         outcome: Result<Committed, ProposeError>,
     },
@@ -85,14 +85,14 @@ pub enum Msg {
 /// Reconciles the replicas with the deployments, on the leader only.
 pub struct SchedulerActor {
     args: Args,
-    pace: Pace,
-    memo: Memo,
+    pass_timer: PassTimer,
+    cache: PassCache,
     leading: bool,
-    stint: u64,
+    leadership_epoch: u64,
     following: Option<TaskHandle>,
     proposing: Option<TaskHandle>,
     timer: Option<(Instant, TaskHandle)>,
-    failures: Repeats,
+    failures: LogDedup,
 }
 
 impl Worker for SchedulerActor {
@@ -104,51 +104,55 @@ impl Worker for SchedulerActor {
         ctx.send_to_self(Msg::Leadership(args.is_leader.clone()));
         Ok(Self {
             args,
-            pace: Pace::default(),
-            memo: Memo::default(),
+            pass_timer: PassTimer::default(),
+            cache: PassCache::default(),
             leading: false,
-            stint: 0,
+            leadership_epoch: 0,
             following: None,
             proposing: None,
             timer: None,
-            failures: Repeats::default(),
+            failures: LogDedup::default(),
         })
     }
 
     async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
         let now = Instant::now().into_std();
         match msg {
-            Msg::Leadership(is_leader) => self.lead(ctx, is_leader),
+            Msg::Leadership(is_leader) => self.leadership_changed(ctx, is_leader),
             Msg::Changed(state) if self.leading => {
-                self.pace.handle_change(now);
+                self.pass_timer.handle_change(now);
                 self.follow(ctx, state);
             }
             Msg::Changed(_) => {}
             Msg::Wake => {
-                if self.pace.handle_timeout(now) {
+                if self.pass_timer.handle_timeout(now) {
                     self.begin(ctx);
                 }
             }
-            Msg::Begin { stint, gate } if stint == self.stint => self.pass(ctx, gate),
+            Msg::Begin {
+                leadership_epoch,
+                guard,
+            } if leadership_epoch == self.leadership_epoch => self.pass(ctx, guard),
             Msg::Begin { .. } => {}
             Msg::Finished {
-                stint,
-                partly,
+                leadership_epoch,
+                partial,
                 outcome,
-            } if stint == self.stint => {
+            } if leadership_epoch == self.leadership_epoch => {
                 match &outcome {
                     Ok(_) => {
                         self.failures.clear();
-                        if let Some(since) = self.pace.answers_since().filter(|_| !partly) {
+                        if let Some(since) = self.pass_timer.covers_since().filter(|_| !partial) {
                             self.args.metrics.reconciled(now - since);
                         }
                     }
-                    Err(error) if self.failures.is_news(error) => {
+                    Err(error) if self.failures.is_new(error) => {
                         warn!(subsystem = "scheduler", %error, "pass failed");
                     }
                     Err(_) => {}
                 }
-                self.pace.handle_finished(rate(&outcome, partly), now);
+                self.pass_timer
+                    .handle_finished(outcome_of(&outcome, partial), now);
             }
             Msg::Finished { .. } => {}
         }
@@ -158,7 +162,7 @@ impl Worker for SchedulerActor {
 }
 
 impl SchedulerActor {
-    fn lead(&mut self, ctx: &Context<Self>, mut is_leader: watch::Receiver<bool>) {
+    fn leadership_changed(&mut self, ctx: &Context<Self>, mut is_leader: watch::Receiver<bool>) {
         let leads = *is_leader.borrow_and_update();
         ctx.spawn(async move {
             if is_leader.changed().await.is_err() {
@@ -170,9 +174,9 @@ impl SchedulerActor {
             return;
         }
         self.leading = leads;
-        self.pace
+        self.pass_timer
             .handle_leadership(leads, Instant::now().into_std());
-        self.stint += 1;
+        self.leadership_epoch += 1;
         for task in [self.following.take(), self.proposing.take()]
             .into_iter()
             .flatten()
@@ -181,7 +185,7 @@ impl SchedulerActor {
         }
         if leads {
             // The cache may predate another node's leadership.
-            self.memo = Memo::default();
+            self.cache = PassCache::default();
             self.follow(ctx, self.args.raft.follow());
         }
         debug!(subsystem = "scheduler", leads, "scheduler leadership");
@@ -207,22 +211,26 @@ impl SchedulerActor {
     }
 
     fn begin(&mut self, ctx: &Context<Self>) {
-        if let Ok(gate) = Arc::clone(&self.args.gate).try_lock_owned() {
-            return self.pass(ctx, gate);
+        if let Ok(guard) = Arc::clone(&self.args.proposal_lock).try_lock_owned() {
+            return self.pass(ctx, guard);
         }
-        let (gate, stint) = (Arc::clone(&self.args.gate), self.stint);
+        let (guard, leadership_epoch) =
+            (Arc::clone(&self.args.proposal_lock), self.leadership_epoch);
         self.proposing = Some(ctx.spawn(async move {
-            let gate = gate.lock_owned().await;
-            Msg::Begin { stint, gate }
+            let guard = guard.lock_owned().await;
+            Msg::Begin {
+                leadership_epoch,
+                guard,
+            }
         }));
     }
 
-    fn pass(&mut self, ctx: &Context<Self>, gate: Gate) {
+    fn pass(&mut self, ctx: &Context<Self>, guard: ProposalGuard) {
         let state = self.args.raft.state();
         let Pass { batch, summary } =
-            reconcile(&state, &mut self.memo, self.args.clock.timestamp());
+            reconcile(&state, &mut self.cache, self.args.clock.timestamp());
         let Some(batch) = batch else {
-            self.pace
+            self.pass_timer
                 .handle_finished(Outcome::Done, Instant::now().into_std());
             return;
         };
@@ -232,22 +240,22 @@ impl SchedulerActor {
             removals = summary.removals,
             statuses = summary.statuses,
             counters = summary.counters,
-            left = summary.left,
+            left = summary.deferred,
             applied_index = state.applied_index,
             "proposing a pass"
         );
-        let (raft, stint) = (Arc::clone(&self.args.raft), self.stint);
-        let partly = summary.left > 0;
+        let (raft, leadership_epoch) = (Arc::clone(&self.args.raft), self.leadership_epoch);
+        let partial = summary.deferred > 0;
         let proposal = tokio::spawn(async move {
             let outcome = timeout(LONGEST_PROPOSAL, commit(raft.as_ref(), batch)).await;
-            drop(gate);
+            drop(guard);
             outcome.unwrap_or_else(|_| Err(ProposeError::Unknown("no answer".to_owned())))
         });
         self.proposing = Some(ctx.spawn(async move {
             let outcome = proposal.await.unwrap_or(Err(ProposeError::Unavailable));
             Msg::Finished {
-                stint,
-                partly,
+                leadership_epoch,
+                partial,
                 outcome,
             }
         }));
@@ -255,7 +263,7 @@ impl SchedulerActor {
 
     /// Keeps one timer, armed for the deadline of the next pass.
     fn arm(&mut self, ctx: &Context<Self>) {
-        let deadline = self.pace.deadline().map(Instant::from_std);
+        let deadline = self.pass_timer.deadline().map(Instant::from_std);
         if deadline == self.timer.as_ref().map(|(at, _)| *at)
             && self
                 .timer
@@ -277,9 +285,9 @@ impl SchedulerActor {
     }
 }
 
-fn rate(outcome: &Result<Committed, ProposeError>, partly: bool) -> Outcome {
+fn outcome_of(outcome: &Result<Committed, ProposeError>, partial: bool) -> Outcome {
     match outcome {
-        Ok(_) if partly => Outcome::Partly,
+        Ok(_) if partial => Outcome::Partial,
         Ok(_) => Outcome::Done,
         Err(ProposeError::Unknown(_)) => Outcome::Unknown,
         Err(

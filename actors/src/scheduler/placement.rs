@@ -12,7 +12,7 @@ use jaco_state::State;
 
 mod hosts;
 
-pub use hosts::{Hosts, Standing, Stuck};
+pub use hosts::{HostEligibility, Hosts, Stuck};
 
 /// Wanted replica and its host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub enum Unplaceable {
 
 /// Service of a deployment, as input of placement.
 #[derive(Clone, Copy, Debug)]
-pub struct Subject<'a> {
+pub struct ServiceToPlace<'a> {
     /// Deployment name.
     pub deployment: &'a str,
     /// Scheduling settings.
@@ -70,9 +70,9 @@ pub struct Subject<'a> {
 
 /// Number of replicas per host over all services, updated during a pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Load(BTreeMap<String, usize>);
+pub struct ReplicaCounts(BTreeMap<String, usize>);
 
-impl Load {
+impl ReplicaCounts {
     /// Counts the rows of `state`.
     #[must_use]
     pub fn of(state: &State) -> Self {
@@ -141,17 +141,17 @@ pub fn fnv1a32(text: &str) -> u32 {
 /// # Errors
 /// [`Unplaceable`] if the service cannot be placed as a whole; `load` is then unchanged.
 pub fn place(
-    subject: Subject<'_>,
+    subject: ServiceToPlace<'_>,
     rows: &BTreeMap<&str, &v1::ReplicaDesired>,
     hosts: &Hosts,
-    load: &mut Load,
+    load: &mut ReplicaCounts,
 ) -> Result<Vec<Placed>, Unplaceable> {
     let eligible = || hosts.eligible().iter().map(String::as_str);
     match subject.spec.placement() {
         PlacementMode::Global => global(subject, rows, hosts, load),
         PlacementMode::Hosts => {
             let listed: BTreeSet<&str> = subject.spec.hosts.iter().map(String::as_str).collect();
-            let field = Field {
+            let field = Candidates {
                 hosts,
                 eligible: eligible().filter(|host| listed.contains(host)).collect(),
                 listed: Some(&listed),
@@ -159,7 +159,7 @@ pub fn place(
             positional(subject, rows, &field, load, pinned)
         }
         PlacementMode::Pack => {
-            let field = Field {
+            let field = Candidates {
                 hosts,
                 eligible: eligible().collect(),
                 listed: None,
@@ -168,7 +168,7 @@ pub fn place(
             positional(subject, rows, &field, load, |want| packed(want, &counts))
         }
         PlacementMode::Unspecified | PlacementMode::Spread => {
-            let field = Field {
+            let field = Candidates {
                 hosts,
                 eligible: eligible().collect(),
                 listed: None,
@@ -179,7 +179,7 @@ pub fn place(
 }
 
 /// Hosts on which the replicas of one service may run.
-struct Field<'a> {
+struct Candidates<'a> {
     hosts: &'a Hosts,
     /// Hosts eligible for new replicas, sorted.
     eligible: Vec<&'a str>,
@@ -187,42 +187,42 @@ struct Field<'a> {
     listed: Option<&'a BTreeSet<&'a str>>,
 }
 
-impl Field<'_> {
+impl Candidates<'_> {
     /// Eligibility of a host that may keep its replicas; `None` if it may not or is not a member.
-    fn standing(&self, host: &str) -> Option<Standing> {
+    fn eligibility(&self, host: &str) -> Option<HostEligibility> {
         let allowed = self.listed.is_none_or(|listed| listed.contains(host));
-        self.hosts.standing(host).filter(|_| allowed)
+        self.hosts.eligibility(host).filter(|_| allowed)
     }
 
     /// Decides whether a replica keeps `host` without considering alternatives: `None` if it does
     /// not, else why it is stuck there, if it is.
-    fn keeps(&self, host: &str, stateful: bool) -> Option<Option<Stuck>> {
-        match self.standing(host)? {
-            Standing::Eligible | Standing::Holding => Some(None),
-            standing @ (Standing::Leaving(_) | Standing::Lost) if stateful => {
-                Some(standing.stuck())
+    fn keeps_host(&self, host: &str, stateful: bool) -> Option<Option<Stuck>> {
+        match self.eligibility(host)? {
+            HostEligibility::Eligible | HostEligibility::Suspect => Some(None),
+            eligibility @ (HostEligibility::Evacuating(_) | HostEligibility::Down) if stateful => {
+                Some(eligibility.stuck())
             }
-            Standing::Leaving(_) | Standing::Lost => None,
+            HostEligibility::Evacuating(_) | HostEligibility::Down => None,
         }
     }
 }
 
 /// Input for choosing the host of one replica.
-struct Want<'a> {
+struct PlacementRequest<'a> {
     id: &'a str,
     index: usize,
     eligible: &'a [&'a str],
     /// Replicas of this service by host: kept ones and those placed so far.
     taken: &'a BTreeMap<&'a str, usize>,
-    load: &'a Load,
+    load: &'a ReplicaCounts,
 }
 
 fn positional<'r>(
-    subject: Subject<'_>,
+    subject: ServiceToPlace<'_>,
     rows: &BTreeMap<&'r str, &'r v1::ReplicaDesired>,
-    field: &Field<'r>,
-    load: &mut Load,
-    choose: impl Fn(&Want<'_>) -> Option<usize>,
+    field: &Candidates<'r>,
+    load: &mut ReplicaCounts,
+    choose: impl Fn(&PlacementRequest<'_>) -> Option<usize>,
 ) -> Result<Vec<Placed>, Unplaceable> {
     let replicas = usize::try_from(subject.spec.replicas).unwrap_or(0);
     let ids: Vec<String> = (0..replicas)
@@ -233,7 +233,7 @@ fn positional<'r>(
         .iter()
         .map(|id| {
             let host = rows.get(id.as_str())?.host.as_str();
-            let stuck = field.keeps(host, subject.stateful)?;
+            let stuck = field.keeps_host(host, subject.stateful)?;
             Some((host, stuck))
         })
         .collect();
@@ -245,7 +245,7 @@ fn positional<'r>(
             Some(kept) => kept,
             None => {
                 let row = rows.get(id.as_str());
-                let want = Want {
+                let want = PlacementRequest {
                     id: &id,
                     index,
                     eligible: &field.eligible,
@@ -255,7 +255,9 @@ fn positional<'r>(
                 let found = choose(&want).and_then(|at| field.eligible.get(at).copied());
                 let (host, stuck) = match (found, row) {
                     (Some(host), _) => (host, None),
-                    (None, Some(row)) => (row.host.as_str(), Some(stays(subject, field, row)?)),
+                    (None, Some(row)) => {
+                        (row.host.as_str(), Some(stuck_reason(subject, field, row)?))
+                    }
                     (None, None) => return Err(unplaceable(subject, field)),
                 };
                 *taken.entry(host).or_default() += 1;
@@ -278,19 +280,19 @@ fn positional<'r>(
 }
 
 /// Returns why a replica of a service with listed hosts stays although no listed host can take it.
-fn stays(
-    subject: Subject<'_>,
-    field: &Field<'_>,
+fn stuck_reason(
+    subject: ServiceToPlace<'_>,
+    field: &Candidates<'_>,
     row: &v1::ReplicaDesired,
 ) -> Result<Stuck, Unplaceable> {
     let pinned = field.listed.is_some();
-    let standing = field.standing(&row.host).filter(|_| pinned);
-    standing
-        .and_then(Standing::stuck)
+    let eligibility = field.eligibility(&row.host).filter(|_| pinned);
+    eligibility
+        .and_then(HostEligibility::stuck)
         .ok_or_else(|| unplaceable(subject, field))
 }
 
-fn unplaceable(subject: Subject<'_>, field: &Field<'_>) -> Unplaceable {
+fn unplaceable(subject: ServiceToPlace<'_>, field: &Candidates<'_>) -> Unplaceable {
     let service = subject.spec.name.clone();
     if field.eligible.is_empty() {
         return Unplaceable::NoEligibleHosts { service };
@@ -304,7 +306,7 @@ fn unplaceable(subject: Subject<'_>, field: &Field<'_>) -> Unplaceable {
 
 /// Prefers fewest replicas of this service, then fewest in total, then the highest rendezvous
 /// weight.
-fn spread(want: &Want<'_>) -> Option<usize> {
+fn spread(want: &PlacementRequest<'_>) -> Option<usize> {
     let rank = |host: &str| {
         let weight = fnv1a32(&format!("{host}/{}", want.id));
         let own = want.taken.get(host).copied().unwrap_or(0);
@@ -316,7 +318,7 @@ fn spread(want: &Want<'_>) -> Option<usize> {
 
 /// Prefers fewest replicas of this service at the beginning of the pass, so that all new replicas
 /// of a pass share a host.
-fn packed(want: &Want<'_>, at_start: &BTreeMap<&str, usize>) -> Option<usize> {
+fn packed(want: &PlacementRequest<'_>, at_start: &BTreeMap<&str, usize>) -> Option<usize> {
     (0..want.eligible.len()).min_by_key(|&at| {
         want.eligible
             .get(at)
@@ -325,7 +327,7 @@ fn packed(want: &Want<'_>, at_start: &BTreeMap<&str, usize>) -> Option<usize> {
 }
 
 /// Chooses the host at the replica's index, or the next one without a replica of the service.
-fn pinned(want: &Want<'_>) -> Option<usize> {
+fn pinned(want: &PlacementRequest<'_>) -> Option<usize> {
     let hosts = want.eligible.len();
     let free = |at: &usize| {
         want.eligible
@@ -341,16 +343,16 @@ fn pinned(want: &Want<'_>) -> Option<usize> {
 /// Places one replica on each eligible host. An unhealthy or offline host keeps its replica, which
 /// continues there once the host is back.
 fn global(
-    subject: Subject<'_>,
+    subject: ServiceToPlace<'_>,
     rows: &BTreeMap<&str, &v1::ReplicaDesired>,
     hosts: &Hosts,
-    load: &mut Load,
+    load: &mut ReplicaCounts,
 ) -> Result<Vec<Placed>, Unplaceable> {
-    let keeps = |row: &&&v1::ReplicaDesired| match hosts.standing(&row.host) {
-        Some(Standing::Holding | Standing::Lost) => {
+    let keeps = |row: &&&v1::ReplicaDesired| match hosts.eligibility(&row.host) {
+        Some(HostEligibility::Suspect | HostEligibility::Down) => {
             row.id == global_id(subject.deployment, &subject.spec.name, &row.host)
         }
-        Some(Standing::Eligible | Standing::Leaving(_)) | None => false,
+        Some(HostEligibility::Eligible | HostEligibility::Evacuating(_)) | None => false,
     };
     let kept = rows.values().filter(keeps).map(|row| row.host.as_str());
     let wanted: BTreeSet<&str> = kept

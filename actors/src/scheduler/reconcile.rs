@@ -16,10 +16,10 @@ use jaco_proto::v1::{self, command::Payload};
 use jaco_state::{State, command};
 use prost_types::Timestamp;
 
-use batch::Children;
+use batch::PassCommands;
 
 use super::{
-    placement::{Hosts, Load},
+    placement::{Hosts, ReplicaCounts},
     projects::Projects,
     restarts::{self, Counted},
 };
@@ -29,7 +29,7 @@ pub const IDENTITY: &str = "scheduler";
 
 /// Caches kept between passes; losing them costs time but not correctness.
 #[derive(Default)]
-pub struct Memo {
+pub struct PassCache {
     /// Parsed compose documents.
     pub projects: Projects,
     /// Container failures already counted.
@@ -59,22 +59,22 @@ pub struct Summary {
     /// Restart counters incremented or reset.
     pub counters: usize,
     /// Commands that did not fit into the batch; the next pass is due as soon as it is applied.
-    pub left: usize,
+    pub deferred: usize,
 }
 
 /// Computes one pass over `state` at time `now`.
-pub fn reconcile(state: &State, memo: &mut Memo, now: Timestamp) -> Pass {
-    memo.projects.retain(state);
-    memo.rearmed.retain(state);
+pub fn reconcile(state: &State, cache: &mut PassCache, now: Timestamp) -> Pass {
+    cache.projects.retain(state);
+    cache.rearmed.retain(state);
     let mut plan = Plan::new(state, now);
     plan.remove_orphans();
     for deployment in state.deployments.values() {
-        let templates = memo.projects.of(deployment);
+        let templates = cache.projects.of(deployment);
         plan.children.begin_section();
-        plan.deployment(deployment, &templates, &mut memo.rearmed);
+        plan.deployment(deployment, &templates, &mut cache.rearmed);
     }
     plan.children.begin_section();
-    plan.count_restarts(&mut memo.counted);
+    plan.count_restarts(&mut cache.counted);
     plan.finish()
 }
 
@@ -83,13 +83,13 @@ struct Plan<'a> {
     state: &'a State,
     now: Timestamp,
     hosts: Hosts,
-    load: Load,
+    load: ReplicaCounts,
     /// Rows by (deployment, service) and id, so that a service finds its rows without a scan.
     rows: BTreeMap<(&'a str, &'a str), BTreeMap<&'a str, &'a v1::ReplicaDesired>>,
     /// Ids issued by this pass, with their service.
     issued: BTreeMap<String, (&'a str, &'a str)>,
     removed: BTreeSet<&'a str>,
-    children: Children,
+    children: PassCommands,
 }
 
 impl<'a> Plan<'a> {
@@ -104,11 +104,11 @@ impl<'a> Plan<'a> {
             state,
             now,
             hosts: Hosts::of(state),
-            load: Load::of(state),
+            load: ReplicaCounts::of(state),
             rows,
             issued: BTreeMap::new(),
             removed: BTreeSet::new(),
-            children: Children::default(),
+            children: PassCommands::default(),
         }
     }
 
@@ -146,7 +146,7 @@ impl<'a> Plan<'a> {
 
     /// Updates the restart counters of replicas that this pass neither issues nor removes.
     fn count_restarts(&mut self, counted: &mut Counted) {
-        for change in restarts::account(self.state, counted) {
+        for change in restarts::counter_changes(self.state, counted) {
             // A re-issued replica starts with a full restart budget; a removed one needs none.
             let id = change.replica_id.as_str();
             if self.issued.contains_key(id) || self.removed.contains(id) {

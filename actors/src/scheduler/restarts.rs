@@ -90,7 +90,7 @@ impl Instance {
 ///
 /// A failure is marked as counted only once the state shows its increment, so a lost proposal is
 /// repeated and a committed one is not.
-pub fn account(state: &State, counted: &mut Counted) -> Vec<Change> {
+pub fn counter_changes(state: &State, counted: &mut Counted) -> Vec<Change> {
     counted.0.retain(|id, _| {
         let seen = state.replicas_observed.get(id);
         seen.is_some_and(|seen| is_failure(seen))
@@ -144,7 +144,7 @@ fn is_counted(
     }
     let last = counter.and_then(|counter| counter.last_attempt_at);
     let covered = last.is_some_and(|last| {
-        let not_newer = |time: &Timestamp| order(time) <= order(&last);
+        let not_newer = |time: &Timestamp| sort_key(time) <= sort_key(&last);
         seen.last_health_at.as_ref().is_some_and(not_newer)
             || seen.started_at.as_ref().is_some_and(not_newer)
     });
@@ -155,7 +155,7 @@ fn is_counted(
 }
 
 /// Sort key of a timestamp; also correct for nanoseconds that are not normalized.
-pub(super) fn order(time: &Timestamp) -> i128 {
+pub(super) fn sort_key(time: &Timestamp) -> i128 {
     i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos)
 }
 

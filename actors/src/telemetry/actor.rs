@@ -5,7 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use jaco_supervision::{Context, Failure, Reply, Worker};
 
 use super::{Metrics, server};
-use crate::repeat::Repeats;
+use crate::log_dedup::LogDedup;
 
 /// Interval of sweeps; a series is dropped at the second sweep after its object was removed.
 const SWEEP: Duration = Duration::from_secs(60);
@@ -29,14 +29,14 @@ pub enum Msg {
     /// Bind the listener.
     Bind,
     /// Requests the address of the listener.
-    Listening(Reply<Option<SocketAddr>>),
+    ListenAddr(Reply<Option<SocketAddr>>),
 }
 
 /// Owns the metrics listener and drops the series of removed objects.
 pub struct TelemetryActor {
     args: TelemetryArgs,
     listening: Option<SocketAddr>,
-    refusals: Repeats,
+    bind_errors: LogDedup,
 }
 
 impl Worker for TelemetryActor {
@@ -50,7 +50,7 @@ impl Worker for TelemetryActor {
         Ok(Self {
             args,
             listening: None,
-            refusals: Repeats::default(),
+            bind_errors: LogDedup::default(),
         })
     }
 
@@ -63,7 +63,7 @@ impl Worker for TelemetryActor {
                 ctx.send_after(SWEEP, Msg::Sweep);
             }
             Msg::Bind => self.bind(ctx),
-            Msg::Listening(reply) => reply.send(self.listening),
+            Msg::ListenAddr(reply) => reply.send(self.listening),
         }
         Ok(())
     }
@@ -87,7 +87,7 @@ impl TelemetryActor {
                 ctx.spawn(async move { match server::serve(listener, metrics).await {} });
             }
             Err(error) => {
-                if self.refusals.is_news(&error) {
+                if self.bind_errors.is_new(&error) {
                     tracing::error!(subsystem = "jacod", address = %addr, %error, "failed to bind metrics_addr");
                 }
                 ctx.send_after(BIND_RETRY, Msg::Bind);

@@ -71,7 +71,7 @@ impl Metrics {
             sources: Sources::default(),
         });
         let mut registry = Registry::with_prefix("jaco");
-        registry.register_collector(Box::new(OfCluster(counts.clone())));
+        registry.register_collector(Box::new(ClusterCollector(counts.clone())));
         let node = ("node".into(), node.to_owned().into());
         let of_node = registry.sub_registry_with_label(node);
         of_node.register(
@@ -94,7 +94,7 @@ impl Metrics {
             "From the revocation of a token to its effect here",
             counts.revocation.clone(),
         );
-        of_node.register_collector(Box::new(OfNode(counts.clone())));
+        of_node.register_collector(Box::new(NodeCollector(counts.clone())));
         Self(Arc::new(Inner {
             registry,
             counts,
@@ -189,9 +189,9 @@ impl proxy::Observe for Metrics {
 }
 
 /// Metrics with the label `node`.
-struct OfNode(Arc<Counts>);
+struct NodeCollector(Arc<Counts>);
 
-impl Collector for OfNode {
+impl Collector for NodeCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.0.starts.encode(&mut encoder)?;
         self.0.round_trips.encode(&mut encoder)?;
@@ -200,22 +200,22 @@ impl Collector for OfNode {
 }
 
 /// Metrics without the label `node`.
-struct OfCluster(Arc<Counts>);
+struct ClusterCollector(Arc<Counts>);
 
-impl Collector for OfCluster {
+impl Collector for ClusterCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.0.routes.encode(&mut encoder)?;
         self.0.sources.encode_cluster(&mut encoder)
     }
 }
 
-impl fmt::Debug for OfNode {
+impl fmt::Debug for NodeCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("OfNode")
     }
 }
 
-impl fmt::Debug for OfCluster {
+impl fmt::Debug for ClusterCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("OfCluster")
     }

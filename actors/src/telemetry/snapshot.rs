@@ -36,18 +36,22 @@ impl Sources {
     /// Encodes the metrics of this node.
     pub(super) fn encode_node(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         if let Some(tree) = self.tree.get() {
-            let tally = tree.tally();
+            let restart_stats = tree.restart_stats();
             counter(
                 encoder,
                 "actor_restarts",
                 "Actors started again.",
-                tally.iter().map(|(kind, count)| (*kind, count.restarts)),
+                restart_stats
+                    .iter()
+                    .map(|(kind, count)| (*kind, count.restarts)),
             )?;
             counter(
                 encoder,
                 "actor_budget_exhausted",
                 "Actors that used up their restarts.",
-                tally.iter().map(|(kind, count)| (*kind, count.exhausted)),
+                restart_stats
+                    .iter()
+                    .map(|(kind, count)| (*kind, count.exhausted)),
             )?;
             let mut depths = BTreeMap::<_, i64>::new();
             for actor in tree.describe() {

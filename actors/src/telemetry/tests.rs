@@ -240,7 +240,7 @@ async fn start(metrics: Metrics, addr: Option<SocketAddr>) -> (Tree, Handle<Msg>
 
 async fn listening(handle: &Handle<Msg>) -> Option<SocketAddr> {
     let patience = Duration::from_secs(60);
-    handle.call(patience, Msg::Listening).await.unwrap()
+    handle.call(patience, Msg::ListenAddr).await.unwrap()
 }
 
 /// Sends one request and returns the whole response.

@@ -28,7 +28,7 @@ use crate::{
         admission::{self, Transport},
     },
     clock::Clock,
-    node::Shared,
+    node::NodeContext,
     peer::{CallError, Link, Peers, Sender},
 };
 
@@ -37,18 +37,18 @@ use crate::{
 /// The state holds an operator `ci` with the token `secret`, and a deployment `app`.
 pub(crate) struct Cluster {
     pub(crate) group: MemoryGroup,
-    pub(crate) wire: Arc<Wire>,
-    nodes: Vec<Arc<Shared>>,
+    pub(crate) network: Arc<TestTransport>,
+    nodes: Vec<Arc<NodeContext>>,
     _actors: Vec<ActorCell>,
     _dir: tempfile::TempDir,
 }
 
 /// Transport between members, with fault injection.
 #[derive(Default)]
-pub(crate) struct Wire {
-    nodes: Mutex<Vec<Weak<Shared>>>,
+pub(crate) struct TestTransport {
+    nodes: Mutex<Vec<Weak<NodeContext>>>,
     faults: Mutex<VecDeque<Fault>>,
-    calls: Mutex<Vec<Carried>>,
+    calls: Mutex<Vec<RecordedCall>>,
 }
 
 /// Fault of a call.
@@ -66,7 +66,7 @@ pub(crate) enum Fault {
 
 /// A call that a member made.
 #[derive(Clone, Debug)]
-pub(crate) struct Carried {
+pub(crate) struct RecordedCall {
     pub(crate) from: String,
     pub(crate) to: String,
     pub(crate) method: String,
@@ -110,37 +110,37 @@ impl Cluster {
         let storage = Storage::open(dir.path()).unwrap();
         let clock = Clock::from_fn(|| UNIX_EPOCH + Duration::from_secs(1_700_000_000));
         let lab = Lab::new(clock).unwrap();
-        let wire = Arc::new(Wire::default());
-        let nodes: Vec<Arc<Shared>> = (1..)
+        let network = Arc::new(TestTransport::default());
+        let nodes: Vec<Arc<NodeContext>> = (1..)
             .zip(&hosts)
             .map(|(raft_id, host)| {
-                let shared = lab.stranger().shared;
+                let shared = lab.uninitialized().shared;
                 let link = FakeLink {
                     sender: member(raft_id),
-                    wire: wire.clone(),
+                    network: network.clone(),
                 };
                 let peers = Peers::new(Arc::new(link));
                 shared.become_member(host, group.handle(raft_id), storage.clone(), peers);
                 shared
             })
             .collect();
-        *wire.nodes.lock().unwrap() = nodes.iter().map(Arc::downgrade).collect();
+        *network.nodes.lock().unwrap() = nodes.iter().map(Arc::downgrade).collect();
         Self {
             group,
-            wire,
+            network,
             nodes,
             _actors: actors,
             _dir: dir,
         }
     }
 
-    pub(crate) fn node(&self, id: u64) -> Arc<Shared> {
+    pub(crate) fn node(&self, id: u64) -> Arc<NodeContext> {
         self.nodes[usize::try_from(id - 1).unwrap()].clone()
     }
 
     /// Returns the API of member `id` on `transport`.
-    pub(crate) fn door(&self, id: u64, transport: Transport) -> Door {
-        Door {
+    pub(crate) fn member_api(&self, id: u64, transport: Transport) -> MemberApi {
+        MemberApi {
             shared: self.node(id),
             transport,
             sender: None,
@@ -148,8 +148,8 @@ impl Cluster {
     }
 
     /// Returns the API of member `id` for calls of the member `sender`.
-    pub(crate) fn peer_door(&self, id: u64, sender: u64) -> Door {
-        Door {
+    pub(crate) fn peer_api(&self, id: u64, sender: u64) -> MemberApi {
+        MemberApi {
             shared: self.node(id),
             transport: Transport::Peer,
             sender: Some(member(sender)),
@@ -162,24 +162,24 @@ impl Cluster {
     }
 }
 
-impl Wire {
+impl TestTransport {
     /// Queues faults for the next calls, one each.
     pub(crate) fn faults(&self, faults: &[Fault]) {
         self.faults.lock().unwrap().extend(faults);
     }
 
     /// Returns the calls so far, failed ones included.
-    pub(crate) fn calls(&self) -> Vec<Carried> {
+    pub(crate) fn calls(&self) -> Vec<RecordedCall> {
         self.calls.lock().unwrap().clone()
     }
 
-    fn carry(
+    fn deliver(
         &self,
         sender: &Sender,
         host: &str,
         request: Request<Body>,
     ) -> BoxFuture<'static, Result<Response<Body>, CallError>> {
-        self.calls.lock().unwrap().push(Carried {
+        self.calls.lock().unwrap().push(RecordedCall {
             from: sender.hostname.clone(),
             to: host.to_owned(),
             method: request.uri().path().to_owned(),
@@ -203,12 +203,15 @@ impl Wire {
             if fault == Some(Fault::Hang) {
                 std::future::pending::<()>().await;
             }
-            let door = Door {
+            let member_api = MemberApi {
                 shared,
                 transport: Transport::Peer,
                 sender: Some(sender),
             };
-            let response = door.oneshot(request).await.unwrap_or_else(|e| match e {});
+            let response = member_api
+                .oneshot(request)
+                .await
+                .unwrap_or_else(|e| match e {});
             match fault {
                 Some(Fault::Lose) => Err(CallError::Unanswered { host, reason }),
                 Some(Fault::Break) => {
@@ -224,7 +227,7 @@ impl Wire {
 
 struct FakeLink {
     sender: Sender,
-    wire: Arc<Wire>,
+    network: Arc<TestTransport>,
 }
 
 impl Link for FakeLink {
@@ -233,19 +236,19 @@ impl Link for FakeLink {
         host: &str,
         request: Request<Body>,
     ) -> BoxFuture<'static, Result<Response<Body>, CallError>> {
-        self.wire.carry(&self.sender, host, request)
+        self.network.deliver(&self.sender, host, request)
     }
 }
 
 /// The API of one member on one transport, for the generated clients.
 #[derive(Clone)]
-pub(crate) struct Door {
-    shared: Arc<Shared>,
+pub(crate) struct MemberApi {
+    shared: Arc<NodeContext>,
     transport: Transport,
     sender: Option<Sender>,
 }
 
-impl Service<Request<Body>> for Door {
+impl Service<Request<Body>> for MemberApi {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = BoxFuture<'static, Result<Response<Body>, Infallible>>;

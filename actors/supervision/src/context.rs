@@ -13,8 +13,8 @@ use std::{
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::{
-    gate::Pass,
     handle::Handle,
+    instance_lock::InstanceGuard,
     report::lock,
     supervisor::SupervisorHandle,
     worker::{Envelope, FINISHED, Mailbox, Worker, guarded},
@@ -29,7 +29,7 @@ pub struct Context<W: Worker> {
     finished: AtomicBool,
     tasks: Mutex<JoinSet<()>>,
     // Declared after `tasks`, because drop order matters: the tasks hold the guard too.
-    pass: Arc<Pass>,
+    instance_guard: Arc<InstanceGuard>,
 }
 
 impl<W: Worker> fmt::Debug for Context<W> {
@@ -46,7 +46,7 @@ impl<W: Worker> Context<W> {
         handle: Handle<W::Msg>,
         mailbox: Mailbox<W::Msg>,
         supervisor: SupervisorHandle,
-        pass: Arc<Pass>,
+        instance_guard: Arc<InstanceGuard>,
     ) -> Self {
         let (finished, tasks) = (AtomicBool::new(false), Mutex::default());
         Self {
@@ -56,7 +56,7 @@ impl<W: Worker> Context<W> {
             supervisor,
             finished,
             tasks,
-            pass,
+            instance_guard,
         }
     }
 
@@ -83,7 +83,7 @@ impl<W: Worker> Context<W> {
     /// The task is aborted when the instance ends, and its message never reaches a later instance.
     /// A panic of the task fails the instance.
     pub fn spawn(&self, task: impl Future<Output = W::Msg> + Send + 'static) -> TaskHandle {
-        let (mailbox, pass) = (self.mailbox.clone(), Arc::clone(&self.pass));
+        let (mailbox, instance_guard) = (self.mailbox.clone(), Arc::clone(&self.instance_guard));
         let task = async move {
             let envelope = match guarded(async { Ok(task.await) }).await {
                 Ok(msg) => Envelope::Msg(msg),
@@ -91,7 +91,7 @@ impl<W: Worker> Context<W> {
             };
             // An error means that the instance is ending.
             let _ = mailbox.put(envelope);
-            drop(pass);
+            drop(instance_guard);
         };
         let mut tasks = lock(&self.tasks);
         while tasks.try_join_next().is_some() {}

@@ -41,7 +41,7 @@ pub(crate) struct Plan {
     /// Whether exhaustion is reported and leaves the child down, instead of failing the supervisor.
     pub(crate) notify: bool,
     /// Time after which a stop becomes a kill; `None` waits without a limit.
-    pub(crate) patience: Option<Duration>,
+    pub(crate) stop_timeout: Option<Duration>,
     /// Whether it was added while the supervisor was running.
     pub(crate) dynamic: bool,
 }
@@ -78,7 +78,7 @@ pub(crate) enum Action {
     /// Forget the child; its key is free again.
     Removed(ChildId),
     /// Every static child has started, or will not start for now: it is down or exhausted.
-    Settled,
+    StartDone,
     /// End the supervisor, whose children have all ended: normally, or with the reason of a
     /// failure.
     Close(Option<String>),
@@ -111,7 +111,7 @@ pub(crate) struct Core {
     round: Option<Round>,
     closing: Closing,
     started: bool,
-    settled: bool,
+    start_done: bool,
     actions: VecDeque<Action>,
 }
 
@@ -125,7 +125,7 @@ impl Core {
             round: None,
             closing: Closing::No,
             started: false,
-            settled: false,
+            start_done: false,
             actions: VecDeque::new(),
         }
     }
@@ -159,7 +159,7 @@ impl Core {
         {
             child.phase = Phase::Running;
             child.up_since = Some(now);
-            child.settled = true;
+            child.start_done = true;
         }
         self.advance(now);
     }
@@ -221,7 +221,7 @@ impl Core {
 
     /// Resets the restart window of the child and of the group, and starts the child if it is down;
     /// `None` if there is no such child.
-    pub(crate) fn handle_revive(&mut self, key: &str, now: Instant) -> Option<ChildId> {
+    pub(crate) fn handle_restart(&mut self, key: &str, now: Instant) -> Option<ChildId> {
         let id = self.id(key)?;
         let child = self.child_mut(id)?;
         child.window.clear();
@@ -324,7 +324,7 @@ impl Core {
         };
         let Some(nth) = nth else {
             child.phase = Phase::Exhausted;
-            child.settled = true;
+            child.start_done = true;
             let escalates = !child.plan.notify;
             let report = format!("{} used up its restarts: {reason}", child.plan.key);
             self.actions.push_back(Action::Exhausted(id));
@@ -357,7 +357,7 @@ impl Core {
             self.remove(id);
         } else {
             child.phase = Phase::Down;
-            child.settled = true;
+            child.start_done = true;
         }
     }
 
@@ -394,14 +394,14 @@ impl Core {
         }
         self.advance_round(now);
         self.start_due(now);
-        if !self.settled
+        if !self.start_done
             && self
                 .children
                 .iter()
-                .all(|child| child.plan.dynamic || child.settled)
+                .all(|child| child.plan.dynamic || child.start_done)
         {
-            self.settled = true;
-            self.actions.push_back(Action::Settled);
+            self.start_done = true;
+            self.actions.push_back(Action::StartDone);
         }
     }
 
@@ -418,7 +418,9 @@ impl Core {
             {
                 match child.phase {
                     Phase::Exhausted => {}
-                    Phase::Down if child.plan.restart == Restart::Temporary => child.settled = true,
+                    Phase::Down if child.plan.restart == Restart::Temporary => {
+                        child.start_done = true
+                    }
                     Phase::Pending
                     | Phase::Backoff { .. }
                     | Phase::Starting
@@ -426,7 +428,7 @@ impl Core {
                     | Phase::Stopping { .. }
                     | Phase::Down => {
                         child.phase = Phase::Pending;
-                        child.settled = false;
+                        child.start_done = false;
                     }
                 }
             }
@@ -460,11 +462,11 @@ impl Core {
 
     fn start_due(&mut self, now: Instant) {
         let lowest = self.round.map(|round| round.lowest);
-        let mut settled = true;
+        let mut start_done = true;
         for child in &mut self.children {
             let due = match child.phase {
                 Phase::Pending => {
-                    (settled || !child.ordered) && lowest.is_none_or(|lowest| child.id < lowest)
+                    (start_done || !child.ordered) && lowest.is_none_or(|lowest| child.id < lowest)
                 }
                 Phase::Backoff { until } => until <= now,
                 Phase::Starting
@@ -477,7 +479,7 @@ impl Core {
                 child.phase = Phase::Starting;
                 self.actions.push_back(Action::Start(child.id));
             }
-            settled &= !child.ordered || child.settled;
+            start_done &= !child.ordered || child.start_done;
         }
     }
 }

@@ -86,13 +86,13 @@
 
 mod context;
 mod core;
-mod foreign;
-mod gate;
+mod external;
 mod handle;
+mod instance_lock;
 mod report;
+mod restart_stats;
 mod spec;
 mod supervisor;
-mod tally;
 mod tree;
 mod window;
 mod worker;
@@ -100,9 +100,9 @@ mod worker;
 pub use context::{Context, TaskHandle};
 pub use handle::{CallError, Handle, Reply, Unavailable};
 pub use report::{ActorInfo, ActorState, ChildReport};
+pub use restart_stats::KindRestarts;
 pub use spec::{ChildSpec, OnExhausted, Restart, Strategy, SupervisorSpec};
 pub use supervisor::{ChildError, StartChildError, SupervisorHandle};
-pub use tally::KindTally;
 pub use tree::{GaveUp, KillError, KillMode, StartTreeError, Tree};
 pub use window::{Backoff, Intensity};
 pub use worker::{Failure, Worker};

@@ -7,18 +7,18 @@ use ractor::{ActorCell, ActorId, SpawnErr};
 
 use super::{
     core::{Plan, Rules},
-    foreign,
-    gate::{Gate, Pass},
+    external,
     handle::Handle,
+    instance_lock::{InstanceGuard, InstanceLock},
     report::{ChildReport, Control},
-    supervisor::{self, Birthplace, SupervisorHandle},
-    tally::Tally,
+    restart_stats::RestartStats,
+    supervisor::{self, ReservedSlot, SupervisorHandle},
     window::{Backoff, Intensity},
     worker::{self, Worker},
 };
 
 /// Default time in which a worker or an external actor must stop before it is killed.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Children that a supervisor restarts when one fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,27 +73,30 @@ impl fmt::Debug for OnExhausted {
 }
 
 /// Context in which an instance is spawned.
-pub(crate) struct Birth {
+pub(crate) struct SpawnContext {
     pub(crate) path: Arc<str>,
     pub(crate) entry: Arc<super::report::Entry>,
     /// Actor that supervises the instance.
     pub(crate) supervisor: ActorCell,
     /// Handle of the supervisor, for the instance.
     pub(crate) handle: SupervisorHandle,
-    pub(crate) parent: Option<Arc<Pass>>,
+    pub(crate) parent: Option<Arc<InstanceGuard>>,
     /// Restart counters of the tree.
-    pub(crate) tally: Arc<Tally>,
+    pub(crate) restart_stats: Arc<RestartStats>,
     /// Reports to the supervisor that the instance is running.
     pub(crate) report_up: Box<dyn Fn(ActorId) + Send + Sync>,
 }
 
 /// Creates the instances of one child.
-pub(crate) trait Nursery: Send + Sync {
-    fn spawn(&self, birth: Birth) -> BoxFuture<'static, Result<Born, SpawnErr>>;
-    fn gate(&self) -> &Gate;
+pub(crate) trait ChildFactory: Send + Sync {
+    fn spawn(
+        &self,
+        spawn_context: SpawnContext,
+    ) -> BoxFuture<'static, Result<SpawnedChild, SpawnErr>>;
+    fn instance_lock(&self) -> &InstanceLock;
 }
 
-pub(crate) struct Born {
+pub(crate) struct SpawnedChild {
     pub(crate) actor: ActorCell,
     pub(crate) control: Arc<dyn Control>,
 }
@@ -104,8 +107,8 @@ pub struct ChildSpec {
     pub(crate) kind: &'static str,
     pub(crate) restart: Restart,
     pub(crate) on_exhausted: OnExhausted,
-    pub(crate) patience: Option<Duration>,
-    pub(crate) nursery: Arc<dyn Nursery>,
+    pub(crate) stop_timeout: Option<Duration>,
+    pub(crate) factory: Arc<dyn ChildFactory>,
 }
 
 impl fmt::Debug for ChildSpec {
@@ -123,10 +126,15 @@ impl ChildSpec {
     /// Returns the specification of a worker, and a handle that is valid for every instance. Each
     /// start gets a clone of `args`.
     pub fn worker<W: Worker>(key: impl Into<String>, args: W::Args) -> (Self, Handle<W::Msg>) {
-        let nursery = worker::Nursery::<W>::new(args);
-        let handle = nursery.handle();
+        let factory = worker::ChildFactory::<W>::new(args);
+        let handle = factory.handle();
         (
-            Self::new(key.into(), W::KIND, Some(PATIENCE), Arc::new(nursery)),
+            Self::new(
+                key.into(),
+                W::KIND,
+                Some(SHUTDOWN_TIMEOUT),
+                Arc::new(factory),
+            ),
             handle,
         )
     }
@@ -135,9 +143,9 @@ impl ChildSpec {
     /// its children have their own.
     pub fn supervisor(key: impl Into<String>, spec: SupervisorSpec) -> (Self, SupervisorHandle) {
         let handle = spec.handle();
-        let nursery = supervisor::Nursery::new(spec);
+        let factory = supervisor::ChildFactory::new(spec);
         (
-            Self::new(key.into(), supervisor::KIND, None, Arc::new(nursery)),
+            Self::new(key.into(), supervisor::KIND, None, Arc::new(factory)),
             handle,
         )
     }
@@ -146,20 +154,20 @@ impl ChildSpec {
     ///
     /// `spawn` must spawn it linked to the given cell, and return its own cell. A stop of the actor
     /// is a normal end; an error, panic or kill is a failure.
-    pub fn foreign<F, Fut>(key: impl Into<String>, kind: &'static str, spawn: F) -> Self
+    pub fn external<F, Fut>(key: impl Into<String>, kind: &'static str, spawn: F) -> Self
     where
         F: Fn(ActorCell) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<ActorCell, SpawnErr>> + Send + 'static,
     {
-        let nursery = foreign::Nursery::new(move |cell| Box::pin(spawn(cell)));
-        Self::new(key.into(), kind, Some(PATIENCE), Arc::new(nursery))
+        let factory = external::ChildFactory::new(move |cell| Box::pin(spawn(cell)));
+        Self::new(key.into(), kind, Some(SHUTDOWN_TIMEOUT), Arc::new(factory))
     }
 
     fn new(
         key: String,
         kind: &'static str,
-        patience: Option<Duration>,
-        nursery: Arc<dyn Nursery>,
+        stop_timeout: Option<Duration>,
+        factory: Arc<dyn ChildFactory>,
     ) -> Self {
         let (restart, on_exhausted) = (Restart::default(), OnExhausted::default());
         Self {
@@ -167,8 +175,8 @@ impl ChildSpec {
             kind,
             restart,
             on_exhausted,
-            patience,
-            nursery,
+            stop_timeout,
+            factory,
         }
     }
 
@@ -190,7 +198,7 @@ impl ChildSpec {
     /// supervisor.
     #[must_use]
     pub fn stop_timeout(mut self, timeout: Duration) -> Self {
-        self.patience = Some(timeout);
+        self.stop_timeout = Some(timeout);
         self
     }
 
@@ -205,7 +213,7 @@ impl ChildSpec {
             key: self.key.clone(),
             restart: self.restart,
             notify: matches!(self.on_exhausted, OnExhausted::Notify(_)),
-            patience: self.patience,
+            stop_timeout: self.stop_timeout,
             dynamic,
         }
     }
@@ -216,7 +224,7 @@ impl ChildSpec {
 pub struct SupervisorSpec {
     pub(crate) rules: Rules,
     pub(crate) children: Vec<ChildSpec>,
-    pub(crate) place: Birthplace,
+    pub(crate) slot: ReservedSlot,
 }
 
 impl SupervisorSpec {
@@ -233,7 +241,7 @@ impl SupervisorSpec {
         Self {
             rules,
             children: Vec::new(),
-            place: Birthplace::new(),
+            slot: ReservedSlot::new(),
         }
     }
 
@@ -262,6 +270,6 @@ impl SupervisorSpec {
     /// Handle of the supervisor, for children that need it in their arguments.
     #[must_use]
     pub fn handle(&self) -> SupervisorHandle {
-        self.place.handle()
+        self.slot.handle()
     }
 }

@@ -12,17 +12,17 @@ use tokio::{task::AbortHandle, time::Instant};
 
 use super::{
     core::{Action, ChildId, Core, Exit, Phase, Refusal, Rules},
-    gate::{Gate, Pass},
     handle::Reply,
+    instance_lock::{InstanceGuard, InstanceLock},
     report::{ActorState, ChildReport, Control, Entry, lock},
-    spec::{self, Birth, Born, ChildSpec, OnExhausted, SupervisorSpec},
+    spec::{self, ChildSpec, OnExhausted, SpawnContext, SpawnedChild, SupervisorSpec},
     worker::{FINISHED, Failure},
 };
 
 mod handle;
 
-pub(crate) use handle::Birthplace;
-use handle::Place;
+use handle::ChildSlot;
+pub(crate) use handle::ReservedSlot;
 pub use handle::{ChildError, StartChildError, SupervisorHandle};
 
 /// Actor kind of supervisors.
@@ -31,43 +31,46 @@ pub(crate) const KIND: &str = "Supervisor";
 struct Template {
     rules: Rules,
     children: Vec<Arc<ChildSpec>>,
-    place: Arc<Place>,
+    slot: Arc<ChildSlot>,
 }
 
-pub(crate) struct Nursery(Arc<Template>);
+pub(crate) struct ChildFactory(Arc<Template>);
 
-impl Nursery {
+impl ChildFactory {
     pub(crate) fn new(spec: SupervisorSpec) -> Self {
         let SupervisorSpec {
             rules,
             children,
-            place,
+            slot,
         } = spec;
         let children = children.into_iter().map(Arc::new).collect();
         Self(Arc::new(Template {
             rules,
             children,
-            place: place.0,
+            slot: slot.0,
         }))
     }
 }
 
-impl spec::Nursery for Nursery {
-    fn spawn(&self, birth: Birth) -> BoxFuture<'static, Result<Born, SpawnErr>> {
+impl spec::ChildFactory for ChildFactory {
+    fn spawn(
+        &self,
+        spawn_context: SpawnContext,
+    ) -> BoxFuture<'static, Result<SpawnedChild, SpawnErr>> {
         let template = Arc::clone(&self.0);
-        let supervisor = birth.supervisor.clone();
+        let supervisor = spawn_context.supervisor.clone();
         Box::pin(async move {
-            let cradle = (template, birth);
-            let (actor, _) = Actor::spawn_linked(None, Supervisor, cradle, supervisor).await?;
-            Ok(Born {
+            let init_args = (template, spawn_context);
+            let (actor, _) = Actor::spawn_linked(None, Supervisor, init_args, supervisor).await?;
+            Ok(SpawnedChild {
                 actor: actor.get_cell(),
                 control: Arc::new(Controls(actor)),
             })
         })
     }
 
-    fn gate(&self) -> &Gate {
-        &self.0.place.gate
+    fn instance_lock(&self) -> &InstanceLock {
+        &self.0.slot.instance_lock
     }
 }
 
@@ -99,7 +102,7 @@ pub(crate) enum Msg {
     Timer,
     StartChild(Box<ChildSpec>, Reply<Result<(), StartChildError>>),
     StopChild(String, Reply<Result<(), ChildError>>),
-    Revive(String, Reply<Result<(), ChildError>>),
+    Restart(String, Reply<Result<(), ChildError>>),
     Shutdown,
     Panic,
 }
@@ -108,8 +111,8 @@ pub(crate) enum Msg {
 struct Supervisor;
 
 enum Stage {
-    Unborn(Option<(Arc<Template>, Birth)>),
-    Up(Box<State>),
+    Starting(Option<(Arc<Template>, SpawnContext)>),
+    Running(Box<State>),
 }
 
 struct Child {
@@ -118,7 +121,7 @@ struct Child {
     control: Option<Arc<dyn Control>>,
     started: bool,
     /// Replies to send once the child is removed.
-    farewells: Vec<Reply<Result<(), ChildError>>>,
+    stop_waiters: Vec<Reply<Result<(), ChildError>>>,
 }
 
 struct State {
@@ -126,9 +129,9 @@ struct State {
     children: BTreeMap<ChildId, Child>,
     instances: HashMap<ActorId, ChildId>,
     timer: Option<AbortOnDrop>,
-    birth: Birth,
+    spawn_context: SpawnContext,
     published: Published,
-    pass: Arc<Pass>,
+    instance_guard: Arc<InstanceGuard>,
 }
 
 struct AbortOnDrop(AbortHandle);
@@ -139,27 +142,27 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Address of the running instance in its [`Place`], reset on drop.
-struct Published(Arc<Place>);
+/// Address of the running instance in its [`ChildSlot`], reset on drop.
+struct Published(Arc<ChildSlot>);
 
 impl Drop for Published {
     fn drop(&mut self) {
         self.0.actor.send_replace(None);
-        self.0.settled.send_replace(false);
+        self.0.start_done.send_replace(false);
     }
 }
 
 impl Actor for Supervisor {
     type Msg = Msg;
     type State = Stage;
-    type Arguments = (Arc<Template>, Birth);
+    type Arguments = (Arc<Template>, SpawnContext);
 
     async fn pre_start(
         &self,
         _myself: ActorRef<Msg>,
-        cradle: Self::Arguments,
+        init_args: Self::Arguments,
     ) -> Result<Stage, ActorProcessingErr> {
-        Ok(Stage::Unborn(Some(cradle)))
+        Ok(Stage::Starting(Some(init_args)))
     }
 
     async fn post_start(
@@ -167,16 +170,16 @@ impl Actor for Supervisor {
         myself: ActorRef<Msg>,
         stage: &mut Stage,
     ) -> Result<(), ActorProcessingErr> {
-        let Stage::Unborn(cradle) = stage else {
+        let Stage::Starting(init_args) = stage else {
             return Ok(());
         };
-        let Some((template, birth)) = cradle.take() else {
+        let Some((template, spawn_context)) = init_args.take() else {
             return Ok(());
         };
-        let mut state = State::new(&template, birth, &myself).await?;
+        let mut state = State::new(&template, spawn_context, &myself).await?;
         state.core.handle_start(now());
-        state.settle(&myself).await?;
-        *stage = Stage::Up(Box::new(state));
+        state.run_actions(&myself).await?;
+        *stage = Stage::Running(Box::new(state));
         Ok(())
     }
 
@@ -186,7 +189,7 @@ impl Actor for Supervisor {
         msg: Msg,
         stage: &mut Stage,
     ) -> Result<(), ActorProcessingErr> {
-        let Stage::Up(state) = stage else {
+        let Stage::Running(state) = stage else {
             return Ok(());
         };
         match msg {
@@ -212,19 +215,19 @@ impl Actor for Supervisor {
             Msg::StopChild(key, reply) => match state.core.handle_remove(&key, now()) {
                 Some(id) => {
                     if let Some(child) = state.children.get_mut(&id) {
-                        child.farewells.push(reply);
+                        child.stop_waiters.push(reply);
                     }
                 }
                 None => reply.send(Err(ChildError::Unknown(key))),
             },
-            Msg::Revive(key, reply) => {
-                let revived = state.core.handle_revive(&key, now());
-                reply.send(revived.map(|_| ()).ok_or(ChildError::Unknown(key)));
+            Msg::Restart(key, reply) => {
+                let restarted = state.core.handle_restart(&key, now());
+                reply.send(restarted.map(|_| ()).ok_or(ChildError::Unknown(key)));
             }
             Msg::Shutdown => state.core.handle_shutdown(now()),
             Msg::Panic => panic!("injected fault"),
         }
-        state.settle(&myself).await
+        state.run_actions(&myself).await
     }
 
     async fn handle_supervisor_evt(
@@ -233,7 +236,7 @@ impl Actor for Supervisor {
         event: SupervisionEvent,
         stage: &mut Stage,
     ) -> Result<(), ActorProcessingErr> {
-        let Stage::Up(state) = stage else {
+        let Stage::Running(state) = stage else {
             return Ok(());
         };
         let Some((actor, exit)) = exit_of(event) else {
@@ -242,31 +245,34 @@ impl Actor for Supervisor {
         let Some(id) = state.instances.remove(&actor.get_id()) else {
             return Ok(());
         };
-        state.bury(id, exit, &myself);
-        state.settle(&myself).await
+        state.handle_exit(id, exit, &myself);
+        state.run_actions(&myself).await
     }
 }
 
 impl State {
     async fn new(
         template: &Template,
-        birth: Birth,
+        spawn_context: SpawnContext,
         myself: &ActorRef<Msg>,
     ) -> Result<Self, ActorProcessingErr> {
-        let place = &template.place;
-        let entered = place.gate.enter(birth.parent.clone()).await;
-        let pass = entered.map_err(Failure::into_inner)?;
-        *lock(&place.entry) = Some(Arc::clone(&birth.entry));
-        let published = Published(Arc::clone(place));
-        place.actor.send_replace(Some(myself.clone()));
+        let slot = &template.slot;
+        let acquired = slot
+            .instance_lock
+            .acquire(spawn_context.parent.clone())
+            .await;
+        let instance_guard = acquired.map_err(Failure::into_inner)?;
+        *lock(&slot.entry) = Some(Arc::clone(&spawn_context.entry));
+        let published = Published(Arc::clone(slot));
+        slot.actor.send_replace(Some(myself.clone()));
         let mut state = Self {
             core: Core::new(template.rules),
             children: BTreeMap::new(),
             instances: HashMap::new(),
             timer: None,
-            birth,
+            spawn_context,
             published,
-            pass,
+            instance_guard,
         };
         for spec in &template.children {
             let Ok(id) = state.core.handle_add(spec.plan(false), now()) else {
@@ -278,7 +284,7 @@ impl State {
     }
 
     fn insert(&mut self, id: ChildId, spec: Arc<ChildSpec>) {
-        let path = format!("{}/{}", self.birth.path, spec.key);
+        let path = format!("{}/{}", self.spawn_context.path, spec.key);
         let entry = Entry::new(path.into(), spec.kind);
         self.children.insert(
             id,
@@ -287,14 +293,14 @@ impl State {
                 entry,
                 control: None,
                 started: false,
-                farewells: Vec::new(),
+                stop_waiters: Vec::new(),
             },
         );
     }
 
     /// Carries out the actions of the core, then publishes the state of the children and sets the
     /// timer.
-    async fn settle(&mut self, myself: &ActorRef<Msg>) -> Result<(), ActorProcessingErr> {
+    async fn run_actions(&mut self, myself: &ActorRef<Msg>) -> Result<(), ActorProcessingErr> {
         while let Some(action) = self.core.poll_action() {
             match action {
                 Action::Start(id) => self.start(id, myself).await,
@@ -303,14 +309,14 @@ impl State {
                 Action::Exhausted(id) => self.report_exhausted(id),
                 Action::Removed(id) => {
                     if let Some(child) = self.children.remove(&id) {
-                        for reply in child.farewells {
+                        for reply in child.stop_waiters {
                             reply.send(Ok(()));
                         }
                     }
                 }
-                Action::Settled => {
-                    self.published.0.settled.send_replace(true);
-                    (self.birth.report_up)(myself.get_id());
+                Action::StartDone => {
+                    self.published.0.start_done.send_replace(true);
+                    (self.spawn_context.report_up)(myself.get_id());
                 }
                 Action::Close(None) => myself.stop(Some(FINISHED.to_owned())),
                 Action::Close(Some(reason)) => {
@@ -328,27 +334,27 @@ impl State {
         let Some(child) = self.children.get_mut(&id) else {
             return;
         };
-        let tally = &self.birth.tally;
+        let restart_stats = &self.spawn_context.restart_stats;
         if std::mem::replace(&mut child.started, true) {
-            tally.restarted(child.spec.kind);
+            restart_stats.restarted(child.spec.kind);
         } else {
-            tally.first(child.spec.kind);
+            restart_stats.first(child.spec.kind);
         }
         let up = myself.clone();
-        let birth = Birth {
+        let spawn_context = SpawnContext {
             path: Arc::clone(&child.entry.path),
             entry: Arc::clone(&child.entry),
             supervisor: myself.get_cell(),
             handle: SupervisorHandle(Arc::clone(&self.published.0)),
-            parent: Some(Arc::clone(&self.pass)),
-            tally: Arc::clone(tally),
+            parent: Some(Arc::clone(&self.instance_guard)),
+            restart_stats: Arc::clone(restart_stats),
             report_up: Box::new(move |actor| {
                 // An error means that the supervisor has ended.
                 let _ = up.send_message(Msg::ChildUp(actor));
             }),
         };
-        match child.spec.nursery.spawn(birth).await {
-            Ok(Born { actor, control }) => {
+        match child.spec.factory.spawn(spawn_context).await {
+            Ok(SpawnedChild { actor, control }) => {
                 self.instances.insert(actor.get_id(), id);
                 child.control = Some(control);
             }
@@ -362,21 +368,21 @@ impl State {
 
     /// Handles the exit of an instance. Notifies the core only once nothing of the instance is
     /// left, which may be later than the exit.
-    fn bury(&mut self, id: ChildId, exit: Exit, myself: &ActorRef<Msg>) {
+    fn handle_exit(&mut self, id: ChildId, exit: Exit, myself: &ActorRef<Msg>) {
         self.log_failure(id, &exit);
         let Some(child) = self.children.get_mut(&id) else {
             return;
         };
         child.control = None;
         child.entry.clear_below();
-        let gate = child.spec.nursery.gate().clone();
-        if gate.is_empty() {
+        let instance_lock = child.spec.factory.instance_lock().clone();
+        if instance_lock.is_free() {
             self.core.handle_ended(id, exit, now());
             return;
         }
         let myself = myself.clone();
         tokio::spawn(async move {
-            gate.emptied().await;
+            instance_lock.released().await;
             // An error means that the supervisor has ended.
             let _ = myself.send_message(Msg::ChildGone(id, exit));
         });
@@ -396,7 +402,7 @@ impl State {
         let (Some(child), Some(view)) = (self.children.get(&id), self.core.child(id)) else {
             return;
         };
-        self.birth.tally.exhausted(child.spec.kind);
+        self.spawn_context.restart_stats.exhausted(child.spec.kind);
         tracing::error!(
             subsystem = "actor",
             actor = %child.entry.path,
@@ -466,7 +472,7 @@ impl State {
             status.control.clone_from(&child.control);
         }
         let entries = self.children.values().map(|child| Arc::clone(&child.entry));
-        self.birth.entry.set_children(entries.collect());
+        self.spawn_context.entry.set_children(entries.collect());
     }
 
     fn arm(&mut self, myself: &ActorRef<Msg>) {

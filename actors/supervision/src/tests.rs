@@ -20,7 +20,7 @@ mod lifetime;
 mod structure;
 
 /// Timeout far above the duration of any passing test.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Worker that fails on request and reports its lifecycle.
 struct Probe {
@@ -60,7 +60,7 @@ impl Worker for Probe {
     const KIND: &'static str = "Probe";
 
     async fn start(_ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
-        args.say("starting");
+        args.report("starting");
         tokio::time::sleep(args.start).await;
         let bad = args
             .bad_starts
@@ -72,7 +72,7 @@ impl Worker for Probe {
         }
         let instances = args.alive.fetch_add(1, Ordering::SeqCst);
         assert_eq!(instances, 0, "{} runs twice", args.name);
-        args.say("up");
+        args.report("up");
         Ok(Self { args })
     }
 
@@ -87,7 +87,7 @@ impl Worker for Probe {
             Msg::Later(delay, what) => {
                 ctx.send_after(delay, Msg::Report(what));
             }
-            Msg::Report(what) => self.args.say(what),
+            Msg::Report(what) => self.args.report(what),
             Msg::PanicInTask => {
                 ctx.spawn(async { panic!("in a task") });
             }
@@ -96,7 +96,7 @@ impl Worker for Probe {
     }
 
     async fn stop(&mut self, _ctx: &Context<Self>) {
-        self.args.say("stopping");
+        self.args.report("stopping");
         tokio::time::sleep(self.args.stop).await;
     }
 }
@@ -104,23 +104,23 @@ impl Worker for Probe {
 impl Drop for Probe {
     fn drop(&mut self) {
         self.args.alive.fetch_sub(1, Ordering::SeqCst);
-        self.args.say("gone");
+        self.args.report("gone");
     }
 }
 
 impl Args {
-    fn say(&self, what: &str) {
+    fn report(&self, what: &str) {
         let _ = self.events.send(format!("{} {what}", self.name));
     }
 }
 
 /// Creates probes and records their events.
-struct Lab {
+struct Recorder {
     sender: mpsc::UnboundedSender<String>,
     events: mpsc::UnboundedReceiver<String>,
 }
 
-impl Lab {
+impl Recorder {
     fn new() -> Self {
         let (sender, events) = mpsc::unbounded_channel();
         Self { sender, events }
@@ -142,32 +142,32 @@ impl Lab {
     }
 
     /// Waits for an event, skipping others.
-    async fn hears(&mut self, event: &str) {
+    async fn expect_event(&mut self, event: &str) {
         let wait = async {
-            while let Some(heard) = self.events.recv().await {
-                if heard == event {
+            while let Some(recorded) = self.events.recv().await {
+                if recorded == event {
                     return;
                 }
             }
         };
-        timeout(PATIENCE, wait)
+        timeout(TEST_TIMEOUT, wait)
             .await
             .unwrap_or_else(|_| panic!("no event {event:?}"));
     }
 
     /// Waits for exactly these events in this order.
-    async fn hears_exactly(&mut self, events: &[&str]) {
+    async fn expect_exactly(&mut self, events: &[&str]) {
         for event in events {
-            let heard = timeout(PATIENCE, self.events.recv()).await;
-            let heard = heard
+            let recorded = timeout(TEST_TIMEOUT, self.events.recv()).await;
+            let recorded = recorded
                 .unwrap_or_else(|_| panic!("no event {event:?}"))
                 .unwrap();
-            assert_eq!(heard, *event);
+            assert_eq!(recorded, *event);
         }
     }
 
     /// Events so far, after [`rest`].
-    async fn heard(&mut self) -> Vec<String> {
+    async fn recorded(&mut self) -> Vec<String> {
         rest().await;
         std::iter::from_fn(|| self.events.try_recv().ok()).collect()
     }
@@ -181,13 +181,13 @@ async fn rest() {
 
 /// Exclusive resource with a release that blocks until the test allows it.
 #[derive(Clone)]
-struct Stuck {
+struct SlowRelease {
     held: Arc<AtomicUsize>,
     /// Each message allows one release.
     release: Arc<Mutex<std::sync::mpsc::Receiver<()>>>,
 }
 
-impl Stuck {
+impl SlowRelease {
     fn new() -> (Self, std::sync::mpsc::Sender<()>) {
         let (release, released) = std::sync::mpsc::channel();
         (
@@ -199,17 +199,17 @@ impl Stuck {
         )
     }
 
-    fn take(self) -> Result<Held, &'static str> {
+    fn take(self) -> Result<HeldResource, &'static str> {
         match self.held.fetch_add(1, Ordering::SeqCst) {
-            0 => Ok(Held(self)),
+            0 => Ok(HeldResource(self)),
             _ => Err("held by an earlier instance"),
         }
     }
 }
 
-struct Held(Stuck);
+struct HeldResource(SlowRelease);
 
-impl Drop for Held {
+impl Drop for HeldResource {
     fn drop(&mut self) {
         // An error means that the test has ended.
         let _ = self.0.release.lock().unwrap().recv();

@@ -8,9 +8,9 @@ use tokio::{sync::watch, time::Instant};
 use super::{
     core::Exit,
     report::{ActorInfo, ActorState, Control, Entry},
-    spec::{Birth, Nursery as _, SupervisorSpec},
+    restart_stats::{KindRestarts, RestartStats},
+    spec::{ChildFactory as _, SpawnContext, SupervisorSpec},
     supervisor::{self, SupervisorHandle, exit_of},
-    tally::{KindTally, Tally},
 };
 
 /// Kind of injected failure.
@@ -51,7 +51,7 @@ pub struct GaveUp {
 pub struct Tree {
     handle: SupervisorHandle,
     entry: Arc<Entry>,
-    tally: Arc<Tally>,
+    restart_stats: Arc<RestartStats>,
     control: Arc<dyn Control>,
     outcome: watch::Receiver<Option<Result<(), GaveUp>>>,
 }
@@ -77,37 +77,37 @@ impl Tree {
         let handle = spec.handle();
         let entry = Entry::new(root_key.into().into(), supervisor::KIND);
         let (outcome, ended) = watch::channel(None);
-        let keeper = Keeper {
+        let monitor = RootMonitor {
             entry: Arc::clone(&entry),
             outcome,
         };
-        let (keeper, _) = Actor::spawn(None, keeper, ())
+        let (monitor, _) = Actor::spawn(None, monitor, ())
             .await
             .map_err(StartTreeError)?;
-        let (root, tally) = (Arc::clone(&entry), Arc::<Tally>::default());
-        let birth = Birth {
+        let (root, restart_stats) = (Arc::clone(&entry), Arc::<RestartStats>::default());
+        let spawn_context = SpawnContext {
             path: Arc::clone(&entry.path),
             entry: Arc::clone(&entry),
-            supervisor: keeper.get_cell(),
+            supervisor: monitor.get_cell(),
             handle: handle.clone(),
             parent: None,
-            tally: Arc::clone(&tally),
+            restart_stats: Arc::clone(&restart_stats),
             report_up: Box::new(move |_| {
                 let mut status = root.status();
                 status.state = ActorState::Running;
                 status.up_since = Some(Instant::now().into_std());
             }),
         };
-        let born = supervisor::Nursery::new(spec)
-            .spawn(birth)
+        let spawned = supervisor::ChildFactory::new(spec)
+            .spawn(spawn_context)
             .await
             .map_err(StartTreeError)?;
-        entry.status().control = Some(Arc::clone(&born.control));
+        entry.status().control = Some(Arc::clone(&spawned.control));
         Ok(Self {
             handle,
             entry,
-            tally,
-            control: born.control,
+            restart_stats,
+            control: spawned.control,
             outcome: ended,
         })
     }
@@ -127,8 +127,8 @@ impl Tree {
     /// Restart counts by kind of actor since the start of the tree, for every kind that ever
     /// started.
     #[must_use]
-    pub fn tally(&self) -> BTreeMap<&'static str, KindTally> {
-        self.tally.counts()
+    pub fn restart_stats(&self) -> BTreeMap<&'static str, KindRestarts> {
+        self.restart_stats.counts()
     }
 
     /// Makes the actor at `path` fail, to demonstrate or test the reaction of its supervisor.
@@ -175,12 +175,12 @@ impl Tree {
 }
 
 /// Ractor actor that supervises the root supervisor and publishes its end.
-struct Keeper {
+struct RootMonitor {
     entry: Arc<Entry>,
     outcome: watch::Sender<Option<Result<(), GaveUp>>>,
 }
 
-impl Actor for Keeper {
+impl Actor for RootMonitor {
     type Msg = ();
     type State = ();
     type Arguments = ();

@@ -18,10 +18,10 @@ use tokio::sync::watch;
 
 use super::{
     context::Context,
-    gate::Gate,
     handle::{Handle, Route, Unavailable},
+    instance_lock::InstanceLock,
     report::Control,
-    spec::{self, Birth, Born},
+    spec::{self, SpawnContext, SpawnedChild},
 };
 
 /// Reason of an end that the actor requested itself.
@@ -163,60 +163,63 @@ impl<M: Send + 'static> Mailbox<M> {
 }
 
 /// State shared by all instances of one child.
-pub(crate) struct Place<M> {
-    gate: Gate,
+pub(crate) struct ChildSlot<M> {
+    instance_lock: InstanceLock,
     route: watch::Sender<Option<Route<M>>>,
 }
 
-pub(crate) struct Nursery<W: Worker> {
-    place: Arc<Place<W::Msg>>,
+pub(crate) struct ChildFactory<W: Worker> {
+    slot: Arc<ChildSlot<W::Msg>>,
     args: W::Args,
 }
 
-impl<W: Worker> Nursery<W> {
+impl<W: Worker> ChildFactory<W> {
     pub(crate) fn new(args: W::Args) -> Self {
-        let place = Place {
-            gate: Gate::new(),
+        let slot = ChildSlot {
+            instance_lock: InstanceLock::new(),
             route: watch::Sender::new(None),
         };
         Self {
-            place: Arc::new(place),
+            slot: Arc::new(slot),
             args,
         }
     }
 
     pub(crate) fn handle(&self) -> Handle<W::Msg> {
-        Handle::new(self.place.route.subscribe())
+        Handle::new(self.slot.route.subscribe())
     }
 }
 
-impl<W: Worker> spec::Nursery for Nursery<W> {
-    fn spawn(&self, birth: Birth) -> BoxFuture<'static, Result<Born, SpawnErr>> {
+impl<W: Worker> spec::ChildFactory for ChildFactory<W> {
+    fn spawn(
+        &self,
+        spawn_context: SpawnContext,
+    ) -> BoxFuture<'static, Result<SpawnedChild, SpawnErr>> {
         let (depth, up) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
-        let supervisor = birth.supervisor.clone();
-        let cradle = Cradle::<W> {
-            birth,
-            place: Arc::clone(&self.place),
+        let supervisor = spawn_context.supervisor.clone();
+        let init_args = InitArgs::<W> {
+            spawn_context,
+            slot: Arc::clone(&self.slot),
             args: self.args.clone(),
             depth: Arc::clone(&depth),
             up: Arc::clone(&up),
         };
         Box::pin(async move {
-            let shell = Shell::<W>(PhantomData);
-            let (actor, _) = Actor::spawn_linked(None, shell, cradle, supervisor).await?;
+            let actor = WorkerActor::<W>(PhantomData);
+            let (actor, _) = Actor::spawn_linked(None, actor, init_args, supervisor).await?;
             let mailbox = Mailbox {
                 actor: actor.clone(),
                 depth,
             };
-            Ok(Born {
+            Ok(SpawnedChild {
                 actor: actor.get_cell(),
                 control: Arc::new(Controls { mailbox, up }),
             })
         })
     }
 
-    fn gate(&self) -> &Gate {
-        &self.place.gate
+    fn instance_lock(&self) -> &InstanceLock {
+        &self.slot.instance_lock
     }
 }
 
@@ -249,26 +252,26 @@ impl<M: Send + 'static> Control for Controls<M> {
 }
 
 /// The ractor actor of a worker.
-struct Shell<W>(PhantomData<fn() -> W>);
+struct WorkerActor<W>(PhantomData<fn() -> W>);
 
-/// Arguments of a [`Shell`].
-struct Cradle<W: Worker> {
-    birth: Birth,
-    place: Arc<Place<W::Msg>>,
+/// Arguments of a [`WorkerActor`].
+struct InitArgs<W: Worker> {
+    spawn_context: SpawnContext,
+    slot: Arc<ChildSlot<W::Msg>>,
     args: W::Args,
     depth: Arc<AtomicUsize>,
     up: Arc<AtomicBool>,
 }
 
-/// State of a [`Shell`]. The worker starts in `post_start`: unlike in `pre_start`, the actor is
+/// State of a [`WorkerActor`]. The worker starts in `post_start`: unlike in `pre_start`, the actor is
 /// supervised and can be killed by then.
 enum Stage<W: Worker> {
-    Unborn(Option<Cradle<W>>),
-    Up(Body<W>),
+    Starting(Option<InitArgs<W>>),
+    Running(RunningWorker<W>),
 }
 
 /// Drop order of the fields: the worker, its route, its tasks, and with them its guard.
-struct Body<W: Worker> {
+struct RunningWorker<W: Worker> {
     worker: W,
     _published: Published<W::Msg>,
     ctx: Context<W>,
@@ -276,7 +279,7 @@ struct Body<W: Worker> {
 }
 
 /// Route to the running instance, reset on drop.
-struct Published<M>(Arc<Place<M>>);
+struct Published<M>(Arc<ChildSlot<M>>);
 
 impl<M> Drop for Published<M> {
     fn drop(&mut self) {
@@ -284,17 +287,17 @@ impl<M> Drop for Published<M> {
     }
 }
 
-impl<W: Worker> Actor for Shell<W> {
+impl<W: Worker> Actor for WorkerActor<W> {
     type Msg = Envelope<W::Msg>;
     type State = Stage<W>;
-    type Arguments = Cradle<W>;
+    type Arguments = InitArgs<W>;
 
     async fn pre_start(
         &self,
         _myself: ActorRef<Self::Msg>,
-        cradle: Cradle<W>,
+        init_args: InitArgs<W>,
     ) -> Result<Self::State, ActorProcessingErr> {
-        Ok(Stage::Unborn(Some(cradle)))
+        Ok(Stage::Starting(Some(init_args)))
     }
 
     async fn post_start(
@@ -302,10 +305,10 @@ impl<W: Worker> Actor for Shell<W> {
         myself: ActorRef<Self::Msg>,
         stage: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        if let Stage::Unborn(cradle) = stage
-            && let Some(cradle) = cradle.take()
+        if let Stage::Starting(init_args) = stage
+            && let Some(init_args) = init_args.take()
         {
-            *stage = Stage::Up(cradle.raise(myself).await.map_err(Failure::into_inner)?);
+            *stage = Stage::Running(init_args.init(myself).await.map_err(Failure::into_inner)?);
         }
         Ok(())
     }
@@ -316,11 +319,11 @@ impl<W: Worker> Actor for Shell<W> {
         envelope: Self::Msg,
         stage: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        let Stage::Up(body) = stage else {
+        let Stage::Running(body) = stage else {
             return Ok(());
         };
         body.depth.fetch_sub(1, Ordering::Relaxed);
-        let Body { worker, ctx, .. } = body;
+        let RunningWorker { worker, ctx, .. } = body;
         let outcome = match envelope {
             Envelope::Msg(msg) => guarded(worker.handle(ctx, msg)).await,
             Envelope::Crash(failure) => Err(failure),
@@ -334,7 +337,7 @@ impl<W: Worker> Actor for Shell<W> {
         _myself: ActorRef<Self::Msg>,
         stage: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        let Stage::Up(Body { worker, ctx, .. }) = stage else {
+        let Stage::Running(RunningWorker { worker, ctx, .. }) = stage else {
             return Ok(());
         };
         if ctx.is_finished() {
@@ -348,30 +351,36 @@ impl<W: Worker> Actor for Shell<W> {
     }
 }
 
-impl<W: Worker> Cradle<W> {
-    async fn raise(self, actor: ActorRef<Envelope<W::Msg>>) -> Result<Body<W>, Failure> {
+impl<W: Worker> InitArgs<W> {
+    async fn init(self, actor: ActorRef<Envelope<W::Msg>>) -> Result<RunningWorker<W>, Failure> {
         let Self {
-            birth,
-            place,
+            spawn_context,
+            slot,
             args,
             depth,
             up,
         } = self;
-        let pass = place.gate.enter(birth.parent).await?;
+        let instance_guard = slot.instance_lock.acquire(spawn_context.parent).await?;
         let id = actor.get_id();
         let mailbox = Mailbox {
             actor,
             depth: Arc::clone(&depth),
         };
-        let handle = Handle::new(place.route.subscribe());
-        let ctx = Context::new(birth.path, handle, mailbox.clone(), birth.handle, pass);
+        let handle = Handle::new(slot.route.subscribe());
+        let ctx = Context::new(
+            spawn_context.path,
+            handle,
+            mailbox.clone(),
+            spawn_context.handle,
+            instance_guard,
+        );
         let worker = guarded(W::start(&ctx, args)).await?;
         let route: Route<W::Msg> = Arc::new(move |msg| mailbox.put(Envelope::Msg(msg)));
-        let published = Published(Arc::clone(&place));
-        place.route.send_replace(Some(route));
+        let published = Published(Arc::clone(&slot));
+        slot.route.send_replace(Some(route));
         up.store(true, Ordering::Release);
-        (birth.report_up)(id);
-        Ok(Body {
+        (spawn_context.report_up)(id);
+        Ok(RunningWorker {
             worker,
             _published: published,
             ctx,

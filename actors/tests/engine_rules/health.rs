@@ -2,7 +2,7 @@
 
 use jaco_proto::v1::ReplicaState;
 
-use super::world::{FOREVER, World, docker, import_as, is_podman, try_docker};
+use super::fixture::{EngineFixture, FOREVER, docker, import_as, is_podman, try_docker};
 
 fn check(test: &str) -> String {
     format!(
@@ -15,8 +15,8 @@ async fn only_a_declared_check_counts() {
     if is_podman() {
         return; // its checks are run by systemd timers; see docs/podman.md
     }
-    let world = World::new("checks").await;
-    let image = format!("jaco-test/{}:1", world.deployment);
+    let fixture = EngineFixture::new("checks").await;
+    let image = format!("jaco-test/{}:1", fixture.deployment);
     import_as(
         &image,
         &["HEALTHCHECK --interval=500ms --retries=1 CMD [\"/bin/busybox\", \"false\"]"],
@@ -32,13 +32,15 @@ async fn only_a_declared_check_counts() {
     ];
     let services: String = cases
         .iter()
-        .map(|(name, extra)| world.service(name, FOREVER, extra))
+        .map(|(name, extra)| fixture.service(name, FOREVER, extra))
         .collect();
     let rows: Vec<(&str, &[&str])> = cases
         .iter()
         .map(|(name, _)| (*name, [].as_slice()))
         .collect();
-    world.apply(&format!("services:\n{services}"), &rows).await;
+    fixture
+        .apply(&format!("services:\n{services}"), &rows)
+        .await;
     for (service, expected) in [
         ("shell", Some("healthy")),
         ("exec", Some("healthy")),
@@ -47,24 +49,24 @@ async fn only_a_declared_check_counts() {
         ("baked", Some("unhealthy")),
         ("overridden", Some("healthy")),
     ] {
-        let seen = world.running(service).await;
+        let seen = fixture.running(service).await;
         let health = "{{if .State.Health}}{{.State.Health.Status}}{{end}}";
         if let Some(expected) = expected {
-            world
+            fixture
                 .until(&format!("{service} is {expected}"), || {
-                    world.inspect(service, health) == expected
+                    fixture.inspect(service, health) == expected
                 })
                 .await;
         } else {
-            assert_eq!(world.inspect(service, health), "", "{service}");
+            assert_eq!(fixture.inspect(service, health), "", "{service}");
         }
         assert_eq!(
-            world.containers(service),
+            fixture.containers(service),
             [seen.container_id],
             "{service} was replaced"
         );
     }
-    world.close().await;
+    fixture.close().await;
     let _ = try_docker(&["rmi", "-f", &image]);
 }
 
@@ -73,7 +75,7 @@ async fn health_check_drives_all_states() {
     if is_podman() {
         return; // its checks are run by systemd timers; see docs/podman.md
     }
-    let world = World::new("health").await;
+    let fixture = EngineFixture::new("health").await;
     let folder = tempfile::tempdir().expect("a folder");
     let well = folder.path().join("well");
     let extra = format!(
@@ -81,53 +83,53 @@ async fn health_check_drives_all_states() {
         folder.path().display(),
         check("busybox test -e /sick/well").replace("start_period: 0s", "start_period: 60s")
     );
-    world.apply_one(FOREVER, &extra).await;
-    let first = world
+    fixture.apply_one(FOREVER, &extra).await;
+    let first = fixture
         .observed("web", "its container is being checked", |seen| {
             seen.state() == ReplicaState::Pending && !seen.container_id.is_empty()
         })
         .await
         .container_id;
     std::fs::write(&well, "").expect("written");
-    assert_eq!(world.running("web").await.container_id, first);
+    assert_eq!(fixture.running("web").await.container_id, first);
     std::fs::remove_file(&well).expect("removed");
-    let sick = world
+    let sick = fixture
         .observed("web", "it is degraded", |seen| {
             seen.state() == ReplicaState::Degraded
         })
         .await;
     assert_eq!(sick.container_id, first);
     std::fs::write(&well, "").expect("written");
-    let healed = world.running("web").await;
+    let healed = fixture.running("web").await;
     assert_ne!(healed.container_id, first, "replaced when degraded");
-    assert_eq!(world.containers("web"), [healed.container_id]);
-    let states: Vec<ReplicaState> = world
+    assert_eq!(fixture.containers("web"), [healed.container_id]);
+    let states: Vec<ReplicaState> = fixture
         .reports("web")
         .iter()
         .map(|seen| seen.state())
         .collect();
     use ReplicaState::{Degraded, Pending, Running};
-    let mut told = states.clone();
-    told.dedup();
+    let mut reports = states.clone();
+    reports.dedup();
     assert!(
-        told == [Pending, Running, Degraded, Running]
-            || told == [Pending, Running, Degraded, Pending, Running],
+        reports == [Pending, Running, Degraded, Running]
+            || reports == [Pending, Running, Degraded, Pending, Running],
         "{states:?}"
     );
 
     // Without changes, nothing is written.
-    let written = world.raft.committed().len();
+    let written = fixture.raft.committed().len();
     let checked = || {
         docker(&[
             "inspect",
             "-f",
             "{{len .State.Health.Log}}",
-            &world.container("web"),
+            &fixture.container("web"),
         ])
     };
-    world
+    fixture
         .until("it was checked often", || checked() == "5")
         .await;
-    assert_eq!(world.raft.committed().len(), written);
-    world.close().await;
+    assert_eq!(fixture.raft.committed().len(), written);
+    fixture.close().await;
 }

@@ -2,18 +2,18 @@
 
 use jaco_proto::v1::ReplicaState;
 
-use super::world::{FOREVER, World, is_podman};
+use super::fixture::{EngineFixture, FOREVER, is_podman};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn networks_join_in_order_and_names_resolve() {
-    let world = World::new("names").await;
+    let fixture = EngineFixture::new("names").await;
     // Order: by priority, then by name; an override has its own order.
     let byfile = "networks: {aaa: {}, zzz: {priority: 9}}";
     let services = [
-        world.service("byfile", FOREVER, byfile),
-        world.service("override", FOREVER, byfile),
-        world.service("alone", FOREVER, ""),
-        world.service("neighbour", FOREVER, ""),
+        fixture.service("byfile", FOREVER, byfile),
+        fixture.service("override", FOREVER, byfile),
+        fixture.service("alone", FOREVER, ""),
+        fixture.service("neighbour", FOREVER, ""),
     ]
     .concat();
     let compose = format!("services:\n{services}networks: {{aaa: {{}}, mmm: {{}}, zzz: {{}}}}\n");
@@ -23,14 +23,14 @@ async fn networks_join_in_order_and_names_resolve() {
         ("alone", &[]),
         ("neighbour", &[]),
     ];
-    world.apply(&compose, &rows).await;
+    fixture.apply(&compose, &rows).await;
     for (service, order) in [
         ("byfile", ["zzz", "aaa"].as_slice()),
         ("override", &["mmm", "aaa"]),
         ("alone", &["_default"]),
     ] {
-        let seen = world.running(service).await;
-        let engine_name = |network: &str| format!("jaco_{}_{network}", world.deployment);
+        let seen = fixture.running(service).await;
+        let engine_name = |network: &str| format!("jaco_{}_{network}", fixture.deployment);
         let mut addresses: Vec<&str> = Vec::new();
         for network in order {
             addresses.push(&seen.details[&format!("ip.{}", engine_name(network))]);
@@ -44,11 +44,11 @@ async fn networks_join_in_order_and_names_resolve() {
             "{service}: {:?}",
             seen.details
         );
-        let first = world.inspect(service, "{{.HostConfig.NetworkMode}}");
+        let first = fixture.inspect(service, "{{.HostConfig.NetworkMode}}");
         if !is_podman() {
             assert_eq!(first, engine_name(order[0]), "{service}");
         }
-        let own = world.exec(
+        let own = fixture.exec(
             service,
             "busybox ip -4 -o addr | busybox awk '!/ lo / {print $4}'",
         );
@@ -66,23 +66,23 @@ async fn networks_join_in_order_and_names_resolve() {
             .map(|address| format!("{}.1", address.rsplit_once('.').expect("an address").0))
             .collect();
         assert_eq!(
-            world.inspect(service, "{{.HostConfig.Dns}}"),
+            fixture.inspect(service, "{{.HostConfig.Dns}}"),
             format!("[{}]", gateways.join(" "))
         );
     }
-    let address = world.running("neighbour").await;
-    let address = &address.details[&format!("ip.jaco_{}__default", world.deployment)];
-    let (deployment, mut wrong) = (&world.deployment, Vec::new());
+    let address = fixture.running("neighbour").await;
+    let address = &address.details[&format!("ip.jaco_{}__default", fixture.deployment)];
+    let (deployment, mut wrong) = (&fixture.deployment, Vec::new());
     for name in [
         "neighbour".to_owned(),
         format!("neighbour.{deployment}"),
         format!("neighbour.{deployment}.jaco.internal"),
     ] {
-        let found = world.exec("alone", &format!("busybox nslookup {name} 2>&1"));
+        let found = fixture.exec("alone", &format!("busybox nslookup {name} 2>&1"));
         if !found.lines().any(|line| line.ends_with(address.as_str())) {
             wrong.push(format!("{name}: {found}"));
         }
-        let reached = world.exec(
+        let reached = fixture.exec(
             "alone",
             &format!("busybox ping -c 1 -W 5 {name} >/dev/null && echo yes"),
         );
@@ -91,37 +91,37 @@ async fn networks_join_in_order_and_names_resolve() {
         }
     }
     // Names are scoped to a network: those of other networks do not resolve.
-    let found = world.exec("byfile", "busybox nslookup neighbour 2>&1");
+    let found = fixture.exec("byfile", "busybox nslookup neighbour 2>&1");
     if found.contains(address.as_str()) {
         wrong.push(format!("a name leads out of its network: {found}"));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    world.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn namespaces_come_from_the_lenders_running_replica() {
-    let world = World::new("borrow").await;
+    let fixture = EngineFixture::new("borrow").await;
     // Borrowers precede the lender by name, so they have to wait for it.
     let borrow = |kind: &str| format!("{kind}: service:lender");
     let lender = "hostname: lent\nipc: shareable";
     let services = [
-        world.service("a-net", FOREVER, &borrow("network_mode")),
-        world.service("b-pid", FOREVER, &borrow("pid")),
-        world.service("c-ipc", FOREVER, &borrow("ipc")),
-        world.service("d-uts", FOREVER, &borrow("uts")),
-        world.service("hosts", FOREVER, "pid: host\nipc: host\nuts: host"),
-        world.service("lender", FOREVER, lender),
+        fixture.service("a-net", FOREVER, &borrow("network_mode")),
+        fixture.service("b-pid", FOREVER, &borrow("pid")),
+        fixture.service("c-ipc", FOREVER, &borrow("ipc")),
+        fixture.service("d-uts", FOREVER, &borrow("uts")),
+        fixture.service("hosts", FOREVER, "pid: host\nipc: host\nuts: host"),
+        fixture.service("lender", FOREVER, lender),
     ]
     .concat();
     let names = ["a-net", "b-pid", "c-ipc", "d-uts", "hosts", "lender"];
-    world
+    fixture
         .apply(
             &format!("services:\n{services}"),
             &names.map(|name| (name, [].as_slice())),
         )
         .await;
-    let lender = world.running("lender").await.container_id;
+    let lender = fixture.running("lender").await.container_id;
     for (service, namespace) in [
         ("a-net", "net"),
         ("b-pid", "pid"),
@@ -129,8 +129,8 @@ async fn namespaces_come_from_the_lenders_running_replica() {
         ("d-uts", "uts"),
     ] {
         let link = format!("busybox readlink /proc/self/ns/{namespace}");
-        let seen = world.running(service).await;
-        let shared = world.exec(service, &link) == world.exec("lender", &link);
+        let seen = fixture.running(service).await;
+        let shared = fixture.exec(service, &link) == fixture.exec("lender", &link);
         // Docker shares no UTS namespace, and ignores the request.
         assert_eq!(shared, namespace != "uts" || is_podman(), "{service}");
         // Podman shows the lender's addresses as the borrower's.
@@ -138,32 +138,32 @@ async fn namespaces_come_from_the_lenders_running_replica() {
         assert_eq!(addressed, namespace != "net" || is_podman(), "{service}");
     }
 
-    world.running("hosts").await;
+    fixture.running("hosts").await;
     for namespace in ["pid", "ipc", "uts"] {
         let own = std::fs::read_link(format!("/proc/self/ns/{namespace}")).expect("a namespace");
         let link = format!("busybox readlink /proc/self/ns/{namespace}");
-        assert_eq!(world.exec("hosts", &link), own.display().to_string());
+        assert_eq!(fixture.exec("hosts", &link), own.display().to_string());
     }
     if is_podman() {
-        return world.close().await; // Podman keeps a lender while it has borrowers
+        return fixture.close().await; // Podman keeps a lender while it has borrowers
     }
 
     // A replica that restarts joins the lender's current container.
-    super::world::docker(&["kill", &lender]);
-    let next = world
+    super::fixture::docker(&["kill", &lender]);
+    let next = fixture
         .observed("lender", "another lender", |seen| {
             seen.state() == ReplicaState::Running && seen.container_id != lender
         })
         .await
         .container_id;
-    let old = world.containers("a-net");
-    super::world::try_docker(&["kill", &old[0]]).ok();
-    world
+    let old = fixture.containers("a-net");
+    super::fixture::try_docker(&["kill", &old[0]]).ok();
+    fixture
         .observed("a-net", "joined anew", |seen| {
             seen.state() == ReplicaState::Running && seen.container_id != old[0]
         })
         .await;
-    let mode = world.inspect("a-net", "{{.HostConfig.NetworkMode}}");
+    let mode = fixture.inspect("a-net", "{{.HostConfig.NetworkMode}}");
     assert_eq!(mode, format!("container:{next}"));
-    world.close().await;
+    fixture.close().await;
 }

@@ -9,9 +9,9 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use super::world::try_docker_at;
+use super::fixture::try_docker_at;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A dockerd in its own directory; it and its containers end on drop.
 pub(crate) struct PrivateEngine {
@@ -65,7 +65,7 @@ impl PrivateEngine {
         let begun = Instant::now();
         while try_docker_at(&self.socket(), &["version"]).is_err() {
             let log = || std::fs::read_to_string(self.at("log")).unwrap_or_default();
-            assert!(begun.elapsed() < PATIENCE, "dockerd: {}", log());
+            assert!(begun.elapsed() < TIMEOUT, "dockerd: {}", log());
             std::thread::sleep(Duration::from_millis(100));
         }
     }

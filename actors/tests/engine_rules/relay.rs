@@ -10,19 +10,19 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Forwards connections to an engine; while `deaf` is set, it closes event streams.
+/// Forwards connections to an engine; while `events_blocked` is set, it closes event streams.
 pub(crate) struct Relay {
     folder: TempDir,
-    deaf: Arc<watch::Sender<bool>>,
+    events_blocked: Arc<watch::Sender<bool>>,
     _served: JoinSet<()>,
 }
 
 impl Relay {
     pub(crate) fn new(target: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let deaf = Arc::new(watch::Sender::new(false));
+        let events_blocked = Arc::new(watch::Sender::new(false));
         let listener = UnixListener::bind(folder.path().join("engine")).expect("a socket");
-        let (target, switch) = (target.to_owned(), Arc::clone(&deaf));
+        let (target, switch) = (target.to_owned(), Arc::clone(&events_blocked));
         let mut served = JoinSet::new();
         served.spawn(async move {
             let mut connections = JoinSet::new();
@@ -33,7 +33,7 @@ impl Relay {
         });
         Self {
             folder,
-            deaf,
+            events_blocked,
             _served: served,
         }
     }
@@ -43,12 +43,16 @@ impl Relay {
     }
 
     /// Closes event streams and refuses new ones, or permits them again.
-    pub(crate) fn deafen(&self, deaf: bool) {
-        self.deaf.send_replace(deaf);
+    pub(crate) fn block_events(&self, events_blocked: bool) {
+        self.events_blocked.send_replace(events_blocked);
     }
 }
 
-async fn pass(mut client: UnixStream, mut engine: UnixStream, mut deaf: watch::Receiver<bool>) {
+async fn pass(
+    mut client: UnixStream,
+    mut engine: UnixStream,
+    mut events_blocked: watch::Receiver<bool>,
+) {
     let (mut to_engine, mut to_client) = (vec![0; 1 << 16], vec![0; 1 << 16]);
     let mut listens = false;
     loop {
@@ -57,7 +61,7 @@ async fn pass(mut client: UnixStream, mut engine: UnixStream, mut deaf: watch::R
                 Ok(0) | Err(_) => return,
                 Ok(n) => {
                     listens |= to_engine[..n].starts_with(b"GET /events");
-                    if listens && *deaf.borrow() || engine.write_all(&to_engine[..n]).await.is_err() {
+                    if listens && *events_blocked.borrow() || engine.write_all(&to_engine[..n]).await.is_err() {
                         return;
                     }
                 }
@@ -66,8 +70,8 @@ async fn pass(mut client: UnixStream, mut engine: UnixStream, mut deaf: watch::R
                 Ok(0) | Err(_) => return,
                 Ok(n) => if client.write_all(&to_client[..n]).await.is_err() { return },
             },
-            changed = deaf.changed() => {
-                if changed.is_err() || listens && *deaf.borrow() {
+            changed = events_blocked.changed() => {
+                if changed.is_err() || listens && *events_blocked.borrow() {
                     return;
                 }
             }

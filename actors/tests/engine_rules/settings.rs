@@ -1,6 +1,6 @@
 //! Settings of a container: one service per rule, all of them in one deployment.
 
-use super::world::{FOREVER, World, is_podman};
+use super::fixture::{EngineFixture, FOREVER, is_podman};
 
 /// Method of observing a rule's effect.
 enum Seen {
@@ -153,23 +153,25 @@ const RULES: &[Rule] = &[
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn containers_have_the_documents_settings() {
-    let world = World::new("settings").await;
+    let fixture = EngineFixture::new("settings").await;
     let services: String = RULES
         .iter()
-        .map(|rule| world.service(rule.service, FOREVER, rule.says))
+        .map(|rule| fixture.service(rule.service, FOREVER, rule.says))
         .collect();
     let rows: Vec<(&str, &[&str])> = RULES
         .iter()
         .map(|rule| (rule.service, [].as_slice()))
         .collect();
-    world.apply(&format!("services:\n{services}"), &rows).await;
+    fixture
+        .apply(&format!("services:\n{services}"), &rows)
+        .await;
     let mut broken = Vec::new();
     for Rule { service, seen, .. } in RULES {
-        world.running(service).await;
+        fixture.running(service).await;
         for (how, expected) in *seen {
             let (how, found) = match how {
-                In(script) => (script, world.exec(service, script)),
-                Of(template) => (template, world.inspect(service, template)),
+                In(script) => (script, fixture.exec(service, script)),
+                Of(template) => (template, fixture.inspect(service, template)),
             };
             if found != *expected && !dropped_by_podman(how) {
                 broken.push(format!("{service}: {how}: {found:?}, not {expected:?}"));
@@ -177,7 +179,7 @@ async fn containers_have_the_documents_settings() {
         }
     }
     assert!(broken.is_empty(), "{}", broken.join("\n"));
-    world.close().await;
+    fixture.close().await;
 }
 
 /// Settings that Podman 4.3 drops; see docs/podman.md.

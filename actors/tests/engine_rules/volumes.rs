@@ -1,29 +1,29 @@
 //! Volumes: names, content and removal.
 
-use super::world::{FOREVER, World, docker, is_podman};
+use super::fixture::{EngineFixture, FOREVER, docker, is_podman};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_anonymous_volumes_are_removed_with_the_container() {
-    let world = World::new("volumes").await;
-    let deployment = world.deployment.clone();
+    let fixture = EngineFixture::new("volumes").await;
+    let deployment = fixture.deployment.clone();
     let [verbatim, outside] = ["verbatim", "outside"].map(|name| format!("{name}-{deployment}"));
     docker(&["volume", "create", &outside]);
     let mounts = format!(
         "volumes: [\"/anonymous\", \"data:/data\", \"undeclared:/undeclared\", \"named:/named:ro\", \
          \"{outside}:/outside\"]"
     );
-    let service = world.service("web", FOREVER, &mounts);
+    let service = fixture.service("web", FOREVER, &mounts);
     let compose = format!(
         "services:\n{service}volumes:\n  data: {{}}\n  named: {{name: {verbatim}}}\n  \
          {outside}: {{external: true}}\n"
     );
-    world.apply(&compose, &[("web", &[])]).await;
-    world.running("web").await;
+    fixture.apply(&compose, &[("web", &[])]).await;
+    fixture.running("web").await;
     let name_at = |target: &str| {
         let template = format!(
             "{{{{range .Mounts}}}}{{{{if eq .Destination \"{target}\"}}}}{{{{.Name}}}}{{{{end}}}}{{{{end}}}}"
         );
-        world.inspect("web", &template)
+        fixture.inspect("web", &template)
     };
     let anonymous = name_at("/anonymous");
     assert!(
@@ -39,26 +39,26 @@ async fn only_anonymous_volumes_are_removed_with_the_container() {
     for (target, name) in &kept {
         assert_eq!(name_at(target), *name);
     }
-    let write = |path: &str| world.exec("web", &format!("echo was-here >{path} && echo yes"));
+    let write = |path: &str| fixture.exec("web", &format!("echo was-here >{path} && echo yes"));
     assert_eq!(write("/data/file"), "yes");
     assert!(write("/named/file").contains("Read-only file system"));
 
     // A restart gets a new anonymous volume and the same named ones.
-    let before = world.containers("web");
+    let before = fixture.containers("web");
     docker(&["kill", &before[0]]);
-    world
+    fixture
         .observed("web", "another container runs", |seen| {
             seen.state() == jaco_proto::v1::ReplicaState::Running && seen.container_id != before[0]
         })
         .await;
-    assert_eq!(world.exec("web", "busybox cat /data/file"), "was-here");
+    assert_eq!(fixture.exec("web", "busybox cat /data/file"), "was-here");
     let next = name_at("/anonymous");
     assert_ne!(next, anonymous);
 
-    world.remove("web").await;
-    world
+    fixture.remove("web").await;
+    fixture
         .until("the container is gone", || {
-            world.containers("web").is_empty()
+            fixture.containers("web").is_empty()
         })
         .await;
     // The engine removes volumes after it has forgotten their container.
@@ -77,16 +77,16 @@ async fn only_anonymous_volumes_are_removed_with_the_container() {
     for (_, name) in &kept {
         assert!(left.contains(&name.as_str()), "{name} is gone");
     }
-    world.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn missing_bind_paths_are_created_unless_forbidden() {
-    let world = World::new("binds").await;
+    let fixture = EngineFixture::new("binds").await;
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name).display().to_string();
     std::fs::create_dir(at("there")).expect("a folder");
-    let made = world.service(
+    let made = fixture.service(
         "made",
         FOREVER,
         &format!(
@@ -95,7 +95,7 @@ async fn missing_bind_paths_are_created_unless_forbidden() {
             at("there")
         ),
     );
-    let refused = world.service(
+    let refused = fixture.service(
         "refused",
         FOREVER,
         &format!(
@@ -103,24 +103,24 @@ async fn missing_bind_paths_are_created_unless_forbidden() {
             at("forbidden")
         ),
     );
-    world
+    fixture
         .apply(
             &format!("services:\n{made}{refused}"),
             &[("made", &[]), ("refused", &[])],
         )
         .await;
-    world.running("made").await;
+    fixture.running("made").await;
     assert!(std::path::Path::new(&at("missing")).is_dir());
-    let write = |path: &str| world.exec("made", &format!("echo x >{path}/file && echo yes"));
+    let write = |path: &str| fixture.exec("made", &format!("echo x >{path}/file && echo yes"));
     assert_eq!(write("/made"), "yes");
     assert_eq!(write("/memory"), "yes");
     assert!(write("/there").contains("Read-only file system"));
     assert!(std::path::Path::new(&at("missing/file")).is_file());
 
     if is_podman() {
-        return world.close().await; // Podman creates the path anyway
+        return fixture.close().await; // Podman creates the path anyway
     }
-    let seen = world
+    let seen = fixture
         .observed("refused", "the engine refuses", |seen| {
             seen.code == "docker_error"
         })
@@ -128,6 +128,6 @@ async fn missing_bind_paths_are_created_unless_forbidden() {
     assert_eq!(seen.state(), jaco_proto::v1::ReplicaState::Failed);
     assert!(seen.details["reason"].contains("forbidden"), "{seen:?}");
     assert!(!std::path::Path::new(&at("forbidden")).exists());
-    assert!(world.containers("refused").is_empty(), "left half-made");
-    world.close().await;
+    assert!(fixture.containers("refused").is_empty(), "left half-made");
+    fixture.close().await;
 }

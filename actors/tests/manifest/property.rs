@@ -10,9 +10,9 @@ use std::{
 };
 
 use jaco_actors::{
-    ingress::table::{Facts, route_table},
+    ingress::table::{NodeFacts, route_table},
     network::names::NetworkId,
-    scheduler::reconcile::{Memo, reconcile},
+    scheduler::reconcile::{PassCache, reconcile},
 };
 use jaco_proto::{
     ErrorCode,
@@ -362,15 +362,15 @@ fn scheduled(jaco: &str, compose: &str, resolved: &Resolved) -> Result<(), TestC
     fsm::check(&command).unwrap();
     let applied = fsm::apply(&state, 1, &command).unwrap();
     prop_assert!(applied.result.is_ok(), "{:?}", applied.result);
-    let mut memo = Memo::default();
+    let mut cache = PassCache::default();
     let mut state = applied.state;
-    if let Some(batch) = reconcile(&state, &mut memo, now).batch {
+    if let Some(batch) = reconcile(&state, &mut cache, now).batch {
         fsm::check(&batch).unwrap();
         let applied = fsm::apply(&state, 2, &batch).unwrap();
         prop_assert!(applied.result.is_ok(), "{:?}", applied.result);
         state = applied.state;
     }
-    let again = reconcile(&state, &mut memo, now).batch;
+    let again = reconcile(&state, &mut cache, now).batch;
     prop_assert!(again.is_none(), "planned twice: {again:?}");
     let wanted: BTreeSet<&str> = resolved
         .services
@@ -381,7 +381,7 @@ fn scheduled(jaco: &str, compose: &str, resolved: &Resolved) -> Result<(), TestC
         prop_assert!(wanted.contains(row.service.as_str()));
     }
 
-    let facts = Facts {
+    let facts = NodeFacts {
         hostname: "h0".to_owned(),
         https: false,
         mesh: false,

@@ -75,7 +75,7 @@ pub(crate) fn project(
             gateway: format!("10.0.{index}.1"),
         })
         .collect();
-    let lenders: BTreeMap<String, String> = spec::lending_services(service)
+    let namespace_containers: BTreeMap<String, String> = spec::namespace_services(service)
         .into_iter()
         .map(|name| (name.to_owned(), format!("<id of {name}>")))
         .collect();
@@ -97,7 +97,7 @@ pub(crate) fn project(
         service: service.clone(),
         volumes: document.volumes.clone(),
         networking,
-        lenders,
+        namespace_containers,
         home: "/home/jaco".to_owned(),
     });
     let rest = bridges.into_iter().skip(1);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jaco_actors::supervision::KillMode;
 use jaco_net::pki::NodeCert;
 
-use super::lab::{Machine, PATIENCE};
+use super::lab::{Machine, TEST_TIMEOUT};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn address_change_renews_the_certificate() {
@@ -121,6 +121,6 @@ async fn in_force(machine: &Machine, check: impl Fn(&NodeCert) -> bool) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let found = tokio::time::timeout(PATIENCE, found).await;
+    let found = tokio::time::timeout(TEST_TIMEOUT, found).await;
     found.expect("the certificate was not replaced");
 }

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use jaco_actors::{Node, NodeBuilder, NodeConfig, clock::Clock, testing::own_address};
+use jaco_actors::{Node, NodeBuilder, NodeConfig, clock::Clock, testing::unique_loopback_address};
 use jaco_net::pki::{ClusterCa, NodeCert, files::NodeFiles};
 use jaco_proto::{
     error::DecodedError,
@@ -24,7 +24,7 @@ use tempfile::TempDir;
 /// Version that every node announces.
 const VERSION: &str = "0.0.0-test";
 /// Timeout of every wait in these tests.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A directory, addresses, and the node that runs on them.
 pub(crate) struct Machine {
@@ -202,9 +202,9 @@ impl Machine {
     pub(crate) async fn until(&self, what: &str, check: impl Fn(&State) -> bool) -> Arc<State> {
         let mut states = self.node.raft().unwrap().subscribe();
         let found = states.wait_for(|state| check(state));
-        match tokio::time::timeout(PATIENCE, found).await {
+        match tokio::time::timeout(TEST_TIMEOUT, found).await {
             Ok(state) => state.unwrap().clone(),
-            Err(_) => panic!("{} did not see in {PATIENCE:?}: {what}", self.name),
+            Err(_) => panic!("{} did not see in {TEST_TIMEOUT:?}: {what}", self.name),
         }
     }
 
@@ -229,9 +229,9 @@ impl Machine {
         let raft = self.node.raft().unwrap();
         let mut status = raft.subscribe_status();
         let found = status.wait_for(|status| check(status));
-        if tokio::time::timeout(PATIENCE, found).await.is_err() {
+        if tokio::time::timeout(TEST_TIMEOUT, found).await.is_err() {
             let (name, now) = (&self.name, raft.status());
-            panic!("{name} did not see in {PATIENCE:?}: {what}; it is {now:?}");
+            panic!("{name} did not see in {TEST_TIMEOUT:?}: {what}; it is {now:?}");
         }
     }
 
@@ -256,7 +256,7 @@ impl Machine {
                 }
             }
         };
-        let refused = tokio::time::timeout(PATIENCE, refused).await;
+        let refused = tokio::time::timeout(TEST_TIMEOUT, refused).await;
         refused.expect("the node does not report its removal");
     }
 
@@ -350,6 +350,6 @@ impl Stopped {
 
 /// Returns addresses for the API and for peers.
 fn free_addresses() -> (SocketAddr, SocketAddr) {
-    let host = own_address();
+    let host = unique_loopback_address();
     ((host, 7000).into(), (host, 7001).into())
 }

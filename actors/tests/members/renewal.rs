@@ -7,7 +7,7 @@ use std::{net::IpAddr, time::Duration};
 use jaco_proto::v1;
 use jaco_state::State;
 
-use super::lab::{Machine, PATIENCE};
+use super::lab::{Machine, TEST_TIMEOUT};
 
 /// Waits until `node` has a certificate for `address` that its state lists.
 async fn renewed(node: &Machine, name: &str, address: IpAddr) {
@@ -22,8 +22,8 @@ async fn renewed(node: &Machine, name: &str, address: IpAddr) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let waited = tokio::time::timeout(PATIENCE, waits).await;
-    waited.unwrap_or_else(|_| panic!("missing after {PATIENCE:?}: {what}"));
+    let waited = tokio::time::timeout(TEST_TIMEOUT, waits).await;
+    waited.unwrap_or_else(|_| panic!("missing after {TEST_TIMEOUT:?}: {what}"));
 }
 
 /// Writes through `from`, with retries, and waits until `to` has applied the write.
@@ -39,7 +39,7 @@ async fn reaches(from: &Machine, to: &Machine) {
             }
         }
     };
-    let issued = tokio::time::timeout(PATIENCE, issued).await;
+    let issued = tokio::time::timeout(TEST_TIMEOUT, issued).await;
     issued.expect("no write succeeds");
     let tokens = from.state().join_tokens.len();
     to.until("the write of the other node", |state| {

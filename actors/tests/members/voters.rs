@@ -7,7 +7,7 @@ use jaco_proto::{
 };
 use tonic::{Status, Streaming};
 
-use super::lab::{Machine, PATIENCE};
+use super::lab::{Machine, TEST_TIMEOUT};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_grows_to_three_voters_and_shrinks() {
@@ -128,7 +128,7 @@ async fn end<T>(mut stream: Streaming<T>) -> Status {
             }
         }
     };
-    let end = tokio::time::timeout(PATIENCE, end).await;
+    let end = tokio::time::timeout(TEST_TIMEOUT, end).await;
     end.expect("the stream does not end")
 }
 

@@ -75,7 +75,7 @@ fn backups_in(state: &State) -> Vec<Arc<v1::AuditEvent>> {
 #[tokio::test]
 async fn backup_holds_the_state_and_is_recorded() {
     let lab = Lab::new();
-    let (node, token) = lab.founded().await;
+    let (node, token) = lab.bootstrapped().await;
     fill(&node, 1).await;
     lab.local().issue("ci", false).await.unwrap();
     let before = state(&node);
@@ -118,7 +118,7 @@ async fn backup_needs_a_cluster_and_a_token() {
 #[tokio::test]
 async fn disconnected_callers_free_their_backup_slots() {
     let lab = Lab::new();
-    let (node, _) = lab.founded().await;
+    let (node, _) = lab.bootstrapped().await;
     // More than is ever buffered between an encoder and a caller that does not read.
     fill(&node, 3).await;
     let client = lab.local();
@@ -149,7 +149,7 @@ async fn disconnected_callers_free_their_backup_slots() {
 #[tokio::test]
 async fn backups_under_load_are_consistent() {
     let lab = Lab::new();
-    let (node, _) = lab.founded().await;
+    let (node, _) = lab.bootstrapped().await;
     let client = lab.local();
     let (taken, backups) = tokio::sync::watch::channel(0);
     let writers = (0..4).map(|writer| {
@@ -212,7 +212,7 @@ fn files(dir: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
 #[tokio::test]
 async fn export_reads_a_stopped_node_without_writing() {
     let lab = Lab::new();
-    let (node, _) = lab.founded().await;
+    let (node, _) = lab.bootstrapped().await;
     lab.local().issue("ci", false).await.unwrap();
     let export = || Export::read(&lab.data(), VERSION, &Clock::system());
     let error = export().unwrap_err();

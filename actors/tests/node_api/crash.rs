@@ -13,7 +13,7 @@ use jaco_actors::{
 };
 use jaco_proto::error::DecodedError;
 
-use super::lab::{Client, Lab, PATIENCE, state};
+use super::lab::{Client, Lab, TIMEOUT, state};
 
 const WEB: &str = "services: {web: {image: nginx}}";
 
@@ -46,7 +46,7 @@ async fn init_survives_the_death_of_its_actor() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_lifecycle_does_not_disturb_a_member() {
     let lab = Lab::new();
-    let (node, _) = lab.founded().await;
+    let (node, _) = lab.bootstrapped().await;
     running(&node, "node/raft/raft").await;
     let before = uptimes(&node);
     for mode in [KillMode::Kill, KillMode::Panic] {
@@ -62,7 +62,7 @@ async fn killed_lifecycle_does_not_disturb_a_member() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_acknowledged_write_is_lost_when_actors_die() {
     let lab = Lab::new();
-    let (node, token) = lab.founded().await;
+    let (node, token) = lab.bootstrapped().await;
     let victims = [
         "node/raft/raft",
         "node/api/unix",
@@ -170,7 +170,7 @@ async fn written(client: &Client, jaco: &str, compose: &str) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, attempts)
+    tokio::time::timeout(TIMEOUT, attempts)
         .await
         .expect("the node does not write");
 }
@@ -200,7 +200,7 @@ async fn until(node: &Node, path: &str, check: impl Fn(&ActorInfo) -> bool) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-    if tokio::time::timeout(PATIENCE, up).await.is_err() {
+    if tokio::time::timeout(TIMEOUT, up).await.is_err() {
         panic!("{path} does not run: {:#?}", node.tree().describe());
     }
 }

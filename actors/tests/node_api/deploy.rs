@@ -14,7 +14,7 @@ const ROUTED: &str = "{deployment: shop, services: [{name: web, replicas: 2}], \
 #[tokio::test]
 async fn revision_is_previewed_applied_rolled_back_deleted() {
     let lab = Lab::new();
-    let (node, _) = lab.founded().await;
+    let (node, _) = lab.bootstrapped().await;
     let local = lab.local();
 
     let preview = local.dry_run(ROUTED, WEB).await.unwrap();
@@ -85,7 +85,7 @@ async fn revision_is_previewed_applied_rolled_back_deleted() {
 #[tokio::test]
 async fn bad_manifest_is_refused_and_changes_nothing() {
     let lab = Lab::new();
-    let (node, _) = lab.founded().await;
+    let (node, _) = lab.bootstrapped().await;
     let before = state(&node);
     let table = [
         ("deployment: [", WEB, "parse_failed", None),
@@ -145,7 +145,7 @@ async fn bad_manifest_is_refused_and_changes_nothing() {
 #[tokio::test]
 async fn route_of_another_deployment_is_refused() {
     let lab = Lab::new();
-    let (node, _) = lab.founded().await;
+    let (node, _) = lab.bootstrapped().await;
     lab.local().apply(ROUTED, WEB).await.unwrap();
     let thief = ROUTED.replace("deployment: shop", "deployment: thief");
     let refused = lab.local().apply(&thief, WEB).await.unwrap_err();
@@ -157,7 +157,7 @@ async fn route_of_another_deployment_is_refused() {
 #[tokio::test]
 async fn each_concurrent_apply_gets_its_own_revision() {
     let lab = Lab::new();
-    let (node, token) = lab.founded().await;
+    let (node, token) = lab.bootstrapped().await;
     let clients = [lab.local(), lab.pinned(Some(&token))];
     let applies = (0..24).map(|i| {
         let client = clients[i % 2].clone();
@@ -182,7 +182,7 @@ async fn each_concurrent_apply_gets_its_own_revision() {
 #[tokio::test]
 async fn reads_carry_their_index_and_can_be_linearizable() {
     let lab = Lab::new();
-    let (node, token) = lab.founded().await;
+    let (node, token) = lab.bootstrapped().await;
     for client in [lab.local(), lab.pinned(Some(&token))] {
         client.apply("deployment: d", WEB).await.unwrap();
         let written = state(&node).deployments["d"].applied_revision;
@@ -213,7 +213,7 @@ async fn reads_carry_their_index_and_can_be_linearizable() {
 #[tokio::test]
 async fn logs_fail_for_unknown_names_or_missing_engine() {
     let lab = Lab::new();
-    let (node, _) = lab.founded().await;
+    let (node, _) = lab.bootstrapped().await;
     lab.local().apply(ROUTED, WEB).await.unwrap();
     let logs = |deployment: &str, service: &str| {
         let request = v1::LogsRequest {

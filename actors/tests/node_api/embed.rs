@@ -7,7 +7,7 @@ use std::{path::Path, time::Duration};
 use jaco_actors::{Client, ConfigError, Node, NodeBuilder, StartError};
 use jaco_proto::v1;
 
-use super::lab::{PATIENCE, state, until};
+use super::lab::{TIMEOUT, state, until};
 
 const WEB: &str = "services: {web: {image: nginx}}";
 
@@ -134,7 +134,7 @@ async fn client_does_not_keep_a_stopped_node_open() {
     assert_eq!(cluster.cluster_id, founded.cluster_id);
     assert_eq!(client.status().await.unwrap_err().code, "raft_unavailable");
     drop(stream);
-    tokio::time::timeout(PATIENCE, second.stop()).await.unwrap();
+    tokio::time::timeout(TIMEOUT, second.stop()).await.unwrap();
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use std::{
 };
 
 use hyper_util::rt::TokioIo;
-use jaco_actors::{Node, NodeConfig, StartError, testing::own_address};
+use jaco_actors::{Node, NodeConfig, StartError, testing::unique_loopback_address};
 use jaco_net::{
     pki::{Fingerprint, certificates},
     tls::{self, Trust},
@@ -46,7 +46,7 @@ impl Lab {
     pub(crate) fn new() -> Self {
         Self {
             dir: tempfile::tempdir().unwrap(),
-            address: (own_address(), 7000).into(),
+            address: (unique_loopback_address(), 7000).into(),
             fault_injection: false,
             hostname: Some("one".to_owned()),
         }
@@ -88,7 +88,7 @@ impl Lab {
     }
 
     /// Starts a node with a cluster, and returns it with its operator token.
-    pub(crate) async fn founded(&self) -> (Node, String) {
+    pub(crate) async fn bootstrapped(&self) -> (Node, String) {
         let node = self.start().await;
         let token = self.init().await.unwrap().operator_token;
         // A new member announces its version: the last write before a test makes its own.
@@ -178,14 +178,14 @@ pub(crate) fn state(node: &Node) -> Arc<State> {
 pub(crate) async fn until(node: &Node, what: &str, check: impl Fn(&State) -> bool) -> Arc<State> {
     let mut states = node.raft().expect("a member").subscribe();
     let found = states.wait_for(|state| check(state));
-    match tokio::time::timeout(PATIENCE, found).await {
+    match tokio::time::timeout(TIMEOUT, found).await {
         Ok(state) => state.unwrap().clone(),
-        Err(_) => panic!("not in {PATIENCE:?}: {what}"),
+        Err(_) => panic!("not in {TIMEOUT:?}: {what}"),
     }
 }
 
 /// Time limit for an expected event.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Version that every node announces.
 const VERSION: &str = "0.0.0-test";

@@ -6,7 +6,7 @@ use jaco_actors::node::{FilesError, StartError};
 use jaco_proto::{chain, v1};
 use jaco_raftnode::Propose as _;
 
-use super::lab::{Lab, PATIENCE, state, until};
+use super::lab::{Lab, TIMEOUT, state, until};
 
 #[tokio::test]
 async fn only_setup_calls_are_served_before_init() {
@@ -62,7 +62,7 @@ async fn one_of_several_concurrent_inits_succeeds() {
 #[tokio::test]
 async fn restart_resumes_the_membership() {
     let mut lab = Lab::new();
-    let (node, token) = lab.founded().await;
+    let (node, token) = lab.bootstrapped().await;
     let compose = "services: {web: {image: nginx}}";
     lab.local().apply("deployment: d", compose).await.unwrap();
     let scheduled = |state: &jaco_raftnode::State| !state.replicas_desired.is_empty();
@@ -155,7 +155,7 @@ async fn second_daemon_on_a_directory_is_refused() {
 #[tokio::test]
 async fn start_under_another_name_is_refused() {
     let mut lab = Lab::new();
-    let (node, _) = lab.founded().await;
+    let (node, _) = lab.bootstrapped().await;
     node.stop().await;
     drop(node);
     lab.hostname = Some("two".to_owned());
@@ -170,7 +170,7 @@ async fn start_under_another_name_is_refused() {
 #[tokio::test]
 async fn damaged_files_fail_the_start_by_name() {
     let lab = Lab::new();
-    let (node, _) = lab.founded().await;
+    let (node, _) = lab.bootstrapped().await;
     node.stop().await;
     drop(node);
     let raft = fs::read_dir(lab.data().join("raft")).unwrap();
@@ -220,8 +220,8 @@ async fn address_in_use_fails_the_start() {
 #[tokio::test]
 async fn two_nodes_in_one_process_are_independent() {
     let (one, two) = (Lab::new(), Lab::new());
-    let (first, token) = one.founded().await;
-    let (second, _) = two.founded().await;
+    let (first, token) = one.bootstrapped().await;
+    let (second, _) = two.bootstrapped().await;
     assert_ne!(state(&first).cluster, state(&second).cluster);
     let refused = two.pinned(Some(&token)).status().await.unwrap_err();
     assert_eq!(refused.code, "token_invalid");
@@ -233,7 +233,7 @@ async fn two_nodes_in_one_process_are_independent() {
 #[tokio::test]
 async fn stop_releases_everything_despite_connected_clients() {
     let lab = Lab::new();
-    let (node, token) = lab.founded().await;
+    let (node, token) = lab.bootstrapped().await;
     let (local, remote) = (lab.local(), lab.pinned(Some(&token)));
     let watch = |client: super::lab::Client| async move {
         let request = v1::SubscribeRequest::default();
@@ -246,7 +246,7 @@ async fn stop_releases_everything_despite_connected_clients() {
     };
     let mut streams = [watch(local.clone()).await, watch(remote.clone()).await];
     local.status().await.unwrap();
-    let stopped = tokio::time::timeout(PATIENCE, node.stop());
+    let stopped = tokio::time::timeout(TIMEOUT, node.stop());
     stopped.await.expect("clients hold up the stop");
     for stream in &mut streams {
         let end = loop {
@@ -268,7 +268,7 @@ async fn stop_releases_everything_despite_connected_clients() {
 #[tokio::test]
 async fn stopped_node_is_freed() {
     let lab = Lab::new();
-    let (node, token) = lab.founded().await;
+    let (node, token) = lab.bootstrapped().await;
     lab.pinned(Some(&token)).status().await.unwrap();
     let shared = Arc::downgrade(node.shared());
     node.stop().await;
@@ -278,7 +278,7 @@ async fn stopped_node_is_freed() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    let gone = tokio::time::timeout(PATIENCE, gone).await;
+    let gone = tokio::time::timeout(TIMEOUT, gone).await;
     assert!(gone.is_ok(), "{} owners are left", shared.strong_count());
 }
 

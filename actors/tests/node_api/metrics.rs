@@ -5,7 +5,7 @@ use std::time::Duration;
 use jaco_actors::{node::Node, supervision::KillMode};
 use jaco_state::State;
 
-use super::lab::{Lab, PATIENCE, state, until};
+use super::lab::{Lab, TIMEOUT, state, until};
 
 const WEB: &str = "services: {web: {image: 'nginx:1'}, idle: {image: 'nginx:1'}}";
 const SHOP: &str = "{deployment: shop, services: [{name: web, replicas: 2}, \
@@ -27,7 +27,7 @@ async fn becomes(node: &Node, series: &str, value: f64) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    if tokio::time::timeout(PATIENCE, wait).await.is_err() {
+    if tokio::time::timeout(TIMEOUT, wait).await.is_err() {
         let text = node.shared().metrics().render();
         panic!("{series} never became {value}:\n{text}");
     }
@@ -36,7 +36,7 @@ async fn becomes(node: &Node, series: &str, value: f64) {
 #[tokio::test]
 async fn metrics_follow_the_nodes_activity() {
     let lab = Lab::new();
-    let (node, _) = lab.founded().await;
+    let (node, _) = lab.bootstrapped().await;
     let name = state(&node).nodes.keys().next().cloned();
     let of = |metric: &str| format!("{metric}{{node=\"{}\"}}", name.as_deref().unwrap());
     becomes(&node, &of("jaco_raft_is_leader"), 1.0).await;

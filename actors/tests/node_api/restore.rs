@@ -26,7 +26,7 @@ use crate::{
 /// A cluster with a history, and its archive: the lab, the operator's token, the bytes.
 async fn source() -> (Lab, String, Vec<u8>) {
     let lab = Lab::new();
-    let (node, token) = lab.founded().await;
+    let (node, token) = lab.bootstrapped().await;
     let client = lab.local();
     client.issue("ci", true).await.unwrap();
     client.issue("gone", false).await.unwrap();

@@ -17,12 +17,12 @@ use tokio::net::TcpStream;
 use tonic::{Code, Status, body::Body};
 use tower::ServiceExt as _;
 
-use super::lab::{Client, Lab, PATIENCE, fingerprint, state};
+use super::lab::{Client, Lab, TIMEOUT, fingerprint, state};
 
 #[tokio::test]
 async fn operator_token_works_with_every_pin() {
     let lab = Lab::new();
-    let (node, token) = lab.founded().await;
+    let (node, token) = lab.bootstrapped().await;
     let print = fingerprint(&lab.ca());
     for trust in [
         Trust::Ca(lab.ca()),
@@ -39,8 +39,8 @@ async fn operator_token_works_with_every_pin() {
 #[tokio::test]
 async fn daemon_with_another_certificate_is_refused() {
     let (lab, other) = (Lab::new(), Lab::new());
-    let (node, token) = lab.founded().await;
-    let (stranger, _) = other.founded().await;
+    let (node, token) = lab.bootstrapped().await;
+    let (anonymous, _) = other.bootstrapped().await;
     for trust in [
         Trust::Ca(other.ca()),
         Trust::Fingerprint(Fingerprint::of(b"another")),
@@ -49,24 +49,24 @@ async fn daemon_with_another_certificate_is_refused() {
         assert_eq!(refused.grpc, Code::Unavailable, "{refused:?}");
     }
     node.stop().await;
-    stranger.stop().await;
+    anonymous.stop().await;
 }
 
 #[tokio::test]
 async fn anonymous_status_reveals_only_that_a_cluster_exists() {
     let lab = Lab::new();
-    let (node, _) = lab.founded().await;
+    let (node, _) = lab.bootstrapped().await;
     let audit = state(&node).audit.clone();
     assert_eq!(audit.values().next().unwrap().identity, "bootstrap");
-    let stranger = lab.pinned(None);
-    let status = stranger.status().await.unwrap();
+    let anonymous = lab.pinned(None);
+    let status = anonymous.status().await.unwrap();
     let nothing_else = v1::ClusterStatusResponse {
         initialized: true,
         ..Default::default()
     };
     assert_eq!(status, nothing_else);
     for client in [
-        stranger,
+        anonymous,
         lab.pinned(Some("wrong")),
         lab.pinned(Some(&"0".repeat(64))),
     ] {
@@ -126,7 +126,7 @@ async fn remote_init_needs_the_setup_token() {
 #[tokio::test]
 async fn revocation_ends_new_calls_and_open_streams() {
     let lab = Lab::new();
-    let (node, bootstrap) = lab.founded().await;
+    let (node, bootstrap) = lab.bootstrapped().await;
     let operator = lab.pinned(Some(&bootstrap));
     let ci = lab.pinned(Some(&operator.issue("ci", false).await.unwrap()));
     let mut watch = subscribe(&ci).await;
@@ -142,7 +142,7 @@ async fn revocation_ends_new_calls_and_open_streams() {
     let mut bystander = subscribe(&operator).await;
     operator.revoke("ci").await.unwrap();
 
-    let ended = tokio::time::timeout(PATIENCE, async {
+    let ended = tokio::time::timeout(TIMEOUT, async {
         let watch = loop {
             if let Err(status) = watch.message().await {
                 break status;
@@ -175,7 +175,7 @@ async fn revocation_ends_new_calls_and_open_streams() {
 #[tokio::test]
 async fn new_secret_replaces_the_old_one_at_once() {
     let lab = Lab::new();
-    let (node, bootstrap) = lab.founded().await;
+    let (node, bootstrap) = lab.bootstrapped().await;
     let operator = lab.pinned(Some(&bootstrap));
     let old = operator.issue("ci", false).await.unwrap();
     let new = operator.issue("ci", false).await.unwrap();
@@ -190,7 +190,7 @@ async fn new_secret_replaces_the_old_one_at_once() {
 #[tokio::test]
 async fn internal_calls_are_refused_to_clients() {
     let lab = Lab::new();
-    let (node, token) = lab.founded().await;
+    let (node, token) = lab.bootstrapped().await;
     for client in [lab.local(), lab.pinned(Some(&token)), lab.pinned(None)] {
         let request = v1::SubmitRequest::default();
         let refused = InternalClient::new(client.service()).submit(request).await;
@@ -208,7 +208,7 @@ async fn only_local_callers_kill_actors_where_enabled() {
     for willing in [false, true] {
         let mut lab = Lab::new();
         lab.fault_injection = willing;
-        let (node, token) = lab.founded().await;
+        let (node, token) = lab.bootstrapped().await;
         let kill = |client: Client, path: &str| {
             let request = v1::KillActorRequest {
                 path: path.to_owned(),
@@ -240,7 +240,7 @@ async fn only_local_callers_kill_actors_where_enabled() {
 #[tokio::test]
 async fn privileged_apply_needs_permission_and_is_audited() {
     let lab = Lab::new();
-    let (node, bootstrap) = lab.founded().await;
+    let (node, bootstrap) = lab.bootstrapped().await;
     let compose = "services: {web: {image: nginx, privileged: true, \
                    labels: {jaco.io/allow-privileged: 'true'}}}";
     let operator = lab.pinned(Some(&bootstrap));
@@ -273,7 +273,7 @@ async fn privileged_apply_needs_permission_and_is_audited() {
 #[tokio::test]
 async fn oversized_request_gets_a_typed_error() {
     let lab = Lab::new();
-    let (node, _) = lab.founded().await;
+    let (node, _) = lab.bootstrapped().await;
     let padded = |mib: usize| {
         let comment = "#".repeat(mib << 20);
         format!("services: {{web: {{image: nginx}}}}\n{comment}")
@@ -307,24 +307,24 @@ async fn endless(client: &Client, path: &str, bytes: usize) -> DecodedError {
 #[tokio::test]
 async fn anonymous_requests_have_small_limits() {
     let lab = Lab::new();
-    let (node, _) = lab.founded().await;
-    let stranger = lab.pinned(None);
+    let (node, _) = lab.bootstrapped().await;
+    let anonymous = lab.pinned(None);
     for (path, bytes, limit) in [
         ("/jaco.v1.Cluster/Status", 2 << 10, "1024"),
         ("/jaco.v1.Cluster/NodeJoin", 128 << 10, "65536"),
     ] {
-        let error = endless(&stranger, path, bytes).await;
+        let error = endless(&anonymous, path, bytes).await;
         assert_eq!(error.code, "validation_failed", "{path}");
         assert_eq!(error.details["limit"], limit, "{path}");
     }
-    assert!(stranger.status().await.unwrap().initialized);
+    assert!(anonymous.status().await.unwrap().initialized);
     node.stop().await;
 }
 
 #[tokio::test]
 async fn idle_connections_do_not_block_other_addresses() {
     let lab = Lab::new();
-    let (node, token) = lab.founded().await;
+    let (node, token) = lab.bootstrapped().await;
     // More than one address may have, whatever the limit of descriptors is.
     let mut idle = Vec::new();
     for _ in 0..140 {
@@ -343,7 +343,7 @@ async fn idle_connections_do_not_block_other_addresses() {
     assert!((1..140).contains(&closed), "{closed} were closed");
     drop(idle);
     let again = async { while lab.pinned(Some(&token)).status().await.is_err() {} };
-    let again = tokio::time::timeout(PATIENCE, again).await;
+    let again = tokio::time::timeout(TIMEOUT, again).await;
     again.expect("connections are accepted again");
     node.stop().await;
 }
@@ -351,7 +351,7 @@ async fn idle_connections_do_not_block_other_addresses() {
 #[tokio::test]
 async fn repeated_invalid_tokens_are_delayed() {
     let lab = Lab::new();
-    let (node, token) = lab.founded().await;
+    let (node, token) = lab.bootstrapped().await;
     let (guesser, started) = (lab.pinned(Some("guess")), std::time::Instant::now());
     for _ in 0..11 {
         guesser.status().await.unwrap_err();

@@ -8,13 +8,13 @@ use jaco_proto::{
 };
 use tonic::Streaming;
 
-use super::lab::{Lab, PATIENCE, state};
+use super::lab::{Lab, TIMEOUT, state};
 
 const WEB: &str = "services: {web: {image: nginx}}";
 
 /// Returns the next message; fails the test if there is none in time.
 async fn next<T>(stream: &mut Streaming<T>) -> T {
-    let message = tokio::time::timeout(PATIENCE, stream.message());
+    let message = tokio::time::timeout(TIMEOUT, stream.message());
     message
         .await
         .expect("the stream is silent")
@@ -25,7 +25,7 @@ async fn next<T>(stream: &mut Streaming<T>) -> T {
 #[tokio::test]
 async fn watch_replays_missed_events_then_continues_live() {
     let lab = Lab::new();
-    let (node, token) = lab.founded().await;
+    let (node, token) = lab.bootstrapped().await;
     let local = lab.local();
     local.apply("deployment: a", WEB).await.unwrap();
     let seen = state(&node).applied_index;
@@ -79,7 +79,7 @@ fn name(event: &v1::DeploymentEvent) -> &str {
 #[tokio::test]
 async fn watch_of_an_unknown_entity_is_refused() {
     let lab = Lab::new();
-    let (node, _) = lab.founded().await;
+    let (node, _) = lab.bootstrapped().await;
     let request = v1::SubscribeRequest {
         entity_types: vec!["ghosts".to_owned()],
         ..Default::default()
@@ -94,7 +94,7 @@ async fn watch_of_an_unknown_entity_is_refused() {
 #[tokio::test]
 async fn audit_trail_names_identities_and_follows() {
     let lab = Lab::new();
-    let (node, token) = lab.founded().await;
+    let (node, token) = lab.bootstrapped().await;
     let query = v1::AuditQueryRequest {
         follow: true,
         ..Default::default()

@@ -22,7 +22,7 @@ use tokio::sync::watch;
 
 /// Hostname of the one node.
 pub(crate) const HOST: &str = "node-1";
-const PATIENCE: Duration = Duration::from_secs(45);
+const TIMEOUT: Duration = Duration::from_secs(45);
 
 /// One node's runtime on an in-memory state machine and a real engine.
 pub(crate) struct Lab {
@@ -201,7 +201,7 @@ impl Lab {
                 .get(&self.id)
                 .is_some_and(|seen| wanted(seen))
         });
-        let state = match tokio::time::timeout(PATIENCE, seen).await {
+        let state = match tokio::time::timeout(TIMEOUT, seen).await {
             Ok(Ok(state)) => state.clone(),
             Ok(Err(_)) | Err(_) => panic!("not seen: {what}; reports: {:#?}", self.reports()),
         };
@@ -216,14 +216,14 @@ impl Lab {
                 tick.tick().await;
             }
         };
-        if tokio::time::timeout(PATIENCE, waited).await.is_err() {
+        if tokio::time::timeout(TIMEOUT, waited).await.is_err() {
             panic!("never true: {what}; reports: {:#?}", self.reports());
         }
     }
 
     /// Waits at most as long as a test may take.
     pub(crate) async fn soon<T>(&self, what: impl Future<Output = T>) -> T {
-        tokio::time::timeout(PATIENCE, what).await.expect("in time")
+        tokio::time::timeout(TIMEOUT, what).await.expect("in time")
     }
 
     pub(crate) fn actor_path(&self) -> String {

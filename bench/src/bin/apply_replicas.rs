@@ -32,7 +32,7 @@ async fn main() -> Result<()> {
     .negotiate_version()
     .await
     .context("a container engine is needed")?;
-    let mut daemon = Daemon::found(Settings {
+    let mut daemon = Daemon::bootstrap(Settings {
         quiet: true,
         ..Settings::default()
     })

@@ -22,7 +22,7 @@ use jaco_chaos::{
 };
 
 /// Timeout of starting the etcd members.
-const PATIENCE: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Client socket in the member's directory; etcd requires a host and a port in the name.
 const ETCD_SOCKET: &str = "etcd:1";
 
@@ -144,18 +144,18 @@ fn member(node: &Node, cluster: &str) -> Result<Child> {
 /// The node whose etcd reports in its metrics that it leads.
 fn leader_of(nodes: &[Node]) -> Result<&Node> {
     let start = Instant::now();
-    while start.elapsed() < PATIENCE {
+    while start.elapsed() < START_TIMEOUT {
         for node in nodes {
             let url = format!("http://{}:2379/metrics", node.address());
             let mut curl = netns::command(node.namespace(), "curl");
-            let said = curl.args(["-fsS", "--max-time", "2", &url]).output()?;
-            if String::from_utf8_lossy(&said.stdout).contains("\netcd_server_is_leader 1\n") {
+            let metrics = curl.args(["-fsS", "--max-time", "2", &url]).output()?;
+            if String::from_utf8_lossy(&metrics.stdout).contains("\netcd_server_is_leader 1\n") {
                 return Ok(node);
             }
         }
         std::thread::sleep(Duration::from_millis(200));
     }
-    bail!("etcd elected no leader within {PATIENCE:?}")
+    bail!("etcd elected no leader within {START_TIMEOUT:?}")
 }
 
 fn load(

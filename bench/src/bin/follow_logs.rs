@@ -28,12 +28,12 @@ const LINES: u64 = 30_000;
 /// Lines of a replica between two pauses of 0.1 s.
 const BURST: u64 = 100;
 /// Time for which the client is stopped.
-const STOPPED: Duration = Duration::from_secs(8);
+const STOP_DURATION: Duration = Duration::from_secs(8);
 const LIMIT: Duration = Duration::from_secs(300);
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let mut daemon = Daemon::found(Settings {
+    let mut daemon = Daemon::bootstrap(Settings {
         quiet: true,
         ..Settings::default()
     })
@@ -135,7 +135,7 @@ fn measure(daemon: &Daemon, engine: u32, mut jaco: Child) -> Result<()> {
                 kill_process(pid, Signal::STOP)?;
                 pause = Some((Instant::now(), true));
             }
-            Some((since, true)) if since.elapsed() > STOPPED => {
+            Some((since, true)) if since.elapsed() > STOP_DURATION => {
                 kill_process(pid, Signal::CONT)?;
                 pause = Some((since, false));
             }
@@ -152,7 +152,7 @@ fn measure(daemon: &Daemon, engine: u32, mut jaco: Child) -> Result<()> {
          the client stopped for {:.0} s of it",
         elapsed.as_secs_f64(),
         received as f64 / elapsed.as_secs_f64(),
-        STOPPED.as_secs_f64(),
+        STOP_DURATION.as_secs_f64(),
     );
     for cost in &costs {
         cost.print(elapsed)?;

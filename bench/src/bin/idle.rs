@@ -8,12 +8,12 @@ use anyhow::Result;
 use jaco_chaos::{Daemon, Service, Settings, Workload};
 
 const REPLICAS: u32 = 50;
-const SETTLE: Duration = Duration::from_secs(15);
+const WARM_UP: Duration = Duration::from_secs(15);
 const WINDOW: Duration = Duration::from_secs(60);
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let mut daemon = Daemon::found(Settings {
+    let mut daemon = Daemon::bootstrap(Settings {
         quiet: true,
         ..Settings::default()
     })
@@ -25,7 +25,7 @@ async fn main() -> Result<()> {
     let workload = Workload::new("bench", [web()]);
     daemon.api().apply(&workload).await?;
     daemon.api().converged(&workload).await?;
-    tokio::time::sleep(SETTLE).await;
+    tokio::time::sleep(WARM_UP).await;
 
     let (index, cpu, start) = (
         daemon.api().status().await?.raft_index,

@@ -14,11 +14,11 @@ use jaco_chaos::{
     daemon::program,
     lab::{
         Name, clean,
-        control::{self, Ending, HELP},
+        control::{self, ExitSignals, HELP},
         netns,
     },
     until,
-    wait::PATIENCE,
+    wait::WAIT_TIMEOUT,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&format!("{error:#}"));
+            print_error(&format!("{error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -69,7 +69,7 @@ async fn run(lab: Option<&str>, words: &[&str]) -> Result<()> {
         ["enter", place] => {
             let name = choose(lab)?;
             let shell = std::env::var("SHELL").unwrap_or_else(|_| "/bin/sh".to_owned());
-            let mut command = netns::command(&name.place(place), shell);
+            let mut command = netns::command(&name.resource_name(place), shell);
             command.env("JACO_SOCKET", name.dir().join(place).join("s"));
             return Err(command.exec()).context("enter");
         }
@@ -87,9 +87,9 @@ async fn run(lab: Option<&str>, words: &[&str]) -> Result<()> {
             print(&std::fs::read_to_string(path)?);
         }
         verb => {
-            let said = control::ask(&choose(lab)?, verb).await?;
-            if !said.is_empty() {
-                print(&said);
+            let text = control::request(&choose(lab)?, verb).await?;
+            if !text.is_empty() {
+                print(&text);
             }
         }
     }
@@ -155,7 +155,7 @@ async fn up(options: &[&str]) -> Result<()> {
         .prefix("jaco-lab-")
         .suffix(".log")
         .tempfile_in("/tmp")?;
-    let mut ending = Ending::listen()?; // before anything is created
+    let mut ending = ExitSignals::listen()?; // before anything is created
     let mut owner = Command::new("setsid")
         .arg(std::env::current_exe()?)
         .arg("serve")
@@ -165,12 +165,12 @@ async fn up(options: &[&str]) -> Result<()> {
         .stderr(log.reopen()?)
         .spawn()?;
     let standing = async {
-        let name = stands(&mut owner, log.path()).await?;
-        control::ask(&name, &["status"]).await
+        let name = wait_up(&mut owner, log.path()).await?;
+        control::request(&name, &["status"]).await
     };
     let standing = tokio::select! {
         standing = standing => standing,
-        () = ending.told() => Err(anyhow!("interrupted before the lab was up")),
+        () = ending.next() => Err(anyhow!("interrupted before the lab was up")),
     };
     match standing {
         Ok(status) => print(&status),
@@ -188,7 +188,7 @@ async fn up(options: &[&str]) -> Result<()> {
 }
 
 /// Waits until the lab of an owner that logs to `log` accepts commands.
-async fn stands(owner: &mut Child, log: &Path) -> Result<Name> {
+async fn wait_up(owner: &mut Child, log: &Path) -> Result<Name> {
     loop {
         if let Some(status) = owner.try_wait()? {
             bail!("{status}: {}", std::fs::read_to_string(log)?.trim());
@@ -211,7 +211,7 @@ async fn end(mut owner: Child) -> Result<()> {
     if owner.try_wait()?.is_none() {
         kill_process(Pid::from_child(&owner), Signal::TERM)?;
         let owner = Mutex::new(&mut owner);
-        let ended = until("the end of the owner", PATIENCE, || async {
+        let ended = until("the end of the owner", WAIT_TIMEOUT, || async {
             let ended = owner.lock().map_err(|error| error.to_string())?.try_wait();
             ended
                 .map_err(|error| error.to_string())?
@@ -233,8 +233,8 @@ fn labs_of(owner: u32) -> Vec<Name> {
 
 async fn down(lab: Option<&str>) -> Result<()> {
     let name = choose(lab)?;
-    match tokio::time::timeout(BUILD_TIME, control::ask(&name, &["down"])).await {
-        Ok(Ok(said)) => print(&said),
+    match tokio::time::timeout(BUILD_TIME, control::request(&name, &["down"])).await {
+        Ok(Ok(text)) => print(&text),
         // The owner is gone or stuck: remove its lab by name.
         Ok(Err(_)) | Err(_) => clean::remove(&name)?,
     }
@@ -247,6 +247,6 @@ fn print(text: &str) {
 }
 
 #[expect(clippy::print_stderr, reason = "what a command line is for")]
-fn complain(text: &str) {
+fn print_error(text: &str) {
     eprintln!("jaco-lab: {text}");
 }

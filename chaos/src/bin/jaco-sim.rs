@@ -6,7 +6,7 @@
 use std::{process::ExitCode, thread};
 
 use anyhow::{Context as _, Result, bail};
-use jaco_chaos::sim::{self, Mutation, Nuisance, Options};
+use jaco_chaos::sim::{self, BenignFault, Mutation, Options};
 
 const USAGE: &str = "jaco-sim [--seeds N] [--from SEED] [--threads N] [--nuisance NAME]
     runs N worlds; fails if one does
@@ -28,7 +28,7 @@ struct Arguments {
     seed: Option<u64>,
     whole: bool,
     mutation: Option<Mutation>,
-    nuisance: Option<Nuisance>,
+    benign_fault: Option<BenignFault>,
 }
 
 fn arguments() -> Result<Arguments> {
@@ -39,7 +39,7 @@ fn arguments() -> Result<Arguments> {
         seed: None,
         whole: false,
         mutation: None,
-        nuisance: None,
+        benign_fault: None,
     };
     let mut given = std::env::args().skip(1);
     while let Some(name) = given.next() {
@@ -62,7 +62,7 @@ fn arguments() -> Result<Arguments> {
             }
             "--nuisance" => {
                 let text = given.next().context("--nuisance needs a name")?;
-                found.nuisance = Some(text.parse().map_err(anyhow::Error::msg)?);
+                found.benign_fault = Some(text.parse().map_err(anyhow::Error::msg)?);
             }
             _ => bail!("{name:?} is not known\n{USAGE}"),
         }
@@ -75,8 +75,8 @@ fn main() -> Result<ExitCode> {
     let options = arguments.mutation.map(Mutation::options);
     let options = options.unwrap_or_default();
     let options = Options {
-        nuisance: arguments.nuisance.or(options.nuisance),
-        spoken: true,
+        benign_fault: arguments.benign_fault.or(options.benign_fault),
+        keep_trace: true,
         ..options
     };
     // A panic is a violation, which is printed with its seed.
@@ -99,23 +99,25 @@ fn main() -> Result<ExitCode> {
         });
     }
     if let Some(mutation) = arguments.mutation {
-        if arguments.nuisance.is_some() {
+        if arguments.benign_fault.is_some() {
             bail!("a bug is looked for with what shows it: leave --nuisance out\n{USAGE}");
         }
         let (first, count) = (arguments.from, arguments.seeds);
-        return Ok(match sim::hunt(mutation, first, count, arguments.threads) {
-            Ok(failure) => {
-                println!("found:\n{failure}");
-                ExitCode::SUCCESS
-            }
-            Err(why) => {
-                println!("{why}");
-                ExitCode::FAILURE
-            }
-        });
+        return Ok(
+            match sim::find_bug(mutation, first, count, arguments.threads) {
+                Ok(failure) => {
+                    println!("found:\n{failure}");
+                    ExitCode::SUCCESS
+                }
+                Err(why) => {
+                    println!("{why}");
+                    ExitCode::FAILURE
+                }
+            },
+        );
     }
     let options = Options {
-        spoken: false,
+        keep_trace: false,
         ..options
     };
     let tally = sim::sweep(

@@ -28,7 +28,7 @@ const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 /// File in a lab's directory that identifies the owner's process.
 const OWNER: &str = "owner";
 /// Time limit for the kernel to end a process, or to release a control group.
-const PATIENCE: Duration = Duration::from_secs(60);
+const KERNEL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Name of a lab: `jl` and four hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,7 +39,7 @@ impl Name {
     ///
     /// # Errors
     /// When the disk refuses.
-    pub fn claim() -> Result<Self> {
+    pub fn create() -> Result<Self> {
         for _ in 0..100 {
             let name = Self(format!("{PREFIX}{:04x}", crate::rng::unique() & 0xffff));
             // A directory without an owner file counts as stale, so the rename to its name comes
@@ -78,7 +78,7 @@ impl Name {
 
     /// Name of one of its machines' network namespace and control group.
     #[must_use]
-    pub fn place(&self, what: &str) -> String {
+    pub fn resource_name(&self, what: &str) -> String {
         format!("{}-{what}", self.0)
     }
 
@@ -147,7 +147,7 @@ pub fn stale() -> Result<Vec<Name>> {
 /// # Errors
 /// When something is left after all removals were tried.
 pub fn remove(name: &Name) -> Result<()> {
-    let prefix = name.place("");
+    let prefix = name.resource_name("");
     // Single failures are ignored: the remains in the end are the error.
     let _ = kill(&prefix);
     let _ = unmount_below(&name.dir());
@@ -166,7 +166,7 @@ pub fn remove(name: &Name) -> Result<()> {
 /// Describes everything that exists of a lab.
 #[must_use]
 pub fn leftovers(name: &Name) -> Vec<String> {
-    let prefix = name.place("");
+    let prefix = name.resource_name("");
     let mut found = Vec::new();
     found.extend(
         processes(&prefix)
@@ -211,7 +211,7 @@ pub fn kill(prefix: &str) -> Result<()> {
             // The process may have exited by itself.
             let _ = pid.map(|pid| kill_process(pid, Signal::KILL));
         }
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > KERNEL_TIMEOUT {
             bail!("processes {pids:?} of {prefix} do not end");
         }
         std::thread::sleep(Duration::from_millis(10));
@@ -265,7 +265,7 @@ pub(crate) fn remove_control_groups(prefix: &str) -> Result<()> {
         for dir in groups.iter().flat_map(|group| below(group)) {
             let _ = fs::remove_dir(dir); // busy for a moment after its last process
         }
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > KERNEL_TIMEOUT {
             bail!("{groups:?} cannot be removed");
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -274,20 +274,20 @@ pub(crate) fn remove_control_groups(prefix: &str) -> Result<()> {
 
 fn namespaces(prefix: &str) -> Vec<String> {
     let mut found = netns::list(prefix);
-    found.retain(|name| is_meant(name, prefix));
+    found.retain(|name| matches_prefix(name, prefix));
     found
 }
 
 /// Whether `name` is `prefix`, or begins with it if it ends with a hyphen: `n1` does not match
 /// `n10`.
-fn is_meant(name: &str, prefix: &str) -> bool {
+fn matches_prefix(name: &str, prefix: &str) -> bool {
     name == prefix || (prefix.ends_with('-') && name.starts_with(prefix))
 }
 
 fn control_groups(prefix: &str) -> Vec<PathBuf> {
     let has_prefix = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str());
-        name.is_some_and(|name| is_meant(name, prefix))
+        name.is_some_and(|name| matches_prefix(name, prefix))
     };
     let parents = controllers();
     parents
@@ -335,13 +335,15 @@ mod tests {
 
     #[test]
     fn prefix_does_not_match_longer_machine_name() {
-        assert!(is_meant("jl0000-n1", "jl0000-n1") && is_meant("jl0000-n1", "jl0000-"));
-        assert!(!is_meant("jl0000-n10", "jl0000-n1") && !is_meant("jl0001-n1", "jl0000-"));
+        assert!(matches_prefix("jl0000-n1", "jl0000-n1") && matches_prefix("jl0000-n1", "jl0000-"));
+        assert!(
+            !matches_prefix("jl0000-n10", "jl0000-n1") && !matches_prefix("jl0001-n1", "jl0000-")
+        );
     }
 
     #[test]
     fn lab_is_owned_while_its_process_runs() {
-        let name = Name::claim().unwrap();
+        let name = Name::create().unwrap();
         assert!(name.is_owned() && list().contains(&name));
         assert_eq!(name.owner(), Some(std::process::id()));
         // Process 1 runs, but started at another time.

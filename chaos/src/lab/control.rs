@@ -45,7 +45,7 @@ pub enum Verb {
     /// Remove all faults from all links.
     HealAll,
     /// Act on each of these machines.
-    Each(Deed, Vec<u8>),
+    Each(NodeAction, Vec<u8>),
     /// Set the clocks of daemons, in seconds from the right time.
     Skew(Vec<u8>, i64),
     /// Remove the lab.
@@ -54,7 +54,7 @@ pub enum Verb {
 
 /// An action on one machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum NodeAction {
     /// Stop the daemon's process (SIGSTOP).
     Pause,
     /// Continue the daemon's process (SIGCONT).
@@ -121,25 +121,25 @@ impl Verb {
             ["heal", a, b] => Self::Heal(group(a)?, group(b)?),
             ["skew", a, seconds] => Self::Skew(group(a)?, seconds.parse().context("seconds")?),
             ["down"] => Self::Down,
-            [deed, a] => Self::Each(deed_of(deed)?, group(a)?),
+            [deed, a] => Self::Each(node_action(deed)?, group(a)?),
             _ => bail!("no such verb: {}\n{HELP}", words.join(" ")),
         })
     }
 }
 
-fn deed_of(word: &str) -> Result<Deed> {
+fn node_action(word: &str) -> Result<NodeAction> {
     Ok(match word {
-        "pause" => Deed::Pause,
-        "resume" => Deed::Resume,
-        "kill" => Deed::Kill,
-        "start" => Deed::Start,
-        "stop" => Deed::Stop,
-        "restart" => Deed::Restart,
-        "crash" => Deed::Crash,
-        "boot" => Deed::Boot,
-        "wipe" => Deed::Wipe,
-        "fill" => Deed::Fill,
-        "free" => Deed::Free,
+        "pause" => NodeAction::Pause,
+        "resume" => NodeAction::Resume,
+        "kill" => NodeAction::Kill,
+        "start" => NodeAction::Start,
+        "stop" => NodeAction::Stop,
+        "restart" => NodeAction::Restart,
+        "crash" => NodeAction::Crash,
+        "boot" => NodeAction::Boot,
+        "wipe" => NodeAction::Wipe,
+        "fill" => NodeAction::Fill,
+        "free" => NodeAction::Free,
         _ => bail!("no such verb: {word}\n{HELP}"),
     })
 }
@@ -206,9 +206,9 @@ pub fn socket(name: &Name) -> PathBuf {
 
 /// Stream of the signals that end a process: SIGINT, SIGTERM and SIGHUP.
 #[derive(Debug)]
-pub struct Ending([Signal; 3]);
+pub struct ExitSignals([Signal; 3]);
 
-impl Ending {
+impl ExitSignals {
     /// Installs handlers, which replace the default action of these signals.
     ///
     /// # Errors
@@ -222,7 +222,7 @@ impl Ending {
     }
 
     /// Waits for the next signal.
-    pub async fn told(&mut self) {
+    pub async fn next(&mut self) {
         let [interrupt, terminate, hangup] = &mut self.0;
         tokio::select! {
             _ = interrupt.recv() => {}
@@ -232,29 +232,29 @@ impl Ending {
     }
 }
 
-/// Builds a lab and serves verbs until [`Verb::Down`] or a signal of [`Ending`], also during the
+/// Builds a lab and serves verbs until [`Verb::Down`] or a signal of [`ExitSignals`], also during the
 /// construction; then removes the lab.
 ///
 /// # Errors
 /// When it cannot be built, or nothing can be served.
 pub async fn serve(lab: impl Future<Output = Result<Lab>>) -> Result<()> {
-    let mut ending = Ending::listen()?;
+    let mut ending = ExitSignals::listen()?;
     let mut lab = tokio::select! {
         lab = lab => lab?,
-        () = ending.told() => return Ok(()),
+        () = ending.next() => return Ok(()),
     };
     let listener = UnixListener::bind(socket(lab.name()))?;
     loop {
         let stream = tokio::select! {
             accepted = listener.accept() => accepted?.0,
-            () = ending.told() => return Ok(()),
+            () = ending.next() => return Ok(()),
         };
         // One request at a time: the next verb sees the effects of this one. An error means that
         // the client has disconnected.
         if let Ok(Some(waiting)) = answer(&mut lab, stream).await {
             let name = lab.name().as_str().to_owned();
             drop(lab);
-            let _ = say(waiting, Ok(format!("{name} is gone"))).await; // client may be gone
+            let _ = reply(waiting, Ok(format!("{name} is gone"))).await; // client may be gone
             return Ok(());
         }
     }
@@ -272,11 +272,11 @@ async fn answer(lab: &mut Lab, mut stream: UnixStream) -> Result<Option<UnixStre
         Ok(verb) => perform(lab, verb).await,
         Err(error) => Err(error),
     };
-    say(stream, result).await?;
+    reply(stream, result).await?;
     Ok(None)
 }
 
-async fn say(mut stream: UnixStream, result: Result<String>) -> Result<()> {
+async fn reply(mut stream: UnixStream, result: Result<String>) -> Result<()> {
     let answer = match result {
         Ok(text) => json!({"ok": true, "text": text}),
         Err(error) => json!({"ok": false, "text": format!("{error:#}")}),
@@ -288,7 +288,7 @@ async fn say(mut stream: UnixStream, result: Result<String>) -> Result<()> {
 ///
 /// # Errors
 /// When the owner does not answer, and the owner's error.
-pub async fn ask(name: &Name, words: &[&str]) -> Result<String> {
+pub async fn request(name: &Name, words: &[&str]) -> Result<String> {
     let asked = async {
         let mut stream = UnixStream::connect(socket(name)).await?;
         stream
@@ -302,11 +302,11 @@ pub async fn ask(name: &Name, words: &[&str]) -> Result<String> {
         .await
         .with_context(|| format!("{} does not answer", name.as_str()))?;
     let answer: Value = serde_json::from_str(&text).context("an answer")?;
-    let said = answer["text"].as_str().unwrap_or_default();
+    let text = answer["text"].as_str().unwrap_or_default();
     if answer["ok"] == true {
-        Ok(said.to_owned())
+        Ok(text.to_owned())
     } else {
-        Err(anyhow!("{said}"))
+        Err(anyhow!("{text}"))
     }
 }
 
@@ -342,7 +342,7 @@ async fn perform(lab: &mut Lab, verb: Verb) -> Result<String> {
     Ok(String::new())
 }
 
-impl Deed {
+impl NodeAction {
     async fn perform(self, lab: &mut Lab, index: u8) -> Result<()> {
         let node = lab.node_mut(index);
         match self {
@@ -391,13 +391,13 @@ async fn status(lab: &Lab) -> String {
             node.host(),
             node.api_address(),
             node.socket().display(),
-            netns::path(lab.wire().namespace()).display(),
+            netns::path(lab.network().namespace()).display(),
             node.address(),
         ));
     }
-    let cuts = lab.wire().cuts().iter();
+    let cuts = lab.network().cuts().iter();
     lines.extend(cuts.map(|(from, to)| format!("cut      {from} -> {to}")));
-    let impaired = lab.wire().impairments().iter();
+    let impaired = lab.network().impairments().iter();
     lines.extend(impaired.map(|((from, to), how)| format!("impaired {from} -> {to}  {how:?}")));
     if !lab.operator_token().is_empty() {
         lines.push(format!("operator token {}", lab.operator_token()));
@@ -429,7 +429,7 @@ mod tests {
             ("heal n1 n2", Verb::Heal(vec![1], vec![2])),
             ("join n2,n3", Verb::Join(vec![2, 3], 1)),
             ("join n3 n2", Verb::Join(vec![3], 2)),
-            ("crash n3", Verb::Each(Deed::Crash, vec![3])),
+            ("crash n3", Verb::Each(NodeAction::Crash, vec![3])),
             ("skew n1 -90", Verb::Skew(vec![1], -90)),
             ("down", Verb::Down),
         ] {

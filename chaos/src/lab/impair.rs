@@ -33,7 +33,7 @@ pub type Direction = (Ipv4Addr, Ipv4Addr);
 
 /// The queue of packets; equal seeds, packets and times give equal outcomes.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct PacketQueue {
     rng: Rng,
     impaired: BTreeMap<Direction, Impairment>,
     held: BTreeMap<(Instant, u64), Vec<u8>>,
@@ -41,7 +41,7 @@ pub(crate) struct Line {
     counter: u64,
 }
 
-impl Line {
+impl PacketQueue {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             rng: Rng::new(seed),
@@ -61,16 +61,16 @@ impl Line {
     pub(crate) fn handle_packet(&mut self, now: Instant, packet: &[u8]) {
         let how = direction(packet).and_then(|direction| self.impaired.get(&direction));
         let how = how.copied().unwrap_or_default();
-        if self.happens(how.loss) {
+        if self.draw(how.loss) {
             return;
         }
-        let copies = 1 + u8::from(self.happens(how.duplicate));
+        let copies = 1 + u8::from(self.draw(how.duplicate));
         for _ in 0..copies {
             let mut due = now + how.delay;
             if !how.jitter.is_zero() {
                 due += self.rng.below(how.jitter);
             }
-            if self.happens(how.reorder) {
+            if self.draw(how.reorder) {
                 due += OVERTAKEN_BY;
             }
             if self.held_bytes + packet.len() <= HELD_MAX {
@@ -99,7 +99,7 @@ impl Line {
 
     /// Draws a number only if `share` is not zero, so that enabling one kind of impairment does not
     /// change the outcomes of the others.
-    fn happens(&mut self, share: f64) -> bool {
+    fn draw(&mut self, share: f64) -> bool {
         const STEPS: u32 = 1 << 24;
         share > 0.0 && {
             let drawn = u32::try_from(self.rng.within(0..u64::from(STEPS))).unwrap_or(0);
@@ -138,9 +138,9 @@ mod tests {
     }
 
     /// Delays of 1000 packets sent a millisecond apart, in the order of delivery.
-    fn fates(seed: u64, how: Impairment) -> Vec<(u16, Duration)> {
+    fn delays(seed: u64, how: Impairment) -> Vec<(u16, Duration)> {
         let start = Instant::now();
-        let mut line = Line::new(seed);
+        let mut line = PacketQueue::new(seed);
         line.set(BTreeMap::from([((A, B), how)]));
         let mut out = Vec::new();
         for ms in 0..2000_u16 {
@@ -163,17 +163,17 @@ mod tests {
             loss: 0.05,
             ..Impairment::default()
         };
-        let survivors = fates(1, how);
+        let survivors = delays(1, how);
         assert!(
             (930..=970).contains(&survivors.len()),
             "{}",
             survivors.len()
         );
         assert!(survivors.iter().all(|(_, took)| took.is_zero()));
-        assert_eq!(survivors, fates(1, how));
-        assert_ne!(survivors, fates(2, how));
+        assert_eq!(survivors, delays(1, how));
+        assert_ne!(survivors, delays(2, how));
         let all = Impairment { loss: 1.0, ..how };
-        assert!(fates(1, all).is_empty());
+        assert!(delays(1, all).is_empty());
     }
 
     #[test]
@@ -182,12 +182,12 @@ mod tests {
             delay: Duration::from_millis(200),
             ..Impairment::default()
         };
-        let late = fates(1, how);
+        let late = delays(1, how);
         assert_eq!(late.len(), 1000);
         assert!(late.iter().all(|(_, took)| *took == how.delay));
         assert!(late.is_sorted());
         how.jitter = Duration::from_millis(50);
-        let jittered = fates(1, how);
+        let jittered = delays(1, how);
         let most = how.delay + how.jitter;
         assert!(
             jittered
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn packets_are_reordered_and_duplicated() {
-        let reordered = fates(
+        let reordered = delays(
             1,
             Impairment {
                 reorder: 0.25,
@@ -212,7 +212,7 @@ mod tests {
             .count();
         assert!((200..=300).contains(&held), "{held}");
         assert!(!reordered.iter().map(|(mark, _)| mark).is_sorted());
-        let doubled = fates(
+        let doubled = delays(
             1,
             Impairment {
                 duplicate: 0.5,
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn other_directions_and_malformed_packets_pass() {
         let now = Instant::now();
-        let mut line = Line::new(1);
+        let mut line = PacketQueue::new(1);
         let lost = Impairment {
             loss: 1.0,
             ..Impairment::default()
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn full_queue_drops_packets() {
         let now = Instant::now();
-        let mut line = Line::new(1);
+        let mut line = PacketQueue::new(1);
         let slow = Impairment {
             delay: Duration::from_secs(1),
             ..Impairment::default()

@@ -16,14 +16,14 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 use super::{
     clean::{self, Name},
     netns,
-    wire::{self, Wire},
+    network::{self, LabNetwork},
 };
 use crate::{
     Api, Engine,
-    daemon::{place, proc},
+    daemon::{proc, resources},
     fill::SmallDisk,
     until,
-    wait::PATIENCE,
+    wait::WAIT_TIMEOUT,
 };
 
 /// Port of every daemon's API.
@@ -41,7 +41,7 @@ const FAKETIME: &str = "faketime/libfaketimeMT.so.1";
 
 /// Equipment of the nodes of a lab.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Equipment {
+pub(crate) struct NodeOptions {
     /// Whether each has a container engine.
     pub(crate) engines: bool,
     /// Size in bytes of a separate disk for the data directory, which can be filled.
@@ -59,7 +59,7 @@ pub struct Node {
     host: String,
     dir: PathBuf,
     namespace: String,
-    equipment: Equipment,
+    options: NodeOptions,
     disk: Option<SmallDisk>,
     api: Api,
     daemon: Option<Child>,
@@ -69,14 +69,19 @@ pub struct Node {
 
 impl Node {
     /// Creates a machine on the network and starts its engine, but not its daemon.
-    pub(crate) fn create(lab: &Name, wire: &Wire, index: u8, equipment: Equipment) -> Result<Self> {
+    pub(crate) fn create(
+        lab: &Name,
+        network: &LabNetwork,
+        index: u8,
+        options: NodeOptions,
+    ) -> Result<Self> {
         let host = format!("n{index}");
-        let (dir, namespace) = (lab.dir().join(&host), lab.place(&host));
+        let (dir, namespace) = (lab.dir().join(&host), lab.resource_name(&host));
         fs::create_dir(&dir)?;
         let data = dir.join("data");
-        let disk = equipment.disk.map(|size| SmallDisk::mount(&data, size));
+        let disk = options.disk.map(|size| SmallDisk::mount(&data, size));
         let disk = disk.transpose()?;
-        let address = wire::address(index);
+        let address = network::address(index);
         let config = format!(
             "data_dir: {}\nunix_socket: {}\ndocker_socket: unix://{}\nhostname: {host}\n\
              listen_addr: {address}:{API_PORT}\ncluster_addr: {address}:{PEER_PORT}\n\
@@ -84,7 +89,7 @@ impl Node {
             data.display(),
             dir.join("s").display(),
             dir.join("d").display(),
-            equipment.config,
+            options.config,
         );
         fs::write(dir.join("jacod.yaml"), config)?;
         fs::write(dir.join("clock"), "+0\n")?;
@@ -94,21 +99,21 @@ impl Node {
             api: Api::new(&dir.join("s"))?,
             dir,
             namespace,
-            equipment,
+            options,
             disk,
             daemon: None,
             engine: None,
             paused: false,
         };
-        node.power_on(wire)?;
+        node.power_on(network)?;
         Ok(node)
     }
 
     /// Creates the machine's namespace and starts its engine if it has one.
-    fn power_on(&mut self, wire: &Wire) -> Result<()> {
+    fn power_on(&mut self, network: &LabNetwork) -> Result<()> {
         netns::create(&self.namespace)?;
-        wire.attach(&self.namespace, self.index)?;
-        if self.equipment.engines {
+        network.attach(&self.namespace, self.index)?;
+        if self.options.engines {
             self.start_engine()?;
         }
         Ok(())
@@ -129,7 +134,7 @@ impl Node {
     /// Its address on the network of the lab.
     #[must_use]
     pub fn address(&self) -> Ipv4Addr {
-        wire::address(self.index)
+        network::address(self.index)
     }
 
     /// `host:port` of its API.
@@ -197,11 +202,11 @@ impl Node {
     /// # Errors
     /// When it has none, or the engine does not answer.
     pub async fn engine(&self) -> Result<Engine> {
-        ensure!(self.equipment.engines, "{} has no engine", self.host);
+        ensure!(self.options.engines, "{} has no engine", self.host);
         let socket = self.engine_socket();
         until(
             &format!("the engine of {}", self.host),
-            PATIENCE,
+            WAIT_TIMEOUT,
             || async {
                 Engine::connect_to(&socket)
                     .await
@@ -222,7 +227,7 @@ impl Node {
     /// # Errors
     /// When the client cannot be run; a failure of the client is in the output.
     pub async fn jaco(&self, words: &[&str]) -> Result<Output> {
-        let mut command = tokio::process::Command::new(place::program("jaco")?);
+        let mut command = tokio::process::Command::new(resources::program("jaco")?);
         command
             .env_clear()
             .env("JACO_SOCKET", self.socket())
@@ -242,13 +247,13 @@ impl Node {
             "the daemon of {} runs already",
             self.host
         );
-        let mut command = self.command(place::program("jacod")?);
+        let mut command = self.command(resources::program("jacod")?);
         command
             .arg("--config")
             .arg(self.path("jacod.yaml"))
             .arg("--enable-fault-injection")
             .env("RUST_BACKTRACE", "1");
-        if self.equipment.clock {
+        if self.options.clock {
             command
                 .env("LD_PRELOAD", faketime()?)
                 .env("FAKETIME_TIMESTAMP_FILE", self.path("clock"))
@@ -265,16 +270,16 @@ impl Node {
     /// When it ends or never answers.
     pub async fn start(&mut self) -> Result<()> {
         self.spawn()?;
-        self.answers().await
+        self.wait_ready().await
     }
 
     /// Waits until its daemon answers.
     ///
     /// # Errors
     /// When it ends or never answers.
-    pub async fn answers(&mut self) -> Result<()> {
+    pub async fn wait_ready(&mut self) -> Result<()> {
         let api = self.api.clone();
-        let mut answer = std::pin::pin!(until("the API answers", PATIENCE, || api.status()));
+        let mut answer = std::pin::pin!(until("the API answers", WAIT_TIMEOUT, || api.status()));
         let mut tick = tokio::time::interval(Duration::from_millis(50));
         loop {
             tokio::select! {
@@ -309,7 +314,7 @@ impl Node {
     pub async fn stop(&mut self) -> Result<ExitStatus> {
         self.signal(Signal::TERM)?;
         let daemon = std::sync::Mutex::new(self.take_daemon()?);
-        until("the end of the daemon", PATIENCE, || async {
+        until("the end of the daemon", WAIT_TIMEOUT, || async {
             let ended = daemon.lock().map_err(|error| error.to_string())?.try_wait();
             ended
                 .map_err(|e| e.to_string())?
@@ -335,7 +340,10 @@ impl Node {
         // The kernel stops its threads one after the other.
         let (pid, start) = (self.pid()?, Instant::now());
         while !proc::is_stopped(pid)? {
-            ensure!(start.elapsed() < PATIENCE, "process {pid} does not stop");
+            ensure!(
+                start.elapsed() < WAIT_TIMEOUT,
+                "process {pid} does not stop"
+            );
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(())
@@ -380,7 +388,7 @@ impl Node {
     }
 
     /// See [`super::Lab::crash`].
-    pub(crate) fn crash(&mut self, wire: &Wire) -> Result<()> {
+    pub(crate) fn crash(&mut self, network: &LabNetwork) -> Result<()> {
         clean::kill(&self.namespace)?;
         for child in [self.daemon.take(), self.engine.take()]
             .into_iter()
@@ -393,14 +401,14 @@ impl Node {
             clean::unmount_below(&self.path(dir))?;
         }
         clean::remove_control_groups(&self.namespace)?;
-        wire.detach(self.index)?;
+        network.detach(self.index)?;
         netns::delete(&self.namespace)
     }
 
     /// See [`super::Lab::boot`].
-    pub(crate) async fn boot(&mut self, wire: &Wire) -> Result<()> {
-        self.power_on(wire)?;
-        if self.equipment.engines {
+    pub(crate) async fn boot(&mut self, network: &LabNetwork) -> Result<()> {
+        self.power_on(network)?;
+        if self.options.engines {
             self.engine().await?;
         }
         self.start().await
@@ -453,7 +461,7 @@ impl Node {
     /// When the lab was made without clocks that can be set.
     pub fn skew_clock(&self, seconds: i64) -> Result<()> {
         ensure!(
-            self.equipment.clock,
+            self.options.clock,
             "the lab was made without clocks that can be set"
         );
         // A rename is atomic, so the daemon never reads half a line.
@@ -497,7 +505,7 @@ impl Node {
             .args(["--cgroup-parent", &self.namespace])
             .args(["--exec-opt", "native.cgroupdriver=cgroupfs"])
             .arg("--insecure-registry")
-            .arg(format!("{}:{}", wire::HUB, super::registry::PORT))
+            .arg(format!("{}:{}", network::HUB, super::registry::PORT))
             .args(["--bridge", "none", "--log-level", "warn"]);
         self.engine = Some(run(command, &self.path("dockerd.log"))?);
         Ok(())

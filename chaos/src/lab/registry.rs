@@ -9,8 +9,8 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
-use super::{netns, node, wire::HUB};
-use crate::{until, wait::PATIENCE};
+use super::{netns, network::HUB, node};
+use crate::{until, wait::WAIT_TIMEOUT};
 
 /// Port of the registry.
 pub(crate) const PORT: u16 = 5000;
@@ -36,7 +36,7 @@ pub(super) async fn start(namespace: &str, dir: &Path) -> Result<Child> {
     command.arg("serve").arg(path);
     let mut process = node::run(command, &dir.join("registry.log"))
         .context("docker-registry is needed; install it with `make setup`")?;
-    let listens = until("the registry listens", PATIENCE, || async {
+    let listens = until("the registry listens", WAIT_TIMEOUT, || async {
         let stream = netns::connect(namespace, address()).await;
         stream.map(drop).map_err(|error| error.to_string())
     });

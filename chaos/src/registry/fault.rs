@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 /// Requests that a fault applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum RequestKind {
     /// Every request.
     Everything,
     /// Those for manifests, by tag or by digest.
@@ -32,7 +32,7 @@ pub enum Fault {
     /// Sends the body up to this byte, then closes the connection.
     CutAt(usize),
     /// Changes the byte at this position of the body.
-    SpoilAt(usize),
+    CorruptAt(usize),
     /// Replaces the media type of the answer.
     ContentType(&'static str),
 }
@@ -52,20 +52,21 @@ impl Fault {
 
 /// The faults in force, the newest last.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Faults(Vec<(Part, String, Fault)>);
+pub(super) struct Faults(Vec<(RequestKind, String, Fault)>);
 
 impl Faults {
     /// Adds a fault for a repository and all below it; for all repositories if it is empty.
-    pub(super) fn add(&mut self, part: Part, repository: &str, fault: Fault) {
+    pub(super) fn add(&mut self, part: RequestKind, repository: &str, fault: Fault) {
         self.0.push((part, repository.to_owned(), fault));
     }
 
     /// The newest fault that applies to a path.
     pub(super) fn of(&self, path: &str) -> Option<&Fault> {
-        let wanted = |part: &Part, under: &String| {
+        let wanted = |part: &RequestKind, under: &String| {
             let (repository, found) = repository(path);
-            let covered = under.is_empty() || repository.is_some_and(|name| is_under(name, under));
-            covered && (*part == Part::Everything || *part == found)
+            let covered =
+                under.is_empty() || repository.is_some_and(|name| has_path_prefix(name, under));
+            covered && (*part == RequestKind::Everything || *part == found)
         };
         let mut faults = self.0.iter().rev();
         faults
@@ -75,20 +76,23 @@ impl Faults {
 }
 
 /// The repository of a path, and the part of it that is requested.
-pub(super) fn repository(path: &str) -> (Option<&str>, Part) {
+pub(super) fn repository(path: &str) -> (Option<&str>, RequestKind) {
     let Some(rest) = path.strip_prefix("/v2/") else {
-        return (None, Part::Everything);
+        return (None, RequestKind::Everything);
     };
-    for (mark, part) in [("/manifests/", Part::Manifests), ("/blobs/", Part::Blobs)] {
+    for (mark, part) in [
+        ("/manifests/", RequestKind::Manifests),
+        ("/blobs/", RequestKind::Blobs),
+    ] {
         if let Some((name, _)) = rest.rsplit_once(mark) {
             return (Some(name), part);
         }
     }
-    (None, Part::Everything)
+    (None, RequestKind::Everything)
 }
 
 /// Whether a name is `under` or lies below it, segment by segment.
-pub(super) fn is_under(name: &str, under: &str) -> bool {
+pub(super) fn has_path_prefix(name: &str, under: &str) -> bool {
     name.strip_prefix(under)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
@@ -100,8 +104,8 @@ mod tests {
     #[test]
     fn fault_applies_to_its_part_and_repository() {
         let mut faults = Faults::default();
-        faults.add(Part::Manifests, "own", Fault::Hang);
-        faults.add(Part::Blobs, "", Fault::CutAt(1));
+        faults.add(RequestKind::Manifests, "own", Fault::Hang);
+        faults.add(RequestKind::Blobs, "", Fault::CutAt(1));
         for (path, fault) in [
             ("/v2/", None),
             ("/v2/own/app/manifests/1", Some(&Fault::Hang)),
@@ -111,7 +115,7 @@ mod tests {
         ] {
             assert_eq!(faults.of(path), fault, "{path}");
         }
-        faults.add(Part::Everything, "", Fault::Hang);
+        faults.add(RequestKind::Everything, "", Fault::Hang);
         assert_eq!(faults.of("/v2/"), Some(&Fault::Hang));
     }
 }

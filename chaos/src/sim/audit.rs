@@ -4,17 +4,17 @@ use jaco_proto::v1::{NodeStatus, ReplicaState};
 use jaco_raftnode::Role;
 
 use super::{
-    control::{memo, plan},
+    cluster::Cluster,
+    control::{pass_cache, plan},
     expected,
     oracle::Violation,
-    world::World,
 };
 
-impl World {
+impl Cluster {
     /// Checks properties that cannot be judged at a single event.
     pub(super) fn audit(&mut self) {
-        self.bury();
-        self.look_for_overstays();
+        self.stop_removed();
+        self.check_orphans();
         if let Some(what) = self.clients.unserved().first() {
             let what = format!("at rest: {what}");
             return self.oracle.violate("every member serves", what);
@@ -28,28 +28,28 @@ impl World {
     }
 
     /// Reason why the cluster is not at rest yet; `None` if it is.
-    pub(super) fn unsettled(&mut self) -> Option<Violation> {
-        self.bury();
+    pub(super) fn unrest(&mut self) -> Option<Violation> {
+        self.stop_removed();
         let members = self.members();
         let leader = match self.leader() {
             Some(leader) => leader,
             None => return violation("convergence", "there is no leader"),
         };
         let unrest = self
-            .unsettled_nodes(leader, &members)
+            .unrest_of_nodes(leader, &members)
             .and_then(|what| violation("convergence", what))
-            .or_else(|| self.unsettled_members(leader, &members));
+            .or_else(|| self.unrest_of_members(leader, &members));
         unrest.or_else(|| {
             let rows = expected::wrong_rows(self.oracle.newest());
             rows.and_then(|what| violation("rows as asked for", what))
                 .or_else(|| {
-                    let what = self.unsettled_replicas(leader)?;
+                    let what = self.unrest_of_replicas(leader)?;
                     violation("convergence", what)
                 })
         })
     }
 
-    fn unsettled_nodes(&self, leader: u64, members: &[u64]) -> Option<String> {
+    fn unrest_of_nodes(&self, leader: u64, members: &[u64]) -> Option<String> {
         if members.len() != self.oracle.newest().nodes.len() {
             return Some("a member has no machine".to_owned());
         }
@@ -81,7 +81,7 @@ impl World {
         (!self.clients.is_quiet()).then(|| "a client waits".to_owned())
     }
 
-    fn unsettled_members(&self, leader: u64, members: &[u64]) -> Option<Violation> {
+    fn unrest_of_members(&self, leader: u64, members: &[u64]) -> Option<Violation> {
         let newest = self.oracle.newest();
         let status = self.machines.get(&leader)?.daemon.as_ref()?.core.status();
         if status.voters.len() != expected::voters(members.len()) {
@@ -105,17 +105,23 @@ impl World {
         violation("convergence", what)
     }
 
-    fn unsettled_replicas(&self, leader: u64) -> Option<String> {
+    fn unrest_of_replicas(&self, leader: u64) -> Option<String> {
         let newest = self.oracle.newest();
         let machine = self.machines.get(&leader)?;
         let ts = machine.clock.timestamp(self.now);
-        let pass = plan(&machine.host, newest, &mut memo(), ts, self.plan.mutation);
+        let pass = plan(
+            &machine.host,
+            newest,
+            &mut pass_cache(),
+            ts,
+            self.plan.mutation,
+        );
         if pass.batch.is_some() {
             return Some(format!("the scheduler has {:?} to do", pass.summary));
         }
         for (id, row) in &newest.replicas_desired {
             // The row stays where it was, possibly on a host that cannot run it.
-            if expected::is_left_alone(newest, row) {
+            if expected::is_unsatisfiable(newest, row) {
                 continue;
             }
             let seen = newest.replicas_observed.get(id);

@@ -7,16 +7,16 @@ use jaco_raftnode::core::{Config, RaftCore};
 use jaco_state::{State, batch, command};
 
 use super::{
-    calls::Who,
+    calls::Requester,
+    cluster::{Cluster, Local},
     disk::{Crash, View},
     mutation::Mutation,
     node::Daemon,
     runtime::SWEEP,
     time::{MS, SECOND},
-    world::{Local, World},
 };
 
-impl World {
+impl Cluster {
     pub(super) fn start(&mut self, id: u64) {
         self.runs += 1;
         let (run, seed) = (self.runs, self.chance.number());
@@ -74,15 +74,15 @@ impl World {
             format!("n{id} starts at {applied}")
         });
         if applied > 0 {
-            self.oracle.reaches(id, &state);
+            self.oracle.check_state(id, &state);
         }
-        self.look_at(id);
+        self.update_orphans(id);
         let phase = self.chance.within(0..100 * MS);
-        self.later(id, phase, Local::Tick);
-        self.later(id, phase, Local::Beat);
-        self.later(id, SWEEP, Local::Sweep);
-        self.later(id, 3 * SECOND + phase, Local::Membership);
-        self.later(id, 0, Local::Notice);
+        self.schedule_local(id, phase, Local::Tick);
+        self.schedule_local(id, phase, Local::Heartbeat);
+        self.schedule_local(id, SWEEP, Local::Sweep);
+        self.schedule_local(id, 3 * SECOND + phase, Local::Membership);
+        self.schedule_local(id, 0, Local::Notification);
         self.drive(id);
     }
 
@@ -116,16 +116,16 @@ impl World {
             let what = format!("{id} cannot recover: {error}");
             self.oracle.violate("state on disk", what);
         }
-        for who in daemon.abandoned() {
-            if let Who::Client(op) = who {
-                self.clients.gone(op, self.now, &mut self.agenda);
+        for requester in daemon.unanswered() {
+            if let Requester::Client(op) = requester {
+                self.clients.lose(op, self.now, &mut self.agenda);
             }
         }
     }
 }
 
 /// The bootstrap state, from which every founding member starts.
-pub(super) fn founded(members: u64) -> State {
+pub(super) fn bootstrap_state(members: u64) -> State {
     let ts = prost_types::Timestamp::default();
     let mut children = vec![Payload::ClusterInit(v1::ClusterInit {
         cluster_id: "00000000-0000-4000-8000-000000000001".to_owned(),

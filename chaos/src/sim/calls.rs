@@ -6,14 +6,14 @@ use jaco_state::command;
 use prost::Message as _;
 
 use super::{
-    node::{CALL, Input, Proposal},
+    cluster::{Cluster, Event, Local},
+    node::{CALL_TIMEOUT, Input, Proposal},
     time::{MS, SECOND},
-    world::{Event, Local, World},
 };
 
 /// Requester of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Who {
+pub(super) enum Requester {
     /// A client's operation.
     Client(u64),
     /// The scheduler, in one epoch of leadership.
@@ -25,19 +25,19 @@ pub(super) enum Who {
     /// A node that reports itself ready.
     Ready,
     /// No requester: the outcome is ignored, because the requester runs again anyway.
-    Nobody,
+    Detached,
 }
 
 /// Origin of a proposal: this node, or a call of another.
 #[derive(Clone, Debug)]
 pub(super) enum Origin {
-    Here(Who),
+    Local(Requester),
     Call { from: u64, call: u64 },
 }
 
 /// A change requested of the leader.
 #[derive(Clone, Debug)]
-pub(super) enum Ask {
+pub(super) enum Change {
     /// A command as it is.
     Command(v1::Command),
     /// A new revision of a deployment, and the identity it is requested by.
@@ -48,7 +48,7 @@ pub(super) enum Ask {
     Delete(String, String),
 }
 
-impl Ask {
+impl Change {
     fn deployment(&self) -> Option<&str> {
         match self {
             Self::Command(_) => None,
@@ -71,44 +71,44 @@ pub(super) enum Reply {
     Unknown,
 }
 
-impl World {
+impl Cluster {
     /// Requests a change for a requester on node `id`: proposes it on the leader, else calls the
     /// leader.
-    pub(super) fn submit(&mut self, id: u64, who: Who, ask: Ask) {
+    pub(super) fn submit(&mut self, id: u64, requester: Requester, change: Change) {
         let Some(daemon) = self.daemon(id) else {
             return;
         };
         let status = &daemon.status;
         if status.leading {
-            return self.lead(id, Origin::Here(who), ask);
+            return self.propose(id, Origin::Local(requester), change);
         }
         let Some(leader) = status.leader_id.filter(|leader| *leader != id) else {
-            return self.resolve(id, who, Reply::NotAppended);
+            return self.complete(id, requester, Reply::NotAppended);
         };
         self.calls += 1;
         let call = self.calls;
         if let Some(daemon) = self.daemon(id) {
-            daemon.calls.insert(call, who);
+            daemon.calls.insert(call, requester);
         }
-        self.later(id, CALL, Local::CallTimeout(call));
+        self.schedule_local(id, CALL_TIMEOUT, Local::CallTimeout(call));
         // A stream delivers a request at most once, so duplicates are ignored.
         if let Some(after) = self.network.deliveries(id, leader, 300).first() {
-            let event = Event::Ask {
+            let event = Event::Call {
                 from: id,
                 to: leader,
                 call,
-                ask: Box::new(ask),
+                change: Box::new(change),
             };
             self.agenda.add(self.now + after, event);
         }
     }
 
     /// Handles a request from another node.
-    pub(super) fn asked(&mut self, from: u64, to: u64, call: u64, ask: Ask) {
-        self.lead(to, Origin::Call { from, call }, ask);
+    pub(super) fn handle_call(&mut self, from: u64, to: u64, call: u64, change: Change) {
+        self.propose(to, Origin::Call { from, call }, change);
     }
 
-    fn lead(&mut self, id: u64, origin: Origin, ask: Ask) {
+    fn propose(&mut self, id: u64, origin: Origin, change: Change) {
         let now = self.now;
         let Some(machine) = self.machines.get_mut(&id) else {
             return;
@@ -117,21 +117,21 @@ impl World {
         let Some(daemon) = &mut machine.daemon else {
             return;
         };
-        let held = ask.deployment().map(str::to_owned);
+        let held = change.deployment().map(str::to_owned);
         let busy = held
             .as_ref()
             .is_some_and(|name| daemon.applying.contains(name));
         if !daemon.status.leading || busy {
             return self.reply(id, origin, Reply::NotAppended);
         }
-        let command = match ask {
-            Ask::Command(command) => command,
-            Ask::Apply(mut apply, identity) => {
+        let command = match change {
+            Change::Command(command) => command,
+            Change::Apply(mut apply, identity) => {
                 let known = daemon.state.deployments.get(&apply.deployment);
                 apply.revision = known.map_or(0, |d| d.highest_revision) + 1;
                 command(identity, ts, Payload::DeploymentApply(apply))
             }
-            Ask::Rollback(deployment, identity) => {
+            Change::Rollback(deployment, identity) => {
                 let revision = 0;
                 let rollback = v1::DeploymentRollback {
                     deployment,
@@ -139,7 +139,7 @@ impl World {
                 };
                 command(identity, ts, Payload::DeploymentRollback(rollback))
             }
-            Ask::Delete(deployment, identity) => {
+            Change::Delete(deployment, identity) => {
                 let delete = v1::DeploymentDelete { deployment };
                 command(identity, ts, Payload::DeploymentDelete(delete))
             }
@@ -160,18 +160,18 @@ impl World {
     /// Delivers the outcome to the requester, or sends it to the calling node.
     pub(super) fn reply(&mut self, id: u64, origin: Origin, reply: Reply) {
         match origin {
-            Origin::Here(who) => match reply {
+            Origin::Local(requester) => match reply {
                 Reply::Done(index) => {
                     if let Some(daemon) = self.daemon(id) {
-                        daemon.waiting.push((index, who));
+                        daemon.waiting.push((index, requester));
                     }
-                    self.shown(id);
+                    self.complete_waiting(id);
                 }
-                reply => self.resolve(id, who, reply),
+                reply => self.complete(id, requester, reply),
             },
             Origin::Call { from, call } => {
                 if let Some(after) = self.network.deliveries(id, from, 50).first() {
-                    let event = Event::Answer {
+                    let event = Event::Reply {
                         to: from,
                         call,
                         reply,
@@ -182,44 +182,46 @@ impl World {
         }
     }
 
-    pub(super) fn answered(&mut self, id: u64, call: u64, reply: Reply) {
+    pub(super) fn handle_reply(&mut self, id: u64, call: u64, reply: Reply) {
         let Some(daemon) = self.daemon(id) else {
             return;
         };
-        let Some(who) = daemon.calls.remove(&call) else {
+        let Some(requester) = daemon.calls.remove(&call) else {
             return;
         };
         match reply {
             // Read your writes: wait until the client's own node shows the write.
             Reply::Done(index) => {
-                daemon.waiting.push((index, who));
-                self.shown(id);
+                daemon.waiting.push((index, requester));
+                self.complete_waiting(id);
             }
-            reply => self.resolve(id, who, reply),
+            reply => self.complete(id, requester, reply),
         }
     }
 
     pub(super) fn call_timeout(&mut self, id: u64, call: u64) {
         let lost = self.daemon(id).and_then(|d| d.calls.remove(&call));
-        if let Some(who) = lost {
-            self.resolve(id, who, Reply::Unknown);
+        if let Some(requester) = lost {
+            self.complete(id, requester, Reply::Unknown);
         }
     }
 
-    /// Completes the request of `who` on node `id`.
-    pub(super) fn resolve(&mut self, id: u64, who: Who, reply: Reply) {
-        match who {
-            Who::Client(op) => self.client_answered(op, reply),
-            Who::Scheduler(stint) => self.pass_over(id, stint, &reply),
-            Who::Publisher(replica) => self.published(id, &replica, &reply),
-            Who::Health(host) => self.verdict_over(id, host),
-            Who::Ready => self.returned(id, &reply),
-            Who::Nobody => {}
+    /// Completes the request of `requester` on node `id`.
+    pub(super) fn complete(&mut self, id: u64, requester: Requester, reply: Reply) {
+        match requester {
+            Requester::Client(op) => self.client_answered(op, reply),
+            Requester::Scheduler(leadership_epoch) => {
+                self.pass_finished(id, leadership_epoch, &reply)
+            }
+            Requester::Publisher(replica) => self.published(id, &replica, &reply),
+            Requester::Health(host) => self.verdict_proposed(id, host),
+            Requester::Ready => self.ready_proposed(id, &reply),
+            Requester::Detached => {}
         }
     }
 }
 
 /// Pause of a client before it retries a write that was not appended.
-pub(super) const AGAIN: u64 = 250 * MS;
+pub(super) const RETRY_DELAY: u64 = 250 * MS;
 /// Time until a client gives up.
-pub(super) const PATIENCE: u64 = 5 * SECOND;
+pub(super) const CLIENT_TIMEOUT: u64 = 5 * SECOND;

@@ -6,18 +6,18 @@ use jaco_proto::v1::{self, command::Payload, service_spec::PlacementMode};
 use jaco_state::command;
 
 use super::{
-    calls::{AGAIN, Ask, PATIENCE, Reply, Who},
+    calls::{CLIENT_TIMEOUT, Change, RETRY_DELAY, Reply, Requester},
+    cluster::{Cluster, Event},
     documents,
     mutation::Mutation,
     node::{Input, Reader},
     time::{Agenda, MS, Time},
-    world::{Event, World},
 };
 use crate::Rng;
 
 /// The client that sends requests to every member once the cluster is at rest, and whose requests
 /// must all succeed.
-const LAST: usize = usize::MAX;
+const PROBE_CLIENT: usize = usize::MAX;
 
 /// One operation of a client.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ struct Op {
     client: usize,
     node: u64,
     /// The write; `None` for a consistent read.
-    ask: Option<Ask>,
+    change: Option<Change>,
     /// Time at which the client gives up.
     until: Time,
     /// For a read: the highest index acknowledged to any requester when the read began.
@@ -45,12 +45,12 @@ pub(super) struct Clients {
     pub(super) acknowledged: u64,
     pub(super) reads: u64,
     pub(super) unknown: u64,
-    pace: Time,
+    mean_pause: Time,
 }
 
 impl Clients {
     pub(super) fn new(mut chance: Rng) -> Self {
-        let pace = *chance.choose(&[100, 300, 1_000]).unwrap_or(&300) * MS;
+        let mean_pause = *chance.choose(&[100, 300, 1_000]).unwrap_or(&300) * MS;
         Self {
             chance,
             ops: BTreeMap::new(),
@@ -60,7 +60,7 @@ impl Clients {
             acknowledged: 0,
             reads: 0,
             unknown: 0,
-            pace,
+            mean_pause,
         }
     }
 
@@ -81,26 +81,26 @@ impl Clients {
     }
 
     /// The client of `op` never learns its outcome.
-    pub(super) fn gone(&mut self, op: u64, now: Time, agenda: &mut Agenda<Event>) {
+    pub(super) fn lose(&mut self, op: u64, now: Time, agenda: &mut Agenda<Event>) {
         let Some(asked) = self.ops.remove(&op) else {
             return;
         };
         self.unknown += 1;
-        if asked.client == LAST {
+        if asked.client == PROBE_CLIENT {
             self.unserved
                 .push(format!("op-{op} through n{}", asked.node));
         } else {
-            self.rest(asked.client, now, agenda);
+            self.pause_client(asked.client, now, agenda);
         }
     }
 
-    fn rest(&mut self, client: usize, now: Time, agenda: &mut Agenda<Event>) {
-        let pause = self.chance.within(MS..2 * self.pace);
+    fn pause_client(&mut self, client: usize, now: Time, agenda: &mut Agenda<Event>) {
+        let pause = self.chance.within(MS..2 * self.mean_pause);
         agenda.add(now + pause, Event::Client(client));
     }
 
     /// A random write whose identity is the name of the operation.
-    fn draw(&mut self, name: &str, hosts: &[String], ts: prost_types::Timestamp) -> Ask {
+    fn draw(&mut self, name: &str, hosts: &[String], ts: prost_types::Timestamp) -> Change {
         let chance = &mut self.chance;
         match chance.within(0..100) {
             0..70 => {
@@ -109,7 +109,7 @@ impl Clients {
                     hashed_secret: name.as_bytes().to_vec(),
                     allows_privileged: false,
                 };
-                Ask::Command(command(name, ts, Payload::TokenIssue(token)))
+                Change::Command(command(name, ts, Payload::TokenIssue(token)))
             }
             70..75 => {
                 let credential = v1::RegistryCredential {
@@ -120,17 +120,17 @@ impl Clients {
                 let credential = Some(credential);
                 let upsert = v1::RegistryCredentialUpsert { credential };
                 let payload = Payload::RegistryCredentialUpsert(upsert);
-                Ask::Command(command(name, ts, payload))
+                Change::Command(command(name, ts, payload))
             }
             75..78 => {
                 let payload = Payload::RegistryCredentialRemove(v1::RegistryCredentialRemove {
                     registry: format!("registry-{}.example", chance.within(0..3)),
                 });
-                Ask::Command(command(name, ts, payload))
+                Change::Command(command(name, ts, payload))
             }
-            78..92 => Ask::Apply(self.deployment(hosts), name.to_owned()),
-            92..97 => Ask::Rollback(self.deployment_name(), name.to_owned()),
-            _ => Ask::Delete(self.deployment_name(), name.to_owned()),
+            78..92 => Change::Apply(self.deployment(hosts), name.to_owned()),
+            92..97 => Change::Rollback(self.deployment_name(), name.to_owned()),
+            _ => Change::Delete(self.deployment_name(), name.to_owned()),
         }
     }
 
@@ -183,10 +183,10 @@ impl Clients {
     }
 }
 
-impl World {
+impl Cluster {
     /// Begins the next operation of a client, through a random member.
     pub(super) fn client(&mut self, client: usize) {
-        if self.calm {
+        if self.faults_over {
             return;
         }
         let members = self.members();
@@ -194,7 +194,7 @@ impl World {
         let up = node.and_then(|id| self.machines.get(&id));
         let Some(machine) = up.filter(|m| m.daemon.is_some()) else {
             let now = self.now;
-            return self.clients.rest(client, now, &mut self.agenda);
+            return self.clients.pause_client(client, now, &mut self.agenda);
         };
         let (node, ts) = (machine.id, machine.clock.timestamp(self.now));
         let hosts: Vec<String> = self.oracle.newest().nodes.keys().cloned().collect();
@@ -202,16 +202,16 @@ impl World {
         clients.begun += 1;
         let number = clients.begun;
         let reads = clients.chance.within(0..6) == 0;
-        let ask = (!reads).then(|| clients.draw(&format!("op-{number}"), &hosts, ts));
+        let change = (!reads).then(|| clients.draw(&format!("op-{number}"), &hosts, ts));
         let op = Op {
             client,
             node,
-            ask,
-            until: self.now + PATIENCE,
+            change,
+            until: self.now + CLIENT_TIMEOUT,
             acknowledged: self.oracle.acknowledged,
         };
-        self.note(&[40, number, node], || match &op.ask {
-            Some(ask) => format!("op-{number} through n{node}: {}", what(ask)),
+        self.note(&[40, number, node], || match &op.change {
+            Some(change) => format!("op-{number} through n{node}: {}", what(change)),
             None => format!("op-{number} through n{node}: read"),
         });
         self.clients.ops.insert(number, op);
@@ -219,15 +219,15 @@ impl World {
     }
 
     /// Lets every member, at rest, take a write and answer a consistent read.
-    pub(super) fn ask_everybody(&mut self) {
+    pub(super) fn probe_members(&mut self) {
         for node in self.members() {
-            let until = self.now + PATIENCE;
-            self.ask_at_rest(node, true, until);
-            self.ask_at_rest(node, false, until);
+            let until = self.now + CLIENT_TIMEOUT;
+            self.probe(node, true, until);
+            self.probe(node, false, until);
         }
     }
 
-    fn ask_at_rest(&mut self, node: u64, writes: bool, until: Time) {
+    fn probe(&mut self, node: u64, writes: bool, until: Time) {
         let Some(machine) = self.machines.get(&node) else {
             return;
         };
@@ -240,11 +240,11 @@ impl World {
             allows_privileged: false,
         };
         let payload = Payload::TokenIssue(token);
-        let ask = Ask::Command(command(format!("op-{number}"), ts, payload));
+        let change = Change::Command(command(format!("op-{number}"), ts, payload));
         let op = Op {
-            client: LAST,
+            client: PROBE_CLIENT,
             node,
-            ask: writes.then_some(ask),
+            change: writes.then_some(change),
             until,
             acknowledged: self.oracle.acknowledged,
         };
@@ -262,10 +262,10 @@ impl World {
         let without_quorum = self.has(Mutation::ReadWithoutQuorum);
         let Some(daemon) = self.daemon(op.node) else {
             let now = self.now;
-            return self.clients.gone(number, now, &mut self.agenda);
+            return self.clients.lose(number, now, &mut self.agenda);
         };
-        match op.ask {
-            Some(ask) => self.submit(op.node, Who::Client(number), ask),
+        match op.change {
+            Some(change) => self.submit(op.node, Requester::Client(number), change),
             None if without_quorum => {
                 let applied = daemon.state.applied_index;
                 self.read_done(number, applied);
@@ -299,9 +299,9 @@ impl World {
             );
             self.oracle.violate("consistent reads", what);
         }
-        if op.client != LAST {
+        if op.client != PROBE_CLIENT {
             let now = self.now;
-            self.clients.rest(op.client, now, &mut self.agenda);
+            self.clients.pause_client(op.client, now, &mut self.agenda);
         }
     }
 
@@ -311,14 +311,14 @@ impl World {
             return;
         };
         let (client, node, until, now) = (op.client, op.node, op.until, self.now);
-        if reply == Reply::NotAppended && now + AGAIN < op.until {
-            return self.agenda.add(now + AGAIN, Event::Retry(number));
+        if reply == Reply::NotAppended && now + RETRY_DELAY < op.until {
+            return self.agenda.add(now + RETRY_DELAY, Event::Retry(number));
         }
         self.note(&[42, number], || format!("op-{number} gets {reply:?}"));
         // A sync slower than the election timeout costs a leader its leadership, even at rest:
         // retry.
-        let again = client == LAST && reply == Reply::Unknown && now < until;
-        if client == LAST && !again && !matches!(reply, Reply::Done(_)) {
+        let again = client == PROBE_CLIENT && reply == Reply::Unknown && now < until;
+        if client == PROBE_CLIENT && !again && !matches!(reply, Reply::Done(_)) {
             let what = format!("op-{number} through n{node} gets {reply:?}");
             self.clients.unserved.push(what);
         }
@@ -330,22 +330,22 @@ impl World {
         }
         self.clients.ops.remove(&number);
         if again {
-            self.ask_at_rest(node, true, until);
-        } else if client != LAST {
-            self.clients.rest(client, now, &mut self.agenda);
+            self.probe(node, true, until);
+        } else if client != PROBE_CLIENT {
+            self.clients.pause_client(client, now, &mut self.agenda);
         }
     }
 }
 
-fn what(ask: &Ask) -> String {
-    match ask {
-        Ask::Command(command) => jaco_state::command_name(command).to_owned(),
-        Ask::Apply(apply, _) => format!(
+fn what(change: &Change) -> String {
+    match change {
+        Change::Command(command) => jaco_state::command_name(command).to_owned(),
+        Change::Apply(apply, _) => format!(
             "apply {} as {}",
             apply.deployment,
             String::from_utf8_lossy(&apply.compose_yaml)
         ),
-        Ask::Rollback(name, _) => format!("roll {name} back"),
-        Ask::Delete(name, _) => format!("delete {name}"),
+        Change::Rollback(name, _) => format!("roll {name} back"),
+        Change::Delete(name, _) => format!("delete {name}"),
     }
 }

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use jaco_actors::{
-    health::{contact, core as judge},
+    health::{core as detector, fencing},
     membership::policy::Policy,
     scheduler::{
-        pace::{self, Pace},
+        pass_timer::{self, PassTimer},
         projects::Projects,
-        reconcile::{Memo, Pass, reconcile},
+        reconcile::{Pass, PassCache, reconcile},
     },
 };
 use jaco_proto::v1::{self, NodeStatus, command::Payload};
@@ -17,20 +17,20 @@ use jaco_state::{State, command};
 use prost::Message as _;
 
 use super::{
-    calls::{Ask, Reply, Who},
+    calls::{Change, Reply, Requester},
+    cluster::{Cluster, Local},
     documents,
     fault::Actor,
     mutation::Mutation,
     time::Time,
-    world::{Local, World},
 };
 
 /// The deciding cores of one daemon.
 pub(super) struct Control {
-    pace: Pace,
-    memo: Memo,
+    pass_timer: PassTimer,
+    pass_cache: PassCache,
     /// Epoch of leadership.
-    stint: u64,
+    leadership_epoch: u64,
     /// A pass is proposed; the proposal outlives the epoch.
     proposing: bool,
     /// A pass is due and waits for an earlier one to end.
@@ -39,37 +39,37 @@ pub(super) struct Control {
     pub(super) policy: Policy,
     /// Time of each follower's last answer.
     pub(super) followers: BTreeMap<u64, Time>,
-    pub(super) judge: judge::Core,
-    pub(super) contact: contact::Core,
+    pub(super) detector: detector::Core,
+    pub(super) fencing: fencing::Core,
     /// Latest term of a leader whose heartbeat arrived.
     pub(super) leader_term: u64,
     pub(super) was_ready: bool,
-    pub(super) returning: bool,
-    pub(super) next_return: Time,
+    pub(super) proposing_ready: bool,
+    pub(super) next_ready_attempt: Time,
 }
 
 impl Control {
     pub(super) fn new(host: &str) -> Self {
         Self {
-            pace: Pace::default(),
-            memo: memo(),
-            stint: 0,
+            pass_timer: PassTimer::default(),
+            pass_cache: pass_cache(),
+            leadership_epoch: 0,
             proposing: false,
             waiting: false,
             schedule_at: None,
             policy: Policy::new(),
             followers: BTreeMap::new(),
-            judge: judge::Core::new(host),
-            contact: contact::Core::default(),
+            detector: detector::Core::new(host),
+            fencing: fencing::Core::default(),
             leader_term: 0,
             was_ready: false,
-            returning: false,
-            next_return: 0,
+            proposing_ready: false,
+            next_ready_attempt: 0,
         }
     }
 
     pub(super) fn is_current(&self) -> bool {
-        self.contact.is_current()
+        self.fencing.is_current()
     }
 }
 
@@ -77,46 +77,46 @@ impl Control {
 pub(super) fn plan(
     host: &str,
     state: &State,
-    memo: &mut Memo,
+    pass_cache: &mut PassCache,
     ts: prost_types::Timestamp,
     mutation: Option<Mutation>,
 ) -> Pass {
-    let seen = mutation.and_then(|mutation| mutation.see(state, host));
-    let pass = reconcile(seen.as_ref().unwrap_or(state), memo, ts);
+    let seen = mutation.and_then(|mutation| mutation.patch_view(state, host));
+    let pass = reconcile(seen.as_ref().unwrap_or(state), pass_cache, ts);
     match mutation {
-        Some(mutation) => mutation.forget(pass),
+        Some(mutation) => mutation.patch_pass(pass),
         None => pass,
     }
 }
 
-pub(super) fn memo() -> Memo {
-    Memo {
+pub(super) fn pass_cache() -> PassCache {
+    PassCache {
         projects: Projects::reading_with(documents::templates),
-        ..Memo::default()
+        ..PassCache::default()
     }
 }
 
-impl World {
+impl Cluster {
     /// Node `id` becomes or ceases to be leader.
     pub(super) fn leadership(&mut self, id: u64, leads: bool) {
         let Some((instant, daemon)) = self.running(id) else {
             return;
         };
         let control = &mut daemon.control;
-        control.pace.handle_leadership(leads, instant);
-        control.stint += 1;
+        control.pass_timer.handle_leadership(leads, instant);
+        control.leadership_epoch += 1;
         control.waiting = false;
         control.schedule_at = None;
         control.policy = Policy::new();
         control.followers.clear();
         if leads {
-            control.memo = memo();
+            control.pass_cache = pass_cache();
         }
         self.arm_scheduler(id);
     }
 
     /// Lets the actors of node `id` handle the newest state.
-    pub(super) fn noticed(&mut self, id: u64) {
+    pub(super) fn handle_notification(&mut self, id: u64) {
         let now = self.now;
         let Some(machine) = self.machines.get_mut(&id) else {
             return;
@@ -125,23 +125,25 @@ impl World {
         let Some(daemon) = &mut machine.daemon else {
             return;
         };
-        daemon.noticed = false;
+        daemon.notified = false;
         let control = &mut daemon.control;
         let state = &daemon.state;
-        control.pace.handle_change(instant);
+        control.pass_timer.handle_change(instant);
         let status = |node: &std::sync::Arc<v1::Node>| node.status();
-        let roster: BTreeMap<String, NodeStatus> = state
+        let statuses: BTreeMap<String, NodeStatus> = state
             .nodes
             .iter()
             .map(|(host, node)| (host.clone(), status(node)))
             .collect();
-        let own = roster.get(&host).copied();
-        let condemned = matches!(own, Some(NodeStatus::Unhealthy | NodeStatus::Offline));
-        let verdicts = control.judge.handle(instant, judge::Input::Members(roster));
-        let condemned = contact::Input::Condemned(condemned);
-        let confirm = control.contact.handle(instant, condemned);
+        let own = statuses.get(&host).copied();
+        let marked_down = matches!(own, Some(NodeStatus::Unhealthy | NodeStatus::Offline));
+        let verdicts = control
+            .detector
+            .handle(instant, detector::Input::Members(statuses));
+        let marked_down = fencing::Input::MarkedDown(marked_down);
+        let confirm = control.fencing.handle(instant, marked_down);
         self.health_effects(id, verdicts, confirm);
-        self.dispatch(id);
+        self.reconcile(id);
         self.arm_scheduler(id);
     }
 
@@ -155,13 +157,16 @@ impl World {
             return;
         };
         let control = &mut daemon.control;
-        let due = control.pace.deadline().map(|at| clock.when(now, at));
+        let due = control
+            .pass_timer
+            .deadline()
+            .map(|at| clock.time_of(now, at));
         if due == control.schedule_at {
             return;
         }
         control.schedule_at = due;
         if let Some(at) = due {
-            self.later(id, at - now, Local::Schedule);
+            self.schedule_local(id, at - now, Local::Schedule);
         }
     }
 
@@ -172,7 +177,7 @@ impl World {
         };
         let control = &mut daemon.control;
         control.schedule_at = control.schedule_at.filter(|at| *at > now);
-        if control.pace.handle_timeout(instant) {
+        if control.pass_timer.handle_timeout(instant) {
             control.waiting = control.proposing;
             if !control.waiting {
                 self.pass(id);
@@ -192,36 +197,43 @@ impl World {
         };
         let control = &mut daemon.control;
         let state = std::sync::Arc::clone(&daemon.state);
-        let Pass { batch, summary } = plan(&machine.host, &state, &mut control.memo, ts, mutation);
-        let stint = control.stint;
+        let Pass { batch, summary } =
+            plan(&machine.host, &state, &mut control.pass_cache, ts, mutation);
+        let leadership_epoch = control.leadership_epoch;
         match batch {
-            None => control.pace.handle_finished(pace::Outcome::Done, instant),
+            None => control
+                .pass_timer
+                .handle_finished(pass_timer::Outcome::Done, instant),
             Some(batch) => {
                 control.proposing = true;
                 self.note(&[20, id, state.applied_index], || {
                     format!("n{id} schedules {summary:?}")
                 });
                 let data = batch.encode_to_vec();
-                self.oracle.plans(&data, state.applied_index);
-                self.submit(id, Who::Scheduler(stint), Ask::Command(batch));
+                self.oracle.record_plan(&data, state.applied_index);
+                self.submit(
+                    id,
+                    Requester::Scheduler(leadership_epoch),
+                    Change::Command(batch),
+                );
             }
         }
     }
 
-    /// Handles the outcome of the pass that was proposed in `stint`.
-    pub(super) fn pass_over(&mut self, id: u64, stint: u64, reply: &Reply) {
+    /// Handles the outcome of the pass that was proposed in `leadership_epoch`.
+    pub(super) fn pass_finished(&mut self, id: u64, leadership_epoch: u64, reply: &Reply) {
         let Some((instant, daemon)) = self.running(id) else {
             return;
         };
         let control = &mut daemon.control;
         control.proposing = false;
-        if control.stint == stint {
+        if control.leadership_epoch == leadership_epoch {
             let outcome = match reply {
-                Reply::Done(_) => pace::Outcome::Done,
-                Reply::Rejected(_) | Reply::NotAppended => pace::Outcome::Failed,
-                Reply::Unknown => pace::Outcome::Unknown,
+                Reply::Done(_) => pass_timer::Outcome::Done,
+                Reply::Rejected(_) | Reply::NotAppended => pass_timer::Outcome::Failed,
+                Reply::Unknown => pass_timer::Outcome::Unknown,
             };
-            control.pace.handle_finished(outcome, instant);
+            control.pass_timer.handle_finished(outcome, instant);
         }
         if std::mem::take(&mut control.waiting) {
             self.pass(id);
@@ -230,7 +242,7 @@ impl World {
     }
 
     /// Crashes a deciding actor, which loses everything it held in memory.
-    pub(super) fn kill_control(&mut self, id: u64, actor: Actor) {
+    pub(super) fn crash_control(&mut self, id: u64, actor: Actor) {
         self.note(&[28, id], || format!("{actor:?} crashes on n{id}"));
         let Some((instant, daemon)) = self.running(id) else {
             return;
@@ -239,19 +251,21 @@ impl World {
         let control = &mut daemon.control;
         match actor {
             Actor::Scheduler => {
-                control.pace = Pace::default();
-                control.pace.handle_leadership(leads, instant);
-                control.memo = memo();
-                control.stint += 1;
+                control.pass_timer = PassTimer::default();
+                control.pass_timer.handle_leadership(leads, instant);
+                control.pass_cache = pass_cache();
+                control.leadership_epoch += 1;
                 control.waiting = false;
                 control.schedule_at = None;
                 self.arm_scheduler(id);
             }
             // The times of heartbeats are kept outside the actor.
             Actor::Health => {
-                control.contact = contact::Core::default();
-                control.judge.handle(instant, judge::Input::Leads(false));
-                control.returning = false;
+                control.fencing = fencing::Core::default();
+                control
+                    .detector
+                    .handle(instant, detector::Input::Leads(false));
+                control.proposing_ready = false;
                 self.caught_up_changed(id);
             }
             Actor::Membership => {

@@ -178,7 +178,7 @@ pub(super) struct Disk {
     /// Records by which `current` is ahead of `synced`.
     records: Vec<Record>,
     /// Batch handed to the operating system whose write has not finished.
-    under_way: Option<Batch>,
+    in_flight: Option<Batch>,
     /// The applied state, for snapshots.
     pub(super) state: Option<Arc<State>>,
 }
@@ -194,7 +194,7 @@ pub(super) enum Crash {
 
 impl Disk {
     /// A disk that holds a bootstrapped cluster: everything as of index 1, term 1.
-    pub(super) fn founded(state: &State, conf_state: ConfState) -> Self {
+    pub(super) fn bootstrapped(state: &State, conf_state: ConfState) -> Self {
         let rows = state.rows().map(|(key, value)| Row {
             key,
             value: Some(value),
@@ -224,12 +224,12 @@ impl Disk {
 
     /// Begins a write.
     pub(super) fn begin(&mut self, batch: Batch) {
-        self.under_way = Some(batch);
+        self.in_flight = Some(batch);
     }
 
     /// Finishes the write that was begun.
     pub(super) fn finish(&mut self, sync: bool) -> Result<(), String> {
-        match self.under_way.take() {
+        match self.in_flight.take() {
             Some(batch) => self.write(batch, sync),
             None => Ok(()),
         }
@@ -293,8 +293,8 @@ impl Disk {
     ) -> Result<(), String> {
         let mut left: Vec<Record> = std::mem::take(&mut self.records);
         left.retain(|record| record.written);
-        let under_way = self.under_way.take().filter(|_| chance.within(0..2) == 0);
-        left.extend(under_way.map(|batch| Record {
+        let in_flight = self.in_flight.take().filter(|_| chance.within(0..2) == 0);
+        left.extend(in_flight.map(|batch| Record {
             batch: Rc::new(batch),
             written: true,
         }));

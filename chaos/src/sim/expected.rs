@@ -59,7 +59,7 @@ fn wanted<'a>(
 
 /// Whether a service of `row` asks for more than the members can hold, so that its rows stay as
 /// they are.
-pub(super) fn is_left_alone(state: &State, row: &ReplicaDesired) -> bool {
+pub(super) fn is_unsatisfiable(state: &State, row: &ReplicaDesired) -> bool {
     let ready = ready(state);
     let deployment = state.deployments.get(&row.deployment);
     deployment.is_some_and(|deployment| {

@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 
 use super::{
     disk::Crash,
-    network::Trouble,
+    network::NetworkFault,
     time::{MS, SECOND, Time},
 };
 use crate::Rng;
@@ -23,7 +23,7 @@ pub(super) enum Victim {
 
 /// Kinds of faults, for leaving one out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Kind {
+pub(super) enum FaultClass {
     Crash,
     Pause,
     Network,
@@ -59,7 +59,7 @@ pub(super) enum Actor {
 
 /// One fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum FaultKind {
     /// The daemon or its machine is down for a while.
     Crash(Victim, Crash),
     /// The next node that makes such a promise crashes right after it.
@@ -71,7 +71,7 @@ pub(super) enum What {
     /// The victim is partitioned from all others.
     Isolate(Victim),
     /// The network is disturbed; machine numbers are positions among the members.
-    Network(Trouble),
+    Network(NetworkFault),
     /// Every write takes this much longer.
     SlowDisk(Victim, Time),
     /// The engine does not answer.
@@ -90,18 +90,18 @@ pub(super) enum What {
     Leave(Victim),
 }
 
-impl What {
-    pub(super) fn kind(self) -> Kind {
+impl FaultKind {
+    pub(super) fn class(self) -> FaultClass {
         match self {
-            Self::Crash(..) | Self::Trap(..) | Self::Blackout => Kind::Crash,
-            Self::Pause(_) => Kind::Pause,
-            Self::Isolate(_) | Self::Network(_) => Kind::Network,
-            Self::SlowDisk(..) => Kind::Disk,
-            Self::EngineAway(_) | Self::EngineErrors(_) => Kind::Engine,
-            Self::KillContainer(_) => Kind::Container,
-            Self::KillActor(..) => Kind::Actor,
-            Self::Transfer => Kind::Transfer,
-            Self::Join | Self::Leave(_) => Kind::Member,
+            Self::Crash(..) | Self::Trap(..) | Self::Blackout => FaultClass::Crash,
+            Self::Pause(_) => FaultClass::Pause,
+            Self::Isolate(_) | Self::Network(_) => FaultClass::Network,
+            Self::SlowDisk(..) => FaultClass::Disk,
+            Self::EngineAway(_) | Self::EngineErrors(_) => FaultClass::Engine,
+            Self::KillContainer(_) => FaultClass::Container,
+            Self::KillActor(..) => FaultClass::Actor,
+            Self::Transfer => FaultClass::Transfer,
+            Self::Join | Self::Leave(_) => FaultClass::Member,
         }
     }
 }
@@ -112,19 +112,19 @@ pub(super) struct Fault {
     pub(super) at: Time,
     /// Duration of the fault or of the downtime; unused for instantaneous faults.
     pub(super) span: Time,
-    pub(super) what: What,
+    pub(super) kind: FaultKind,
 }
 
 impl fmt::Debug for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (at, span) = (self.at / MS, self.span / MS);
-        write!(f, "{at} ms: {:?} for {span} ms", self.what)
+        write!(f, "{at} ms: {:?} for {span} ms", self.kind)
     }
 }
 
 /// A disturbance that a cluster must bear without moving any replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Nuisance {
+pub enum BenignFault {
     /// One daemon after another stands still for less than five seconds.
     ShortPauses,
     /// One message in twenty is lost.
@@ -133,39 +133,39 @@ pub enum Nuisance {
     Delay,
 }
 
-impl fmt::Display for Nuisance {
+impl fmt::Display for BenignFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
     }
 }
 
-impl FromStr for Nuisance {
+impl FromStr for BenignFault {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
         let mut all = Self::ALL.into_iter();
-        all.find(|nuisance| nuisance.to_string().eq_ignore_ascii_case(name))
+        all.find(|benign_fault| benign_fault.to_string().eq_ignore_ascii_case(name))
             .ok_or_else(|| format!("no nuisance is called {name:?}"))
     }
 }
 
-impl Nuisance {
+impl BenignFault {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::ShortPauses, Self::Loss, Self::Delay];
 
     /// The faults of a run of `length` with only this disturbance.
     pub(super) fn faults(self, chance: &mut Rng, length: Time) -> Vec<Fault> {
-        let always = |trouble| {
-            let what = What::Network(trouble);
+        let always = |network_fault| {
+            let kind = FaultKind::Network(network_fault);
             vec![Fault {
                 at: 0,
                 span: length,
-                what,
+                kind,
             }]
         };
         match self {
-            Self::Loss => always(Trouble::Loss(50)),
-            Self::Delay => always(Trouble::Delay(400 * MS)),
+            Self::Loss => always(NetworkFault::Loss(50)),
+            Self::Delay => always(NetworkFault::Delay(400 * MS)),
             Self::ShortPauses => {
                 let mut faults = Vec::new();
                 let mut at = chance.within(0..SECOND);
@@ -175,8 +175,8 @@ impl Nuisance {
                         _ => Victim::Member(chance.within(0..8)),
                     };
                     let span = chance.within(10 * MS..4_900 * MS);
-                    let what = What::Pause(victim);
-                    faults.push(Fault { at, span, what });
+                    let kind = FaultKind::Pause(victim);
+                    faults.push(Fault { at, span, kind });
                     at += span + chance.within(MS..5 * SECOND);
                 }
                 faults
@@ -200,19 +200,19 @@ pub(super) fn draw(chance: &mut Rng, length: Time, churn: bool) -> Vec<Fault> {
     let mut faults = Vec::new();
     let mut at = chance.within(0..2 * pause);
     while at < length {
-        let what = draw_one(chance, members, grows);
-        let longest = match what {
+        let kind = draw_one(chance, members, grows);
+        let longest = match kind {
             // Some crashes are shorter than any failure detection.
-            What::Crash(..) | What::Blackout => *chance
+            FaultKind::Crash(..) | FaultKind::Blackout => *chance
                 .choose(&[60 * MS, 8 * SECOND, 20 * SECOND])
                 .unwrap_or(&SECOND),
-            What::Pause(_) => *chance
+            FaultKind::Pause(_) => *chance
                 .choose(&[SECOND, 5 * SECOND, 16 * SECOND])
                 .unwrap_or(&SECOND),
             _ => *chance.choose(&[4 * SECOND, 16 * SECOND]).unwrap_or(&SECOND),
         };
         let span = chance.within(10 * MS..longest);
-        faults.push(Fault { at, span, what });
+        faults.push(Fault { at, span, kind });
         // One fault in five begins together with its predecessor.
         at += match chance.within(0..5) {
             0 => 0,
@@ -223,7 +223,7 @@ pub(super) fn draw(chance: &mut Rng, length: Time, churn: bool) -> Vec<Fault> {
 }
 
 /// `members` is the share of joins and leaves, in thousandths; a cluster that grows has only joins.
-fn draw_one(chance: &mut Rng, members: u64, grows: bool) -> What {
+fn draw_one(chance: &mut Rng, members: u64, grows: bool) -> FaultKind {
     let victim = match chance.within(0..3) {
         0 => Victim::Leader,
         _ => Victim::Member(chance.within(0..8)),
@@ -235,14 +235,14 @@ fn draw_one(chance: &mut Rng, members: u64, grows: bool) -> What {
     if chance.within(0..1000) < members {
         return match chance.within(0..2) {
             1 if !grows => match chance.within(0..3) {
-                0 => What::Leave(Victim::Newest),
-                _ => What::Leave(victim),
+                0 => FaultKind::Leave(Victim::Newest),
+                _ => FaultKind::Leave(victim),
             },
-            _ => What::Join,
+            _ => FaultKind::Join,
         };
     }
     match chance.within(0..100) {
-        0..14 => What::Crash(victim, crash),
+        0..14 => FaultKind::Crash(victim, crash),
         14..24 => {
             let promises = [
                 Promise::Vote,
@@ -251,23 +251,23 @@ fn draw_one(chance: &mut Rng, members: u64, grows: bool) -> What {
                 Promise::Leadership,
             ];
             let promise = *chance.choose(&promises).unwrap_or(&Promise::Vote);
-            What::Trap(promise, crash)
+            FaultKind::Trap(promise, crash)
         }
-        24..28 => What::Blackout,
-        28..36 => What::Pause(victim),
-        36..46 => What::Isolate(victim),
-        46..54 => What::Network(Trouble::Partition(chance.number())),
+        24..28 => FaultKind::Blackout,
+        28..36 => FaultKind::Pause(victim),
+        36..46 => FaultKind::Isolate(victim),
+        46..54 => FaultKind::Network(NetworkFault::Partition(chance.number())),
         54..60 => {
             let from = chance.within(0..8);
-            What::Network(Trouble::OneWay(from, chance.within(0..8)))
+            FaultKind::Network(NetworkFault::OneWay(from, chance.within(0..8)))
         }
-        60..66 => What::Network(Trouble::Loss(chance.within(20..400))),
-        66..72 => What::Network(Trouble::Delay(chance.within(20 * MS..1_500 * MS))),
-        72..75 => What::Network(Trouble::Twice(chance.within(20..400))),
-        75..80 => What::SlowDisk(victim, chance.within(20 * MS..900 * MS)),
-        80..83 => What::EngineAway(victim),
-        83..86 => What::EngineErrors(chance.within(20..400)),
-        86..89 => What::KillContainer(victim),
+        60..66 => FaultKind::Network(NetworkFault::Loss(chance.within(20..400))),
+        66..72 => FaultKind::Network(NetworkFault::Delay(chance.within(20 * MS..1_500 * MS))),
+        72..75 => FaultKind::Network(NetworkFault::Twice(chance.within(20..400))),
+        75..80 => FaultKind::SlowDisk(victim, chance.within(20 * MS..900 * MS)),
+        80..83 => FaultKind::EngineAway(victim),
+        83..86 => FaultKind::EngineErrors(chance.within(20..400)),
+        86..89 => FaultKind::KillContainer(victim),
         89..91 => {
             let actors = [
                 Actor::Replica,
@@ -278,9 +278,9 @@ fn draw_one(chance: &mut Rng, members: u64, grows: bool) -> What {
                 Actor::Membership,
             ];
             let actor = *chance.choose(&actors).unwrap_or(&Actor::Replica);
-            What::KillActor(victim, actor)
+            FaultKind::KillActor(victim, actor)
         }
-        91..95 => What::Transfer,
-        _ => What::Crash(victim, crash),
+        91..95 => FaultKind::Transfer,
+        _ => FaultKind::Crash(victim, crash),
     }
 }

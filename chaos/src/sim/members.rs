@@ -2,7 +2,7 @@
 
 use jaco_actors::membership::{
     leaving,
-    policy::{Action, Verdict},
+    policy::{Action, Decision},
     view,
 };
 use jaco_proto::{
@@ -12,18 +12,18 @@ use jaco_proto::{
 use jaco_raftnode::core::MemberChange;
 
 use super::{
-    calls::{Ask, Who},
+    calls::{Change, Requester},
+    cluster::{Cluster, Local},
     disk::{Crash, Disk},
     mutation::Mutation,
     node::Input,
     time::{MS, SECOND, Time},
-    world::{Local, World},
 };
 
 /// Time for which a follower counts as active after its last answer.
 const ACTIVE: Time = 2 * SECOND;
 
-impl World {
+impl Cluster {
     /// Runs the leader's membership policy, and schedules its next run.
     pub(super) fn membership(&mut self, id: u64) {
         let Some(machine) = self.machines.get(&id) else {
@@ -35,7 +35,7 @@ impl World {
             .is_some_and(|daemon| daemon.state.nodes.values().any(|node| leaving(node)));
         let tick = if hurry { 300 * MS } else { 3 * SECOND };
         let after = machine.clock.after(self.now, tick) - self.now;
-        self.later(id, after, Local::Membership);
+        self.schedule_local(id, after, Local::Membership);
         self.plan_membership(id);
     }
 
@@ -63,7 +63,7 @@ impl World {
             return self.input(id, Input::Change(MemberChange::Promote(learner)));
         }
         let since = std::time::Duration::from_micros(clock.after(0, now));
-        let Verdict::Act(action) = control.policy.plan(since, &view) else {
+        let Decision::Act(action) = control.policy.plan(since, &view) else {
             return;
         };
         self.count(match action {
@@ -71,7 +71,9 @@ impl World {
             Action::Promote(_) => "learners promoted",
             Action::Demote(_) => "voters demoted",
             Action::Remove(_) => "members removed",
-            Action::Transfer(_) | Action::Forget(_) | Action::Keep(_) => "other steps of members",
+            Action::Transfer(_) | Action::DeleteRow(_) | Action::ClearMark(_) => {
+                "other steps of members"
+            }
         });
         self.note(&[21, id], || format!("n{id} changes members: {action:?}"));
         let change = match action {
@@ -80,14 +82,14 @@ impl World {
             Action::Demote(raft_id) => MemberChange::Demote(raft_id),
             Action::Remove(raft_id) => MemberChange::Remove(raft_id),
             Action::Transfer(raft_id) => return self.input(id, Input::Transfer(raft_id)),
-            Action::Forget(raft_id) => return self.forget(id, raft_id),
-            Action::Keep(raft_id) => return self.keep(id, raft_id),
+            Action::DeleteRow(raft_id) => return self.remove_row(id, raft_id),
+            Action::ClearMark(raft_id) => return self.clear_drain_mark(id, raft_id),
         };
         self.input(id, Input::Change(change));
     }
 
     /// Deletes the row of a node that is no longer in the raft configuration.
-    fn forget(&mut self, id: u64, raft_id: u64) {
+    fn remove_row(&mut self, id: u64, raft_id: u64) {
         let Some(command) = self.node_command(id, |_| {
             Payload::NodeRemove(v1::NodeRemove {
                 hostname: format!("n{raft_id}"),
@@ -95,11 +97,11 @@ impl World {
         }) else {
             return;
         };
-        self.submit(id, Who::Nobody, Ask::Command(command));
+        self.submit(id, Requester::Detached, Change::Command(command));
     }
 
     /// Clears the mark of a leader that cannot leave.
-    fn keep(&mut self, id: u64, raft_id: u64) {
+    fn clear_drain_mark(&mut self, id: u64, raft_id: u64) {
         let Some(command) = self.node_command(id, |_| {
             Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
                 hostname: format!("n{raft_id}"),
@@ -109,7 +111,7 @@ impl World {
         }) else {
             return;
         };
-        self.submit(id, Who::Nobody, Ask::Command(command));
+        self.submit(id, Requester::Detached, Change::Command(command));
     }
 
     /// Lets a new machine ask the leader to join. It starts once its row is committed; if that
@@ -118,7 +120,7 @@ impl World {
         let Some(leader) = self.leader() else {
             return;
         };
-        if self.members().len() >= self.most_members {
+        if self.members().len() >= self.max_members {
             return;
         }
         let Some(daemon) = self.daemon(leader) else {
@@ -140,11 +142,11 @@ impl World {
             return;
         };
         self.note(&[22, raft_id], || format!("n{raft_id} asks to join"));
-        self.submit(leader, Who::Nobody, Ask::Command(command));
+        self.submit(leader, Requester::Detached, Change::Command(command));
     }
 
     /// Starts a machine for each member that has none yet.
-    pub(super) fn welcome(&mut self) {
+    pub(super) fn start_joined(&mut self) {
         let newest = std::sync::Arc::clone(self.oracle.newest());
         let there = |id: &u64| self.machines.get(id).is_some_and(|m| !m.removed);
         let new: Vec<u64> = newest
@@ -156,7 +158,7 @@ impl World {
         for id in new {
             self.count("joined");
             self.note(&[29, id], || format!("n{id} has joined"));
-            self.place(id, Disk::default());
+            self.add_machine(id, Disk::default());
         }
     }
 
@@ -178,7 +180,7 @@ impl World {
             return;
         };
         self.note(&[23, id], || format!("n{id} is to leave"));
-        self.submit(leader, Who::Nobody, Ask::Command(command));
+        self.submit(leader, Requester::Detached, Change::Command(command));
     }
 
     pub(super) fn transfer(&mut self) {
@@ -197,7 +199,7 @@ impl World {
     }
 
     /// Ends the machines whose member rows are gone; their peers reject them from now on.
-    pub(super) fn bury(&mut self) {
+    pub(super) fn stop_removed(&mut self) {
         let newest = std::sync::Arc::clone(self.oracle.newest());
         let gone: Vec<u64> = self
             .machines

@@ -9,7 +9,7 @@ use jaco_actors::scheduler::reconcile::Pass;
 use jaco_proto::v1::{self, command::Payload};
 use jaco_state::State;
 
-use super::{fault::Nuisance, run::Options};
+use super::{fault::BenignFault, run::Options};
 
 /// One planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -139,9 +139,9 @@ impl Mutation {
     pub fn options(self) -> Options {
         Options {
             mutation: Some(self),
-            nuisance: (self == Self::LeaderMistrustsItself).then_some(Nuisance::ShortPauses),
+            benign_fault: (self == Self::LeaderMistrustsItself).then_some(BenignFault::ShortPauses),
             churn: self == Self::ReuseRaftId,
-            spoken: false,
+            keep_trace: false,
         }
     }
 }
@@ -176,7 +176,7 @@ impl Mutation {
 
 impl Mutation {
     /// State that a scheduler with this bug on `host` sees instead of `state`, if it differs.
-    pub(super) fn see(self, state: &State, host: &str) -> Option<State> {
+    pub(super) fn patch_view(self, state: &State, host: &str) -> Option<State> {
         let node = state.nodes.get(host)?;
         (self == Self::LeaderMistrustsItself && state.nodes.len() > 1).then(|| {
             let mut seen = state.clone();
@@ -188,7 +188,7 @@ impl Mutation {
     }
 
     /// Pass that a scheduler with this bug makes instead of `pass`.
-    pub(super) fn forget(self, mut pass: Pass) -> Pass {
+    pub(super) fn patch_pass(self, mut pass: Pass) -> Pass {
         let forgotten = |child: &v1::Command| {
             let Some(Payload::ReplicaDesiredUpsert(upsert)) = &child.payload else {
                 return false;

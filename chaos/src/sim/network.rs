@@ -7,7 +7,7 @@ use crate::Rng;
 
 /// A disturbance of the network while it lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trouble {
+pub(super) enum NetworkFault {
     /// Drops all messages between the machines whose bit is set and the others.
     Partition(u64),
     /// Drops all messages from one machine to another; the reverse direction is open.
@@ -24,7 +24,7 @@ pub(super) enum Trouble {
 #[derive(Debug)]
 pub(super) struct Network {
     chance: Rng,
-    pub(super) troubles: BTreeMap<usize, Trouble>,
+    pub(super) faults: BTreeMap<usize, NetworkFault>,
     /// Share of messages lost without any fault, in thousandths.
     pub(super) base_loss: u64,
     /// Longest additional delay without any fault.
@@ -35,7 +35,7 @@ impl Network {
     pub(super) fn new(chance: Rng) -> Self {
         Self {
             chance,
-            troubles: BTreeMap::new(),
+            faults: BTreeMap::new(),
             base_loss: 0,
             base_delay: 0,
         }
@@ -43,22 +43,22 @@ impl Network {
 
     /// Whether all messages from one machine to the other are dropped.
     pub(super) fn is_cut(&self, from: u64, to: u64) -> bool {
-        self.troubles.values().any(|trouble| match *trouble {
-            Trouble::Partition(side) => (side >> (from % 64)) & 1 != (side >> (to % 64)) & 1,
-            Trouble::OneWay(a, b) => (from, to) == (a, b),
-            Trouble::Loss(_) | Trouble::Delay(_) | Trouble::Twice(_) => false,
+        self.faults.values().any(|fault| match *fault {
+            NetworkFault::Partition(side) => (side >> (from % 64)) & 1 != (side >> (to % 64)) & 1,
+            NetworkFault::OneWay(a, b) => (from, to) == (a, b),
+            NetworkFault::Loss(_) | NetworkFault::Delay(_) | NetworkFault::Twice(_) => false,
         })
     }
 
     /// Delays after which copies of a message of `bytes` arrive: one, two, or none if it is lost.
     pub(super) fn deliveries(&mut self, from: u64, to: u64, bytes: usize) -> Vec<Time> {
         let (mut loss, mut twice, mut longest) = (self.base_loss, 0, self.base_delay);
-        for trouble in self.troubles.values() {
-            match *trouble {
-                Trouble::Loss(share) => loss = loss.max(share),
-                Trouble::Twice(share) => twice = twice.max(share),
-                Trouble::Delay(delay) => longest = longest.max(delay),
-                Trouble::Partition(_) | Trouble::OneWay(..) => {}
+        for fault in self.faults.values() {
+            match *fault {
+                NetworkFault::Loss(share) => loss = loss.max(share),
+                NetworkFault::Twice(share) => twice = twice.max(share),
+                NetworkFault::Delay(delay) => longest = longest.max(delay),
+                NetworkFault::Partition(_) | NetworkFault::OneWay(..) => {}
             }
         }
         let lost = self.chance.within(0..1000) < loss;
@@ -89,19 +89,19 @@ mod tests {
     #[test]
     fn partition_cuts_both_ways_one_way_cut_one() {
         let mut network = Network::new(Rng::new(1));
-        network.troubles.insert(0, Trouble::Partition(0b0010));
+        network.faults.insert(0, NetworkFault::Partition(0b0010));
         assert!(network.is_cut(1, 2) && network.is_cut(2, 1));
         assert!(!network.is_cut(2, 3) && network.deliveries(2, 3, 1).len() == 1);
         assert!(network.deliveries(1, 2, 1).is_empty());
-        network.troubles.insert(0, Trouble::OneWay(1, 2));
+        network.faults.insert(0, NetworkFault::OneWay(1, 2));
         assert!(network.is_cut(1, 2) && !network.is_cut(2, 1));
     }
 
     #[test]
     fn loss_and_duplication_match_their_rates() {
         let mut network = Network::new(Rng::new(2));
-        network.troubles.insert(0, Trouble::Loss(300));
-        network.troubles.insert(1, Trouble::Twice(100));
+        network.faults.insert(0, NetworkFault::Loss(300));
+        network.faults.insert(1, NetworkFault::Twice(100));
         let count = |n: &mut Network| n.deliveries(1, 2, 10).len();
         let mut seen = [0; 3];
         (0..10_000).for_each(|_| seen[count(&mut network)] += 1);

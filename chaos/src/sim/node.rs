@@ -14,7 +14,8 @@ use jaco_raftnode::{
 use raft::eraftpb::{Message, MessageType};
 
 use super::{
-    calls::{Origin, Reply, Who},
+    calls::{Origin, Reply, Requester},
+    cluster::{Cluster, Event, Inbox, Local},
     control::Control,
     disk::{Batch, View},
     fault::Promise,
@@ -22,7 +23,6 @@ use super::{
     runtime::Runtime,
     step::Step,
     time::{MS, SECOND, Time},
-    world::{Event, Inbox, Local, World},
 };
 
 /// An input of raft, queued in order.
@@ -70,14 +70,14 @@ pub(super) struct Daemon {
     pub(super) proposals: BTreeMap<Ticket, Proposal>,
     pub(super) reads: BTreeMap<Ticket, Reader>,
     /// Calls to other nodes that have no reply yet.
-    pub(super) calls: BTreeMap<u64, Who>,
+    pub(super) calls: BTreeMap<u64, Requester>,
     /// Requests that complete when the local state reaches their index.
-    pub(super) waiting: Vec<(u64, Who)>,
+    pub(super) waiting: Vec<(u64, Requester)>,
     /// Reads that complete when the local state reaches their index.
     pub(super) waiting_reads: Vec<(u64, Reader)>,
     pub(super) applying: BTreeSet<String>,
     /// The actors have a notification of a new state that they have not handled yet.
-    pub(super) noticed: bool,
+    pub(super) notified: bool,
     pub(super) control: Control,
     pub(super) runtime: Runtime,
 }
@@ -98,7 +98,7 @@ impl Daemon {
             waiting: Vec::new(),
             waiting_reads: Vec::new(),
             applying: BTreeSet::new(),
-            noticed: true,
+            notified: true,
             control: Control::new(host),
             runtime: Runtime::new(state),
         }
@@ -110,9 +110,9 @@ impl Daemon {
     }
 
     /// Requesters that will never get an answer because this daemon ended.
-    pub(super) fn abandoned(self) -> Vec<Who> {
+    pub(super) fn unanswered(self) -> Vec<Requester> {
         let own = self.proposals.into_values().filter_map(|p| match p.origin {
-            Origin::Here(who) => Some(who),
+            Origin::Local(requester) => Some(requester),
             Origin::Call { .. } => None,
         });
         let readers = self
@@ -120,17 +120,17 @@ impl Daemon {
             .into_values()
             .chain(self.waiting_reads.into_iter().map(|(_, reader)| reader));
         let readers = readers.filter_map(|reader| match reader {
-            Reader::Client(op) => Some(Who::Client(op)),
+            Reader::Client(op) => Some(Requester::Client(op)),
             Reader::Confirm(_) => None,
         });
         own.chain(self.calls.into_values())
-            .chain(self.waiting.into_iter().map(|(_, who)| who))
+            .chain(self.waiting.into_iter().map(|(_, requester)| requester))
             .chain(readers)
             .collect()
     }
 }
 
-impl World {
+impl Cluster {
     /// Queues an input for raft, handled now or when the write under way is done.
     pub(super) fn input(&mut self, id: u64, input: Input) {
         if let Some(daemon) = self.daemon(id) {
@@ -144,7 +144,7 @@ impl World {
             return;
         };
         let after = clock.after(self.now, 100 * MS) - self.now;
-        self.later(id, after, Local::Tick);
+        self.schedule_local(id, after, Local::Tick);
         self.health_tick(id);
         self.input(id, Input::Tick);
     }
@@ -183,7 +183,7 @@ impl World {
                 }
                 Ok(Some(write)) => self.perform(id, write),
                 Ok(None) => {
-                    self.tell(id);
+                    self.publish_outcomes(id);
                     if !self.handle_inbox(id) {
                         return;
                     }
@@ -194,7 +194,7 @@ impl World {
 
     /// Passes queued inputs to raft; `false` if there were none.
     fn handle_inbox(&mut self, id: u64) -> bool {
-        let skewed = self.has(Mutation::StaleVote);
+        let counts_stale_votes = self.has(Mutation::StaleVote);
         let Some(daemon) = self.daemon(id) else {
             return false;
         };
@@ -212,7 +212,7 @@ impl World {
             match input {
                 Input::Tick => daemon.core.handle_tick(),
                 Input::Message(mut message) => {
-                    if skewed {
+                    if counts_stale_votes {
                         count_stale(&mut message, &daemon.core.status());
                     }
                     let from = message.from;
@@ -288,7 +288,7 @@ impl World {
             };
             self.count("elections");
             self.note(&[6, id, term], || format!("n{id} leads term {term}"));
-            self.oracle.leads(id, term, holds);
+            self.oracle.check_leader(id, term, holds);
         }
     }
 
@@ -305,7 +305,7 @@ impl World {
             }
             let reply = match answer {
                 Answer::Applied(index) => {
-                    self.oracle.acknowledges(index, &proposal.data);
+                    self.oracle.record_acknowledged(index, &proposal.data);
                     Reply::Done(index)
                 }
                 Answer::Rejected(error) => Reply::Rejected(error.to_string()),
@@ -316,7 +316,7 @@ impl World {
     }
 
     /// Delivers the outcomes that raft has decided, and updates the published status.
-    fn tell(&mut self, id: u64) {
+    fn publish_outcomes(&mut self, id: u64) {
         let unknown_is_done = self.has(Mutation::AcknowledgeUnknown);
         let unknown_is_nothing = self.has(Mutation::RetryUnknown);
         let Some(daemon) = self.daemon(id) else {
@@ -343,7 +343,7 @@ impl World {
                     let reply = match lost {
                         Lost::Unknown if unknown_is_done => match proposal.index {
                             Some(index) => {
-                                self.oracle.acknowledges(index, &proposal.data);
+                                self.oracle.record_acknowledged(index, &proposal.data);
                                 Reply::Done(index)
                             }
                             None => Reply::Unknown,
@@ -362,7 +362,7 @@ impl World {
                 }
             }
         }
-        self.shown(id);
+        self.complete_waiting(id);
         self.compact(id);
     }
 
@@ -375,23 +375,23 @@ impl World {
             }
             (Reader::Confirm(attempt), Err(_)) => self.confirmed(id, attempt, false),
             (Reader::Client(op), Err(_)) => {
-                self.clients.gone(op, self.now, &mut self.agenda);
+                self.clients.lose(op, self.now, &mut self.agenda);
             }
         }
     }
 
     /// Completes the requests and reads whose index the local state has reached.
-    pub(super) fn shown(&mut self, id: u64) {
+    pub(super) fn complete_waiting(&mut self, id: u64) {
         let Some(daemon) = self.daemon(id) else {
             return;
         };
         let applied = daemon.state.applied_index;
         let shown = |(index, _): &mut (u64, _)| *index <= applied;
-        let done: Vec<(u64, Who)> = daemon.waiting.extract_if(.., shown).collect();
+        let done: Vec<(u64, Requester)> = daemon.waiting.extract_if(.., shown).collect();
         let shown = |(index, _): &mut (u64, _)| *index <= applied;
         let read: Vec<_> = daemon.waiting_reads.extract_if(.., shown).collect();
-        for (index, who) in done {
-            self.resolve(id, who, Reply::Done(index));
+        for (index, requester) in done {
+            self.complete(id, requester, Reply::Done(index));
         }
         for (_, reader) in read {
             match reader {
@@ -428,7 +428,7 @@ impl World {
     }
 
     /// Springs a trap that waits for the promise this message makes.
-    fn spring(&mut self, id: u64, message: &Message) {
+    fn spring_trap(&mut self, id: u64, message: &Message) {
         let promise = match message.get_msg_type() {
             _ if message.reject => return,
             MessageType::MsgRequestVoteResponse => Promise::Vote,
@@ -440,7 +440,8 @@ impl World {
         if let Some((&number, &(_, crash, span))) = sprung {
             self.traps.remove(&number);
             self.count("traps sprung");
-            self.agenda.add(self.now, Event::Sprung(id, crash, span));
+            self.agenda
+                .add(self.now, Event::TrapSprung(id, crash, span));
         }
     }
 
@@ -448,7 +449,7 @@ impl World {
         let to = message.to;
         let kind = message.get_msg_type();
         if !self.traps.is_empty() {
-            self.spring(id, &message);
+            self.spring_trap(id, &message);
         }
         let bytes = match &message.snapshot {
             Some(snapshot) => snapshot.data.len(),
@@ -482,10 +483,10 @@ impl World {
         if deliveries.is_empty() {
             let after = self.chance.within(5 * MS..SECOND);
             if kind == MessageType::MsgSnapshot {
-                self.later(id, after, Local::Unreachable(to));
+                self.schedule_local(id, after, Local::Unreachable(to));
                 self.input_later(id, Input::SnapshotSent(to, false));
             } else if after < SECOND / 2 {
-                self.later(id, after, Local::Unreachable(to));
+                self.schedule_local(id, after, Local::Unreachable(to));
             }
             return;
         }
@@ -511,4 +512,4 @@ fn count_stale(message: &mut Message, status: &RaftStatus) {
 }
 
 /// Time limit of a call to another node.
-pub(super) const CALL: Time = 5 * SECOND;
+pub(super) const CALL_TIMEOUT: Time = 5 * SECOND;

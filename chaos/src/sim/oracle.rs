@@ -29,7 +29,7 @@ pub struct Violation {
 
 /// A container that was created at any time.
 #[derive(Clone, Debug)]
-pub(super) struct Made {
+pub(super) struct CreatedContainer {
     pub(super) replica: String,
     pub(super) host: String,
     pub(super) raft_index: u64,
@@ -37,7 +37,7 @@ pub(super) struct Made {
 
 /// One committed entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Entered {
+struct CommittedEntry {
     term: u64,
     /// Encoded command; empty for entries without one.
     data: Vec<u8>,
@@ -60,7 +60,7 @@ pub(super) struct Oracle {
     leaders: BTreeMap<u64, u64>,
     /// Content of each entry of any log, and the term of the entry before it.
     logged: HashMap<(u64, u64), (u64, u64)>,
-    committed: Vec<Entered>,
+    committed: Vec<CommittedEntry>,
     /// Index of `committed[0]`.
     first: u64,
     applier: Applier,
@@ -73,12 +73,12 @@ pub(super) struct Oracle {
     /// Highest commit index that was found on a majority of disks.
     pub(super) durable: u64,
     /// Acknowledged entries that the oracle has not applied yet.
-    promised: BTreeMap<u64, Vec<u8>>,
+    acknowledged_ahead: BTreeMap<u64, Vec<u8>>,
     revisions: BTreeMap<String, BTreeSet<u64>>,
     raft_ids: BTreeSet<u64>,
     /// Host of each row ever issued, by replica and log index.
     rows: BTreeMap<(String, u64), String>,
-    made: BTreeMap<String, Made>,
+    containers: BTreeMap<String, CreatedContainer>,
     /// Index of the state that a scheduler pass was planned on, by the hash of its command.
     planned: HashMap<u64, u64>,
     /// Deployment revision that each row was last placed for.
@@ -106,11 +106,11 @@ impl Oracle {
             commits: BTreeMap::new(),
             acknowledged: 0,
             durable: 1,
-            promised: BTreeMap::new(),
+            acknowledged_ahead: BTreeMap::new(),
             revisions: BTreeMap::new(),
             raft_ids,
             rows: BTreeMap::new(),
-            made: BTreeMap::new(),
+            containers: BTreeMap::new(),
             planned: HashMap::new(),
             placed_for: BTreeMap::new(),
             nothing_moves: false,
@@ -137,7 +137,7 @@ impl Oracle {
         self.newest().applied_index
     }
 
-    fn entered(&self, index: u64) -> Option<&Entered> {
+    fn committed_entry(&self, index: u64) -> Option<&CommittedEntry> {
         let at = index.checked_sub(self.first)?;
         self.committed.get(usize::try_from(at).ok()?)
     }
@@ -146,7 +146,7 @@ impl Oracle {
     pub(super) fn committed_term(&self, index: u64) -> Option<u64> {
         match index {
             1 => Some(1),
-            _ => self.entered(index).map(|entry| entry.term),
+            _ => self.committed_entry(index).map(|entry| entry.term),
         }
     }
 
@@ -158,7 +158,7 @@ impl Oracle {
 
     /// Node `id` leads `term`, and its log holds an entry of term `holds` at the last index that
     /// was committed in earlier terms.
-    pub(super) fn leads(&mut self, id: u64, term: u64, holds: Option<u64>) {
+    pub(super) fn check_leader(&mut self, id: u64, term: u64, holds: Option<u64>) {
         let known = *self.leaders.entry(term).or_insert(id);
         if known != id {
             let what = format!("{known} and {id} both led term {term}");
@@ -176,7 +176,7 @@ impl Oracle {
     }
 
     /// Node `id` appends these entries to its log, after one of term `before`.
-    pub(super) fn logs(&mut self, id: u64, mut before: u64, entries: &[Entry]) {
+    pub(super) fn check_log(&mut self, id: u64, mut before: u64, entries: &[Entry]) {
         for entry in entries {
             let content = (hash(&entry.data), before);
             let place = (entry.index, entry.term);
@@ -190,7 +190,7 @@ impl Oracle {
     }
 
     /// Node `id` applies these entries.
-    pub(super) fn applies(&mut self, id: u64, entries: &[Committed]) {
+    pub(super) fn check_applied(&mut self, id: u64, entries: &[Committed]) {
         for entry in entries {
             let data = match &entry.payload {
                 Payload::Command(data) => data.as_slice(),
@@ -201,7 +201,7 @@ impl Oracle {
                 let what = format!("{id} applies {} before {expected}", entry.index);
                 return self.violate("order of entries", what);
             }
-            if let Some(known) = self.entered(entry.index) {
+            if let Some(known) = self.committed_entry(entry.index) {
                 if known.term != entry.term || known.data != data {
                     let what = format!(
                         "{id} applies another entry at {}, of term {} instead of {}",
@@ -216,13 +216,13 @@ impl Oracle {
     }
 
     fn commit(&mut self, entry: &Committed, data: &[u8]) {
-        self.committed.push(Entered {
+        self.committed.push(CommittedEntry {
             term: entry.term,
             data: data.to_vec(),
         });
-        if let Some(promised) = self.promised.remove(&entry.index) {
+        if let Some(acknowledged_ahead) = self.acknowledged_ahead.remove(&entry.index) {
             self.acknowledged = self.acknowledged.max(entry.index);
-            if promised != data {
+            if acknowledged_ahead != data {
                 let what = format!("the write acknowledged at {} is not there", entry.index);
                 self.violate("acknowledged writes", what);
             }
@@ -244,8 +244,8 @@ impl Oracle {
         let after = Arc::clone(self.newest());
         if let Ok(command) = jaco_state::fsm::decode(data) {
             self.count(&command, accepted.0);
-            self.compare(&before, &after, entry.index);
-            self.follow_moves(&before, &after, data);
+            self.check_assigned(&before, &after, entry.index);
+            self.check_moves(&before, &after, data);
         }
         self.states.push(after);
     }
@@ -263,7 +263,10 @@ impl Oracle {
         }
         match &command.payload {
             Some(Op::ReplicaObservedUpdate(update)) => {
-                update.replica.iter().for_each(|seen| self.believe(seen));
+                update
+                    .replica
+                    .iter()
+                    .for_each(|seen| self.check_report(seen));
             }
             Some(Op::DeploymentApply(apply)) if accepted => {
                 let given = self.revisions.entry(apply.deployment.clone()).or_default();
@@ -289,19 +292,22 @@ impl Oracle {
     }
 
     /// Checks that a container reported as running was created on that node, from the row it names.
-    fn believe(&mut self, seen: &v1::ReplicaObserved) {
+    fn check_report(&mut self, seen: &v1::ReplicaObserved) {
         if seen.state() != ReplicaState::Running {
             return;
         }
-        let true_to_fact = self.made.get(&seen.container_id).is_some_and(|made| {
-            made.replica == seen.id
-                && made.host == seen.host
-                && made.raft_index == seen.desired_raft_index
-        });
+        let true_to_fact = self
+            .containers
+            .get(&seen.container_id)
+            .is_some_and(|created| {
+                created.replica == seen.id
+                    && created.host == seen.host
+                    && created.raft_index == seen.desired_raft_index
+            });
         if !true_to_fact {
-            let made = self.made.get(&seen.container_id);
+            let created = self.containers.get(&seen.container_id);
             let what = format!(
-                "{} reports that {} runs row {} of {}, but it is {made:?}",
+                "{} reports that {} runs row {} of {}, but it is {created:?}",
                 seen.host, seen.container_id, seen.desired_raft_index, seen.id
             );
             self.violate("reports are true", what);
@@ -309,7 +315,7 @@ impl Oracle {
     }
 
     /// Checks that the raft ids assigned by entry `index` are new, and records the rows it issued.
-    fn compare(&mut self, before: &State, after: &State, index: u64) {
+    fn check_assigned(&mut self, before: &State, after: &State, index: u64) {
         if !before.nodes.ptr_eq(&after.nodes) {
             for (host, node) in &after.nodes {
                 if !before.nodes.contains_key(host) && !self.raft_ids.insert(node.raft_id) {
@@ -328,14 +334,14 @@ impl Oracle {
     }
 
     /// Records that a scheduler pass about to be proposed was planned on the state at `index`.
-    pub(super) fn plans(&mut self, pass: &[u8], index: u64) {
+    pub(super) fn record_plan(&mut self, pass: &[u8], index: u64) {
         self.planned.insert(hash(pass), index);
     }
 
     /// Records the revision each row was placed for. A row that changes its host within one
     /// revision was moved because of an event in the cluster, which is a violation if nothing may
     /// move.
-    fn follow_moves(&mut self, before: &State, after: &State, data: &[u8]) {
+    fn check_moves(&mut self, before: &State, after: &State, data: &[u8]) {
         if before.replicas_desired.ptr_eq(&after.replicas_desired) {
             return;
         }
@@ -367,7 +373,7 @@ impl Oracle {
     }
 
     /// Checks that node `id`, having reached `state`, equals the oracle at that index.
-    pub(super) fn reaches(&mut self, id: u64, state: &State) {
+    pub(super) fn check_state(&mut self, id: u64, state: &State) {
         let index = state.applied_index;
         let at = index.checked_sub(1).and_then(|at| usize::try_from(at).ok());
         let known = at.and_then(|at| self.states.get(at)).cloned();
@@ -390,21 +396,24 @@ impl Oracle {
     }
 
     /// Records that a requester received "committed at `index`" for `data`.
-    pub(super) fn acknowledges(&mut self, index: u64, data: &[u8]) {
+    pub(super) fn record_acknowledged(&mut self, index: u64, data: &[u8]) {
         if index > self.last() {
-            self.promised.insert(index, data.to_vec());
+            self.acknowledged_ahead.insert(index, data.to_vec());
             return;
         }
         self.acknowledged = self.acknowledged.max(index);
-        if self.entered(index).is_none_or(|entry| entry.data != data) {
+        if self
+            .committed_entry(index)
+            .is_none_or(|entry| entry.data != data)
+        {
             let what = format!("the write acknowledged at {index} is not committed there");
             self.violate("acknowledged writes", what);
         }
     }
 
     /// At rest every acknowledged entry must be committed.
-    pub(super) fn keeps_promises(&mut self) {
-        if let Some(&index) = self.promised.keys().next() {
+    pub(super) fn check_acknowledged(&mut self) {
+        if let Some(&index) = self.acknowledged_ahead.keys().next() {
             let what = format!("the write acknowledged at {index} was never committed");
             self.violate("acknowledged writes", what);
         }
@@ -421,24 +430,24 @@ impl Oracle {
     }
 
     /// Whether a container of this row was ever made on `host`.
-    pub(super) fn has_made(&self, replica: &str, raft_index: u64, host: &str) -> bool {
-        self.made.values().any(|made| {
-            made.replica == replica && made.raft_index == raft_index && made.host == host
+    pub(super) fn was_created(&self, replica: &str, raft_index: u64, host: &str) -> bool {
+        self.containers.values().any(|created| {
+            created.replica == replica && created.raft_index == raft_index && created.host == host
         })
     }
 
     /// A container was made on `host`, labelled with row `raft_index`.
-    pub(super) fn creates(&mut self, container: &str, made: Made) {
-        let row = (made.replica.clone(), made.raft_index);
-        if self.rows.get(&row) != Some(&made.host) {
+    pub(super) fn check_created(&mut self, container: &str, created: CreatedContainer) {
+        let row = (created.replica.clone(), created.raft_index);
+        if self.rows.get(&row) != Some(&created.host) {
             let what = format!(
                 "{} made {container} of {row:?}, a row of {:?}",
-                made.host,
+                created.host,
                 self.rows.get(&row)
             );
             self.violate("containers belong to rows", what);
         }
-        self.made.insert(container.to_owned(), made);
+        self.containers.insert(container.to_owned(), created);
     }
 }
 

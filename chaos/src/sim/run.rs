@@ -12,12 +12,12 @@ use std::{
 };
 
 use super::{
-    fault::{self, Fault, Nuisance},
+    cluster::{Cluster, Plan},
+    fault::{self, BenignFault, Fault},
     mutation::Mutation,
     oracle::{Violation, hash},
     time::{SECOND, Time},
     trace::Trace,
-    world::{Plan, World},
 };
 use crate::Rng;
 
@@ -26,9 +26,9 @@ pub const THREAD: &str = "simulated";
 
 /// Virtual time after the last fault in which the cluster must come to rest. Refused pulls and
 /// proposals are retried after half a minute at most, and sweeps come every half minute.
-const PATIENCE: Time = 300 * SECOND;
+const RECOVERY_TIMEOUT: Time = 300 * SECOND;
 /// Steps after which a run counts as one that never ends.
-const MOST_STEPS: u64 = 3_000_000;
+const MAX_STEPS: u64 = 3_000_000;
 
 /// A run that went well.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub struct Failure {
     /// Bug that was planted, if one was.
     pub mutation: Option<Mutation>,
     /// Benign fault injected instead of faults, if any.
-    pub nuisance: Option<Nuisance>,
+    pub benign_fault: Option<BenignFault>,
     /// Number of the event after which the violation was found.
     pub step: u64,
     /// Virtual milliseconds at that event.
@@ -85,8 +85,8 @@ impl fmt::Display for Failure {
         if let Some(mutation) = self.mutation {
             writeln!(f, "  planted: {mutation}")?;
         }
-        if let Some(nuisance) = self.nuisance {
-            writeln!(f, "  nuisance: {nuisance}")?;
+        if let Some(benign_fault) = self.benign_fault {
+            writeln!(f, "  nuisance: {benign_fault}")?;
         }
         writeln!(
             f,
@@ -109,9 +109,9 @@ pub struct Options {
     /// Bug to plant.
     pub mutation: Option<Mutation>,
     /// Keep the last events as text.
-    pub spoken: bool,
+    pub keep_trace: bool,
     /// Benign fault to inject instead of faults; nothing may move because of it.
-    pub nuisance: Option<Nuisance>,
+    pub benign_fault: Option<BenignFault>,
     /// Machines join and leave throughout.
     pub churn: bool,
 }
@@ -121,7 +121,7 @@ pub struct Options {
 /// # Errors
 /// [`Failure`] for the first property that does not hold.
 pub fn run(seed: u64, options: Options) -> Result<Summary, Box<Failure>> {
-    run_plan(plan(seed, options), options.spoken)
+    run_plan(plan(seed, options), options.keep_trace)
 }
 
 /// Like [`run`]; repeats a failing run with fewer and fewer faults as long as the same property is
@@ -145,14 +145,14 @@ pub fn run_and_shrink(seed: u64, options: Options) -> Result<Summary, Box<Failur
     };
     let mut faults = plan.faults.clone();
     // First drop whole kinds, then single faults, the latest first.
-    let mut kinds: Vec<_> = faults.iter().map(|fault| fault.what.kind()).collect();
-    kinds.sort_unstable();
-    kinds.dedup();
-    for kind in kinds {
+    let mut classes: Vec<_> = faults.iter().map(|fault| fault.kind.class()).collect();
+    classes.sort_unstable();
+    classes.dedup();
+    for class in classes {
         let less: Vec<_> = faults
             .iter()
             .copied()
-            .filter(|f| f.what.kind() != kind)
+            .filter(|f| f.kind.class() != class)
             .collect();
         if fails_alike(&less) {
             faults = less;
@@ -174,36 +174,36 @@ pub fn run_and_shrink(seed: u64, options: Options) -> Result<Summary, Box<Failur
 fn plan(seed: u64, options: Options) -> Plan {
     let mut chance = Rng::new(seed ^ hash(b"faults"));
     // Some runs last long enough for the orphan sweep to happen while faults are in force.
-    let storm = match chance.within(0..5) {
+    let fault_window = match chance.within(0..5) {
         0 => chance.within(60..150),
         _ => chance.within(15..50),
     };
-    let storm = storm * SECOND;
-    let faults = match options.nuisance {
-        Some(nuisance) => nuisance.faults(&mut chance, storm),
-        None => fault::draw(&mut chance, storm, options.churn),
+    let fault_window = fault_window * SECOND;
+    let faults = match options.benign_fault {
+        Some(benign_fault) => benign_fault.faults(&mut chance, fault_window),
+        None => fault::draw(&mut chance, fault_window, options.churn),
     };
     Plan {
         seed,
         mutation: options.mutation,
-        nuisance: options.nuisance,
-        storm,
+        benign_fault: options.benign_fault,
+        fault_window,
         faults,
     }
 }
 
-fn run_plan(plan: Plan, spoken: bool) -> Result<Summary, Box<Failure>> {
-    let trace = if spoken {
-        Trace::spoken()
+fn run_plan(plan: Plan, keep_trace: bool) -> Result<Summary, Box<Failure>> {
+    let trace = if keep_trace {
+        Trace::with_lines()
     } else {
-        Trace::silent()
+        Trace::hash_only()
     };
-    let mut world = World::new(plan, trace);
+    let mut cluster = Cluster::new(plan, trace);
     // raft-rs panics on broken invariants; a panic is a violation like any other.
-    let outcome = catch_unwind(AssertUnwindSafe(|| live(&mut world)));
+    let outcome = catch_unwind(AssertUnwindSafe(|| live(&mut cluster)));
     let recovery = match outcome {
         Ok(Ok(recovery)) => recovery,
-        Ok(Err(violation)) => return Err(fail(world, violation)),
+        Ok(Err(violation)) => return Err(fail(cluster, violation)),
         Err(panic) => {
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(|&s| s.to_owned()));
@@ -211,68 +211,78 @@ fn run_plan(plan: Plan, spoken: bool) -> Result<Summary, Box<Failure>> {
                 invariant: "no panic",
                 what: text.unwrap_or_default(),
             };
-            return Err(fail(world, violation));
+            return Err(fail(cluster, violation));
         }
     };
     Ok(Summary {
-        trace: world.trace.hash(),
-        steps: world.steps,
-        seconds: world.now / SECOND,
-        faults: world.plan.faults.len(),
-        entries: world.oracle.last(),
-        acknowledged: world.clients.acknowledged,
-        reads: world.clients.reads,
-        unknown: world.clients.unknown,
+        trace: cluster.trace.hash(),
+        steps: cluster.steps,
+        seconds: cluster.now / SECOND,
+        faults: cluster.plan.faults.len(),
+        entries: cluster.oracle.last(),
+        acknowledged: cluster.clients.acknowledged,
+        reads: cluster.clients.reads,
+        unknown: cluster.clients.unknown,
         recovery: recovery / SECOND,
-        counts: world.counts,
+        counts: cluster.counts,
     })
 }
 
-fn fail(world: World, violation: Violation) -> Box<Failure> {
+fn fail(cluster: Cluster, violation: Violation) -> Box<Failure> {
     Box::new(Failure {
-        seed: world.plan.seed,
-        mutation: world.plan.mutation,
-        nuisance: world.plan.nuisance,
-        step: world.steps,
-        at_ms: world.now / 1_000,
+        seed: cluster.plan.seed,
+        mutation: cluster.plan.mutation,
+        benign_fault: cluster.plan.benign_fault,
+        step: cluster.steps,
+        at_ms: cluster.now / 1_000,
         violation,
-        trace: world.trace.hash(),
-        faults: world.plan.faults.iter().map(|f| format!("{f:?}")).collect(),
-        tail: world.trace.into_lines(),
+        trace: cluster.trace.hash(),
+        faults: cluster
+            .plan
+            .faults
+            .iter()
+            .map(|f| format!("{f:?}"))
+            .collect(),
+        tail: cluster.trace.into_lines(),
     })
 }
 
 /// Runs the cluster through its faults until it is at rest; returns how long it took to come to
 /// rest.
-fn live(world: &mut World) -> Result<Time, Violation> {
-    let storm = world.plan.storm;
+fn live(cluster: &mut Cluster) -> Result<Time, Violation> {
+    let fault_window = cluster.plan.fault_window;
     let mut next_look = 0;
     let mut quiet = 0;
     let mut recovery = None;
-    while world.step() {
-        if let Some(violation) = world.oracle.violation() {
+    while cluster.step() {
+        if let Some(violation) = cluster.oracle.violation() {
             return Err(violation.clone());
         }
-        if world.steps > MOST_STEPS {
+        if cluster.steps > MAX_STEPS {
             return Err(Violation {
                 invariant: "the run ends",
-                what: format!("{MOST_STEPS} events in {} s", world.now / SECOND),
+                what: format!("{MAX_STEPS} events in {} s", cluster.now / SECOND),
             });
         }
-        if world.now >= storm && !world.calm {
-            world.heal();
-            next_look = world.now + SECOND;
+        if cluster.now >= fault_window && !cluster.faults_over {
+            cluster.heal();
+            next_look = cluster.now + SECOND;
         }
-        if world.calm && world.now >= next_look {
-            next_look = world.now + SECOND;
-            let unsettled = world.unsettled();
-            if let Some(violation) = world.oracle.violation() {
+        if cluster.faults_over && cluster.now >= next_look {
+            next_look = cluster.now + SECOND;
+            let unrest = cluster.unrest();
+            if let Some(violation) = cluster.oracle.violation() {
                 return Err(violation.clone());
             }
-            match unsettled {
+            match unrest {
                 None => quiet += 1,
-                Some(Violation { invariant, what }) if world.now > storm + PATIENCE => {
-                    let what = format!("{} s after the last fault, {what}", PATIENCE / SECOND);
+                Some(Violation { invariant, what })
+                    if cluster.now > fault_window + RECOVERY_TIMEOUT =>
+                {
+                    let what = format!(
+                        "{} s after the last fault, {what}",
+                        RECOVERY_TIMEOUT / SECOND
+                    );
                     return Err(Violation { invariant, what });
                 }
                 Some(_) => quiet = 0,
@@ -281,15 +291,15 @@ fn live(world: &mut World) -> Result<Time, Violation> {
             if quiet == 4 {
                 match recovery {
                     Some(recovery) => return Ok(recovery),
-                    None => recovery = Some(world.now - storm),
+                    None => recovery = Some(cluster.now - fault_window),
                 }
                 quiet = 0;
-                world.oracle.keeps_promises();
-                world.ask_everybody();
+                cluster.oracle.check_acknowledged();
+                cluster.probe_members();
             }
         }
     }
-    Ok(world.now - storm)
+    Ok(cluster.now - fault_window)
 }
 
 /// Totals of many runs.

@@ -9,7 +9,7 @@ use std::{
 use jaco_actors::runtime::{
     Documents, assignment,
     replica::{
-        core::{Assignment, Core, Effect, Gate, Input, Now, Seed},
+        core::{Assignment, Core, Effect, Input, Now, Seed, StartGate},
         report::Report,
     },
 };
@@ -18,11 +18,11 @@ use jaco_proto::v1::ReplicaObserved;
 use jaco_state::State;
 
 use super::{
+    cluster::{Cluster, Local},
     documents,
     engine::{Answer, Request},
     mutation::Mutation,
     time::{MS, SECOND, Time},
-    world::{Local, World},
 };
 
 mod reports;
@@ -34,11 +34,11 @@ pub(super) const SWEEP: Time = 30 * SECOND;
 
 /// A request to the engine, and its purpose.
 #[derive(Clone, Debug)]
-pub(super) struct Doing {
+pub(super) struct EngineRequest {
     pub(super) replica: String,
     /// Instance of the actor that made the request; 0 if none.
     instance: u64,
-    request: Request,
+    call: Request,
     goal: Goal,
     /// Requests that follow it, last first.
     rest: Vec<Request>,
@@ -79,11 +79,11 @@ pub(super) struct Runtime {
     documents: Documents,
     waiting: BTreeMap<String, ReplicaObserved>,
     /// Observations with a proposal in flight.
-    under_way: BTreeMap<String, ReplicaObserved>,
+    in_flight: BTreeMap<String, ReplicaObserved>,
     paused: bool,
     current: bool,
-    settled: bool,
-    stretch: u64,
+    orphans_cleared: bool,
+    epoch: u64,
     listing: bool,
     reclaiming: BTreeSet<String>,
 }
@@ -95,18 +95,18 @@ impl Runtime {
             instances: 0,
             documents: Documents::reading_with(documents::project),
             waiting: BTreeMap::new(),
-            under_way: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             paused: false,
             current: false,
-            settled: false,
-            stretch: 0,
+            orphans_cleared: false,
+            epoch: 0,
             listing: false,
             reclaiming: BTreeSet::new(),
         }
     }
 
     /// Starts the actor of a replica unless there is one.
-    fn tend(&mut self, state: &State, host: &str, replica: String) {
+    fn ensure_actor(&mut self, state: &State, host: &str, replica: String) {
         let instances = &mut self.instances;
         self.replicas.entry(replica).or_insert_with_key(|replica| {
             *instances += 1;
@@ -120,24 +120,24 @@ impl Runtime {
     }
 
     /// Whether, since the node caught up, every container of a moved row is gone.
-    pub(super) fn settled(&self) -> bool {
-        self.settled
+    pub(super) fn orphans_cleared(&self) -> bool {
+        self.orphans_cleared
     }
 
     /// Whether the replica has an actor.
-    pub(super) fn holds(&self, replica: &str) -> bool {
+    pub(super) fn has_actor(&self, replica: &str) -> bool {
         self.replicas.contains_key(replica)
     }
 
     /// Whether no observation waits to be written.
     pub(super) fn is_quiet(&self) -> bool {
-        self.waiting.is_empty() && self.under_way.is_empty()
+        self.waiting.is_empty() && self.in_flight.is_empty()
     }
 }
 
-impl World {
+impl Cluster {
     /// Assigns rows to replica actors after a change of the state.
-    pub(super) fn dispatch(&mut self, id: u64) {
+    pub(super) fn reconcile(&mut self, id: u64) {
         let keeps = self.has(Mutation::KeepMovedContainers);
         let Some(machine) = self.machines.get_mut(&id) else {
             return;
@@ -152,7 +152,7 @@ impl World {
         }
         let runtime = &mut daemon.runtime;
         for replica in assignment::here(&state, &host) {
-            runtime.tend(&state, &host, replica);
+            runtime.ensure_actor(&state, &host, replica);
         }
         let assignments: Vec<(String, Assignment)> = runtime
             .replicas
@@ -160,12 +160,14 @@ impl World {
             .map(|replica| {
                 let mut wanted = assignment::of(&state, &runtime.documents, &host, replica);
                 if let Assignment::Own(wanted) = &mut wanted
-                    && !runtime.settled
+                    && !runtime.orphans_cleared
                 {
-                    wanted.gate = Gate::Behind;
+                    wanted.gate = StartGate::NotCaughtUp;
                 }
                 if keeps && wanted == Assignment::Gone {
-                    wanted = Assignment::Kept { checked: false };
+                    wanted = Assignment::Kept {
+                        has_healthcheck: false,
+                    };
                 }
                 (replica.clone(), wanted)
             })
@@ -188,26 +190,26 @@ impl World {
         let Some(daemon) = &mut machine.daemon else {
             return;
         };
-        let Some(tended) = daemon.runtime.replicas.get_mut(replica) else {
+        let Some(actor) = daemon.runtime.replicas.get_mut(replica) else {
             return;
         };
         let point = Now {
             instant: clock.instant(now),
             wall: clock.wall(now),
         };
-        let effects = tended.core.handle(point, input);
+        let effects = actor.core.handle(point, input);
         for effect in effects {
             self.effect(id, replica, effect);
         }
-        let tended = self
+        let actor = self
             .daemon(id)
             .and_then(|daemon| daemon.runtime.replicas.get_mut(replica));
-        if let Some(tended) = tended {
-            let due = tended.core.poll_timeout().map(|at| clock.when(now, at));
-            if due != tended.due {
-                tended.due = due;
+        if let Some(actor) = actor {
+            let due = actor.core.poll_timeout().map(|at| clock.time_of(now, at));
+            if due != actor.due {
+                actor.due = due;
                 if let Some(at) = due {
-                    self.later(id, at - now, Local::Due(replica.to_owned()));
+                    self.schedule_local(id, at - now, Local::Due(replica.to_owned()));
                 }
             }
         }
@@ -215,41 +217,41 @@ impl World {
 
     pub(super) fn replica_due(&mut self, id: u64, replica: &str) {
         let now = self.now;
-        let tended = self
+        let actor = self
             .daemon(id)
             .and_then(|daemon| daemon.runtime.replicas.get_mut(replica));
-        if let Some(tended) = tended
-            && tended.due.is_some_and(|due| due <= now)
+        if let Some(actor) = actor
+            && actor.due.is_some_and(|due| due <= now)
         {
-            tended.due = None;
+            actor.due = None;
             self.replica(id, replica, Input::Timeout);
         }
     }
 
-    pub(super) fn replica_hint(&mut self, id: u64, replica: &str) {
-        self.replica(id, replica, Input::Hint);
+    pub(super) fn replica_engine_event(&mut self, id: u64, replica: &str) {
+        self.replica(id, replica, Input::EngineEvent);
     }
 
     fn effect(&mut self, id: u64, replica: &str, effect: Effect) {
         let state = self.daemon(id).map(|daemon| Arc::clone(&daemon.state));
         let row = state.and_then(|s| s.replicas_desired.get(replica).map(|r| r.raft_index));
         let runtime = self.daemon(id).map(|daemon| &mut daemon.runtime);
-        let tended = runtime.and_then(|runtime| runtime.replicas.get_mut(replica));
-        let instance = tended.as_ref().map_or(0, |tended| tended.instance);
+        let actor = runtime.and_then(|runtime| runtime.replicas.get_mut(replica));
+        let instance = actor.as_ref().map_or(0, |actor| actor.instance);
         let mut rest = Vec::new();
-        let (request, goal) = match effect {
+        let (call, goal) = match effect {
             Effect::Lookup(g) => (Request::Find, Goal::Lookup(g)),
             Effect::Prepare(g) => {
                 // The create uses the row that was read when it was prepared.
-                if let Some(tended) = tended {
-                    tended.prepared = row.unwrap_or(0);
+                if let Some(actor) = actor {
+                    actor.prepared = row.unwrap_or(0);
                 }
                 (Request::Prepare, Goal::Prepare(g))
             }
             Effect::Pull(g) => (Request::Pull, Goal::Pull(g)),
             Effect::Launch(g) => {
-                let prepared = tended.map_or(0, |tended| tended.prepared);
-                self.starts(id, replica, prepared);
+                let prepared = actor.map_or(0, |actor| actor.prepared);
+                self.check_start(id, replica, prepared);
                 (Request::Create(prepared), Goal::Launch(g))
             }
             Effect::Start(g, container) => (Request::Start(container), Goal::Start(g)),
@@ -269,10 +271,10 @@ impl World {
         };
         self.ask_engine(
             id,
-            Doing {
+            EngineRequest {
                 replica: replica.to_owned(),
                 instance,
-                request,
+                call,
                 goal,
                 rest,
                 outcome: None,
@@ -282,13 +284,16 @@ impl World {
 
     /// Checks that a container about to be made from row `raft_index` may start: while the node is
     /// out of touch, a row that never ran here may run elsewhere by now.
-    fn starts(&mut self, id: u64, replica: &str, raft_index: u64) {
+    fn check_start(&mut self, id: u64, replica: &str, raft_index: u64) {
         let Some(machine) = self.machines.get(&id) else {
             return;
         };
-        let settled = machine.daemon.as_ref().is_some_and(|d| d.runtime.settled);
+        let orphans_cleared = machine
+            .daemon
+            .as_ref()
+            .is_some_and(|d| d.runtime.orphans_cleared);
         let host = &machine.host;
-        if !settled && !self.oracle.has_made(replica, raft_index, host) {
+        if !orphans_cleared && !self.oracle.was_created(replica, raft_index, host) {
             let what = format!("{host} is out of touch and starts row {raft_index} of {replica}");
             self.oracle.violate("starts wait for the cluster", what);
         }
@@ -304,7 +309,7 @@ impl World {
         };
         if !assignment::here(&daemon.state, &host).contains(replica) {
             daemon.runtime.replicas.remove(replica);
-            self.look_again(id, 0);
+            self.schedule_sweep(id, 0);
         }
     }
 
@@ -317,17 +322,17 @@ impl World {
         let Some(daemon) = &mut machine.daemon else {
             return;
         };
-        let tended: Vec<String> = daemon.runtime.replicas.keys().cloned().collect();
-        let Some(replica) = self.engine_chance.choose(&tended) else {
+        let actors: Vec<String> = daemon.runtime.replicas.keys().cloned().collect();
+        let Some(replica) = self.engine_chance.choose(&actors) else {
             return;
         };
         daemon.runtime.replicas.remove(replica);
         let state = Arc::clone(&daemon.state);
-        daemon.runtime.tend(&state, &host, replica.clone());
+        daemon.runtime.ensure_actor(&state, &host, replica.clone());
         self.note(&[34, id], || {
             format!("the actor of {replica} crashes on n{id}")
         });
-        self.dispatch(id);
+        self.reconcile(id);
     }
 
     /// Crashes the publisher of node `id`: its queue is lost, and replica actors report again.
@@ -335,10 +340,10 @@ impl World {
         self.note(&[35, id], || format!("the publisher crashes on n{id}"));
         if let Some(daemon) = self.daemon(id) {
             daemon.runtime.waiting.clear();
-            daemon.runtime.under_way.clear();
+            daemon.runtime.in_flight.clear();
             daemon.runtime.paused = false;
         }
-        self.say_again(id);
+        self.republish(id);
     }
 
     /// Kills one container of node `id`.
@@ -351,7 +356,7 @@ impl World {
                 format!("a container of {replica} dies on n{id}")
             });
             let after = self.engine_chance.within(MS..50 * MS);
-            self.later(id, after, Local::Hint(replica));
+            self.schedule_local(id, after, Local::EngineEvent(replica));
         }
     }
 }

@@ -11,11 +11,11 @@ use jaco_state::{Rules, State};
 use raft::eraftpb::Message;
 
 use super::{
+    cluster::{Cluster, Event, Local},
     disk::Batch,
     mutation::Mutation,
     node::Proposal,
     time::MS,
-    world::{Event, Local, World},
 };
 
 /// A step of raft that is being written.
@@ -28,7 +28,7 @@ pub(super) struct Step {
     installed: bool,
 }
 
-impl World {
+impl Cluster {
     /// Begins one step of raft: sends, applies and writes.
     pub(super) fn perform(&mut self, id: u64, write: Write) {
         self.send(id, write.messages);
@@ -74,7 +74,7 @@ impl World {
             daemon.applier.install(state);
         }
         let members = self.oracle.newest().nodes.clone();
-        self.oracle.applies(id, &write.committed);
+        self.oracle.check_applied(id, &write.committed);
         if !self.oracle.newest().nodes.ptr_eq(&members) {
             self.agenda.add(self.now, Event::Members);
         }
@@ -97,7 +97,7 @@ impl World {
                 Some((metadata, _)) if metadata.index + 1 == first.index => Some(metadata.term),
                 _ => before,
             };
-            self.oracle.logs(id, before.unwrap_or(0), &entries);
+            self.oracle.check_log(id, before.unwrap_or(0), &entries);
         }
         if mutation == Some(Mutation::ForgetVote)
             && let Some(hard_state) = &mut batch.hard_state
@@ -127,7 +127,7 @@ impl World {
             };
             let written = machine.disk.borrow_mut().write_behind(behind);
             self.check_write(id, written);
-            self.later(id, takes + 20 * MS, Local::Flush);
+            self.schedule_local(id, takes + 20 * MS, Local::Flush);
             return self.finish_now(
                 id,
                 batch,
@@ -142,7 +142,7 @@ impl World {
         }
         machine.disk.borrow_mut().begin(batch);
         daemon.writing = Some(step);
-        self.later(id, takes, Local::Written);
+        self.schedule_local(id, takes, Local::Written);
     }
 
     fn finish_now(&mut self, id: u64, batch: Batch, step: Step) {
@@ -208,21 +208,21 @@ impl World {
                 };
                 format!("n{id} {how} up to {applied} of term {term}")
             });
-            self.oracle.reaches(id, &state);
-            self.look_at(id);
-            self.notice(id);
+            self.oracle.check_state(id, &state);
+            self.update_orphans(id);
+            self.notify(id);
         }
         self.observe(id);
         self.answer_proposals(id, step.answers);
     }
 
     /// Schedules a notification of the newest state to the actors.
-    pub(super) fn notice(&mut self, id: u64) {
+    pub(super) fn notify(&mut self, id: u64) {
         let soon = self.chance.within(0..5 * MS);
         if let Some(daemon) = self.daemon(id)
-            && !std::mem::replace(&mut daemon.noticed, true)
+            && !std::mem::replace(&mut daemon.notified, true)
         {
-            self.later(id, soon, Local::Notice);
+            self.schedule_local(id, soon, Local::Notification);
         }
     }
 }

@@ -50,7 +50,7 @@ impl Clock {
     }
 
     /// First virtual time, `now` or later, at which the monotonic clock has reached `at`.
-    pub(super) fn when(&self, now: Time, at: Instant) -> Time {
+    pub(super) fn time_of(&self, now: Time, at: Instant) -> Time {
         let mut time = now;
         loop {
             let left = at.saturating_duration_since(self.instant(time));
@@ -164,7 +164,7 @@ mod tests {
             for span in [1, 999, 1_000_000, 7_654_321] {
                 let now = 3_333_333;
                 let due = clock.instant(now) + Duration::from_micros(span);
-                let at = clock.when(now, due);
+                let at = clock.time_of(now, due);
                 assert!(clock.instant(at) >= due, "{drift} {span}");
                 assert!(
                     at <= now + span + span / 10 + 100_000,

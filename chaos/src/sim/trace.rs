@@ -16,12 +16,12 @@ pub(super) struct Trace {
 
 impl Trace {
     /// A trace without text, which suffices for most runs.
-    pub(super) fn silent() -> Self {
+    pub(super) fn hash_only() -> Self {
         Self::default()
     }
 
     /// A trace that also keeps the last lines of text.
-    pub(super) fn spoken() -> Self {
+    pub(super) fn with_lines() -> Self {
         Self {
             hash: 0,
             lines: Some(VecDeque::new()),

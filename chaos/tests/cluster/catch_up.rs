@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use jaco_chaos::{Api, Lab, turn, until};
+use jaco_chaos::{Api, Lab, test_permits, until};
 use rustix::{
     io::Errno,
     process::Pid,
@@ -31,7 +31,7 @@ use crate::size;
 const LIMIT: Duration = Duration::from_secs(1800);
 /// Duration of the measurement of the rate, in full and where it is only printed.
 const BEFORE: Duration = Duration::from_secs(10);
-const GLANCE: Duration = Duration::from_secs(2);
+const BEFORE_SHORT: Duration = Duration::from_secs(2);
 /// Number of missing entries with which a follower counts as caught up: those in flight.
 const NEAR: u64 = 500;
 /// Number of different rows that are written; the audit trail grows with every write.
@@ -121,7 +121,7 @@ fn rate(writes: u64, time: Duration) -> f64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lagging_follower_catches_up_by_snapshot_under_load() {
-    let _turn = turn::alone().await;
+    let _permits = test_permits::exclusive().await;
     let behind: u64 = size("JACO_BEHIND", 9000);
     let mut lab = Lab::builder().nodes(3).start().await.unwrap();
     lab.join_all().await.unwrap();
@@ -143,7 +143,7 @@ async fn lagging_follower_catches_up_by_snapshot_under_load() {
     let glance = if share_wanted.is_some() {
         BEFORE
     } else {
-        GLANCE
+        BEFORE_SHORT
     };
     let begun = Instant::now();
     tokio::time::sleep(glance).await;
@@ -208,7 +208,7 @@ async fn lagging_follower_catches_up_by_snapshot_under_load() {
     .unwrap();
     println!("{delivered} snapshots");
     load.stop().await;
-    lab.same_state().await.unwrap();
+    lab.wait_same_state().await.unwrap();
     let led = lab.leader().await.unwrap();
     assert_eq!(led, leader, "the leader changed");
     let wanted = share_wanted.unwrap_or(0.0);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use jaco_chaos::{Lab, Registers, turn};
+use jaco_chaos::{Lab, Registers, test_permits};
 
 use crate::size;
 
@@ -20,7 +20,7 @@ fn voters(members: usize) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn voter_count_follows_the_member_count() {
-    let _turn = turn::alone().await;
+    let _permits = test_permits::exclusive().await;
     let mut lab = Lab::builder().nodes(3).start().await.unwrap();
     lab.init().await.unwrap();
     let apis = vec![lab.node(1).api().clone()];
@@ -31,16 +31,16 @@ async fn voter_count_follows_the_member_count() {
             lab.add(1).await.unwrap();
         }
         lab.join(members, 1).await.unwrap();
-        lab.agree(members.into()).await.unwrap();
+        lab.wait_members(members.into()).await.unwrap();
         let voters = lab.wait_voters(voters(members.into())).await.unwrap();
         println!("{members} members, voters {voters:?}");
         clients.next_accepted(Instant::now(), LIMIT).await.unwrap();
     }
-    lab.same_state().await.unwrap();
+    lab.wait_same_state().await.unwrap();
     for members in (1..most).rev() {
         // Remove in reverse order of joining, whether that node leads or not; the first one stays.
         lab.remove(members + 1, 1).await.unwrap();
-        lab.agree(members.into()).await.unwrap();
+        lab.wait_members(members.into()).await.unwrap();
         let voters = lab.wait_voters(voters(members.into())).await.unwrap();
         println!("{members} members, voters {voters:?}");
         clients.next_accepted(Instant::now(), LIMIT).await.unwrap();

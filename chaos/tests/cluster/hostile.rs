@@ -9,10 +9,10 @@
 use std::{net::IpAddr, time::Duration};
 
 use jaco_chaos::{
-    Api, Lab, Markers, Rng,
-    lab::{netns, wire},
-    turn, until,
-    wait::PATIENCE,
+    Api, Lab, Rng, SecretScanner,
+    lab::{netns, network},
+    test_permits, until,
+    wait::WAIT_TIMEOUT,
 };
 use jaco_net::{
     pki::{ClusterCa, files::NodeFiles},
@@ -26,8 +26,8 @@ use tonic::{Request, metadata::AsciiMetadataValue};
 
 use crate::size;
 use attacker::{
-    Bystanders, backup, channel, channel_under, code, endpoint, files_of, forged, join_request,
-    join_token, mark_key, mark_token, noise, nothing_leaked, peer_address,
+    BackgroundClients, backup, channel, channel_under, check_no_leaks, code, endpoint, files_of,
+    forged, join_request, join_token, mark_key, mark_token, noise, peer_address,
 };
 
 pub(crate) mod attacker;
@@ -36,7 +36,7 @@ mod flood;
 /// Far more than any step here takes.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-const HUB: IpAddr = IpAddr::V4(wire::HUB);
+const HUB: IpAddr = IpAddr::V4(network::HUB);
 
 /// A cluster of three nodes, an outsider `n4`, and `more` further machines.
 async fn cluster(more: u8, clocks: bool, seed: u64) -> Lab {
@@ -61,7 +61,7 @@ async fn dial(
     files: &NodeFiles,
     target: u8,
 ) -> Result<Connection, ConnectError> {
-    let hub = lab.wire().namespace().to_owned();
+    let hub = lab.network().namespace().to_owned();
     let endpoint = endpoint(lab, (&hub, from), files, target, Settings::default());
     let host = lab.node(target).host().to_owned();
     endpoint.dial(&host, peer_address(lab, target)).await
@@ -78,14 +78,14 @@ enum Refusal {
 
 impl Refusal {
     /// Whether `error` is what the rejected side gets for this reason.
-    fn is_told_by(self, error: &ConnectError) -> bool {
+    fn matches(self, error: &ConnectError) -> bool {
         match self {
             // A signature that does not verify is "decrypt_error" to TLS.
             Self::Forged => matches!(
                 error,
                 ConnectError::Handshake(Closed::Other(why)) if why.contains("error 51")
             ),
-            Self::Unknown => error.is_refusal(),
+            Self::Unknown => error.is_not_member(),
         }
     }
 
@@ -105,23 +105,23 @@ async fn refused(lab: &Lab, what: &str, files: &NodeFiles, from: IpAddr, why: Re
         let error = dial(lab, from, files, target).await.unwrap_err();
         println!("{what}: n{target} answers: {error}");
         assert!(
-            why.is_told_by(&error),
+            why.matches(&error),
             "{what} at n{target}: {error:?} is not {why:?}"
         );
         let address = from.to_string();
-        let line = said(lab, target, &["peer refused", &address, why.logged()]).await;
+        let line = wait_for_log(lab, target, &["peer refused", &address, why.logged()]).await;
         println!("  {line}");
     }
 }
 
 /// Adds `N` addresses for outsiders to connect from.
-fn strangers<const N: usize>(lab: &Lab) -> [IpAddr; N] {
-    let [a, b, c, _] = wire::HUB.octets();
+fn outsider_addresses<const N: usize>(lab: &Lab) -> [IpAddr; N] {
+    let [a, b, c, _] = network::HUB.octets();
     let mut last = 200;
     [(); N].map(|()| {
         last += 1;
         let address = IpAddr::from([a, b, c, last]);
-        let mut command = netns::command(lab.wire().namespace(), "ip");
+        let mut command = netns::command(lab.network().namespace(), "ip");
         command.args(["address", "add", &format!("{address}/32"), "dev", "lo"]);
         assert!(command.status().unwrap().success());
         address
@@ -130,23 +130,23 @@ fn strangers<const N: usize>(lab: &Lab) -> [IpAddr; N] {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn outsiders_are_refused_without_disturbing_clients() {
-    let _turn = turn::alone().await;
+    let _permits = test_permits::exclusive().await;
     let mut rng = Rng::announced();
     let lab = cluster(2, false, rng.number()).await;
     let founded = lab.node(4).api().init().await.unwrap();
-    let bystanders = Bystanders::start(&lab, &[1, 2, 3], rng.number()).await;
-    let mut markers = Markers::default();
-    markers.add("operator token", lab.operator_token().as_bytes());
-    markers.add("foreign operator token", founded.operator_token.as_bytes());
+    let clients = BackgroundClients::start(&lab, &[1, 2, 3], rng.number()).await;
+    let mut scanner = SecretScanner::default();
+    scanner.add("operator token", lab.operator_token().as_bytes());
+    scanner.add("foreign operator token", founded.operator_token.as_bytes());
     for index in 1..=4 {
         let key = files_of(&lab, index).key;
-        mark_key(&mut markers, "node key", key.pem().expose());
+        mark_key(&mut scanner, "node key", key.pem().expose());
     }
 
     // Rejected certificates: a member of another cluster; another authority's certificate for a
     // member's name; one by this cluster's authority for an unknown name, and one for a member's
     // name.
-    let [one, two, three, four] = strangers(&lab);
+    let [one, two, three, four] = outsider_addresses(&lab);
     let theirs = files_of(&lab, 4);
     let what = "a member of another cluster";
     refused(&lab, what, &theirs, one, Refusal::Forged).await;
@@ -155,7 +155,7 @@ async fn outsiders_are_refused_without_disturbing_clients() {
     refused(&lab, "a foreign n2", &foreign, two, Refusal::Forged).await;
     let meta = backup(&lab, 2).await.state.cluster.unwrap();
     let ca_key = SecretString::new(String::from_utf8(meta.ca_key.clone()).unwrap());
-    mark_key(&mut markers, "CA key", ca_key.expose());
+    mark_key(&mut scanner, "CA key", ca_key.expose());
     let ca_cert = String::from_utf8(meta.ca_cert.clone()).unwrap();
     let ca = ClusterCa::from_pem(&ca_cert, &ca_key).unwrap();
     let stranger = forged(&ca, "n9", three);
@@ -169,12 +169,14 @@ async fn outsiders_are_refused_without_disturbing_clients() {
     .await;
     let double = forged(&ca, "n2", four);
     refused(&lab, "another n2 of ours", &double, four, Refusal::Unknown).await;
-    bystanders.unharmed(&lab, "certificates of strangers").await;
+    clients
+        .check_unaffected(&lab, "certificates of strangers")
+        .await;
 
-    let hub = lab.wire().namespace().to_owned();
+    let hub = lab.network().namespace().to_owned();
     credentials_of_another_cluster(&lab, &founded.operator_token, &hub).await;
     let token = join_token(&lab, 4).await;
-    mark_token(&mut markers, "foreign join token", &token);
+    mark_token(&mut scanner, "foreign join token", &token);
     let request = join_request("n9", peer_address(&lab, 5), &token);
     let mut stranger = ClusterClient::new(channel(&lab, 1, &hub));
     let answer = code(stranger.node_join(request).await).unwrap();
@@ -186,19 +188,21 @@ async fn outsiders_are_refused_without_disturbing_clients() {
     };
     let answer = code(lab.node(5).api().cluster().join(machine).await).unwrap();
     assert_eq!(answer, "ca_digest_mismatch");
-    bystanders.unharmed(&lab, "credentials of strangers").await;
+    clients
+        .check_unaffected(&lab, "credentials of strangers")
+        .await;
 
     peers_calls_on_the_api(&lab, &hub).await;
     forwarded_calls_on_the_api(&lab, &hub).await;
-    bystanders.unharmed(&lab, "calls of members").await;
+    clients.check_unaffected(&lab, "calls of members").await;
 
     for target in 1..=3 {
         noise(&hub, peer_address(&lab, target), size("JACO_NOISE", 2000));
         noise(&hub, lab.node(target).api_address(), 100);
     }
-    bystanders.unharmed(&lab, "noise").await;
-    bystanders.stop(&lab, &[1, 2, 3]).await;
-    nothing_leaked(&lab, &markers);
+    clients.check_unaffected(&lab, "noise").await;
+    clients.stop(&lab, &[1, 2, 3]).await;
+    check_no_leaks(&lab, &scanner);
 }
 
 /// A token of another cluster is invalid here, and a client with another CA does not connect.
@@ -326,28 +330,28 @@ async fn issuers(api: &Api) -> Vec<(String, String)> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn member_cannot_impersonate_another() {
-    let _turn = turn::alone().await;
+    let _permits = test_permits::exclusive().await;
     let mut rng = Rng::announced();
     let mut lab = cluster(0, false, rng.number()).await;
     let leader = lab.leader().await.unwrap();
-    let [villain, victim] = lab.others(&[leader])[..] else {
+    let [attacker, victim] = lab.others(&[leader])[..] else {
         panic!("three nodes");
     };
-    let bystanders = Bystanders::start(&lab, &[leader, victim], rng.number()).await;
+    let clients = BackgroundClients::start(&lab, &[leader, victim], rng.number()).await;
     let nodes = lab.node(leader).api().status().await.unwrap().nodes;
     let id = |index: u8| {
         let host = lab.node(index).host();
         let row = nodes.iter().find(|node| node.hostname == host);
         row.unwrap().raft_id
     };
-    let (villain_id, victim_id, leader_id) = (id(villain), id(victim), id(leader));
-    let files = files_of(&lab, villain);
-    let mut markers = Markers::default();
-    mark_key(&mut markers, "stolen key", files.key.pem().expose());
-    lab.node_mut(villain).kill().unwrap();
+    let (villain_id, victim_id, leader_id) = (id(attacker), id(victim), id(leader));
+    let files = files_of(&lab, attacker);
+    let mut scanner = SecretScanner::default();
+    mark_key(&mut scanner, "stolen key", files.key.pem().expose());
+    lab.node_mut(attacker).kill().unwrap();
 
     // Messages that would depose the leader, or bind it to a future term, under other members' ids.
-    let connection = until("the stolen key is accepted", PATIENCE, || {
+    let connection = until("the stolen key is accepted", WAIT_TIMEOUT, || {
         dial(&lab, HUB, &files, leader)
     })
     .await
@@ -359,11 +363,11 @@ async fn member_cannot_impersonate_another() {
             stream.frame(message).await.unwrap();
         }
     }
-    bystanders.unharmed(&lab, "foreign raft ids").await;
+    clients.check_unaffected(&lab, "foreign raft ids").await;
     let proven = format!("from={villain_id}");
     // The first is logged; those that follow within a second are counted.
     let claimed = format!("{proven} claimed={victim_id} ");
-    said(&lab, leader, &["peer message of another sender", &claimed]).await;
+    wait_for_log(&lab, leader, &["peer message of another sender", &claimed]).await;
 
     // A snapshot in the message stream, and bytes that do not decode.
     stream
@@ -371,26 +375,26 @@ async fn member_cannot_impersonate_another() {
         .await
         .unwrap();
     stream.frame(vec![0xff; 1000]).await.unwrap();
-    said(&lab, leader, &["snapshot among the messages", &proven]).await;
-    said(&lab, leader, &["does not decode", &proven]).await;
+    wait_for_log(&lab, leader, &["snapshot among the messages", &proven]).await;
+    wait_for_log(&lab, leader, &["does not decode", &proven]).await;
     // An oversized frame ends the connection.
     let mut heartbeats = connection.open_uni(Kind::Heartbeat).await.unwrap();
     // The leader may stop reading before the frame ends.
     let _ = heartbeats.frame(vec![1; 1 << 20]).await;
-    said(
+    wait_for_log(
         &lab,
         leader,
-        &["protocol violation", lab.node(villain).host()],
+        &["protocol violation", lab.node(attacker).host()],
     )
     .await;
     let end = tokio::time::timeout(LIMIT, connection.closed()).await;
     println!("the connection ended: {:?}", end.unwrap());
-    bystanders.unharmed(&lab, "noise of a member").await;
+    clients.check_unaffected(&lab, "noise of a member").await;
 
-    lab.node_mut(villain).start().await.unwrap();
-    lab.agree(3).await.unwrap();
-    bystanders.stop(&lab, &[leader, victim, villain]).await;
-    nothing_leaked(&lab, &markers);
+    lab.node_mut(attacker).start().await.unwrap();
+    lab.wait_members(3).await.unwrap();
+    clients.stop(&lab, &[leader, victim, attacker]).await;
+    check_no_leaks(&lab, &scanner);
 }
 
 /// An encoded raft message: kind, receiver, sender and term.
@@ -408,9 +412,9 @@ fn raft_message(kind: u8, to: u64, from: u64, term: u64) -> Vec<u8> {
 }
 
 /// Waits until the log of a node has a line with all of `parts`, and returns it.
-async fn said(lab: &Lab, index: u8, parts: &[&str]) -> String {
+async fn wait_for_log(lab: &Lab, index: u8, parts: &[&str]) -> String {
     let what = format!("n{index} logs {parts:?}");
-    until(&what, PATIENCE, || async {
+    until(&what, WAIT_TIMEOUT, || async {
         let log = lab.node(index).log();
         let mut lines = log.split_inclusive('\n');
         let meant = lines.find(|line| parts.iter().all(|part| line.contains(part)));
@@ -424,17 +428,17 @@ async fn said(lab: &Lab, index: u8, parts: &[&str]) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn join_token_admits_one_node_within_a_day() {
-    let _turn = turn::alone().await;
+    let _permits = test_permits::exclusive().await;
     let mut rng = Rng::announced();
     let mut lab = cluster(2, true, rng.number()).await;
-    let bystanders = Bystanders::start(&lab, &[1, 2, 3], rng.number()).await;
+    let clients = BackgroundClients::start(&lab, &[1, 2, 3], rng.number()).await;
     let leader = lab.leader().await.unwrap();
     let follower = lab.others(&[leader, 4, 5])[0];
-    let mut markers = Markers::default();
+    let mut scanner = SecretScanner::default();
 
     // One token used by two machines with different names at once: one of them joins.
     let token = join_token(&lab, follower).await;
-    mark_token(&mut markers, "stolen join token", &token);
+    mark_token(&mut scanner, "stolen join token", &token);
     let thieves = [4, 5].map(|index| {
         let request = join_request(&format!("thief{index}"), peer_address(&lab, index), &token);
         let member = channel(&lab, index - 3, lab.node(index).namespace());
@@ -454,7 +458,7 @@ async fn join_token_admits_one_node_within_a_day() {
         let answer = code(again.node_join(replayed.clone()).await).unwrap();
         assert_eq!(answer, "join_token_consumed", "n{member}");
     }
-    bystanders.unharmed(&lab, "a stolen token").await;
+    clients.check_unaffected(&lab, "a stolen token").await;
     let request = v1::NodeRemoveRequest {
         hostname: ghost,
         force: true,
@@ -468,7 +472,7 @@ async fn join_token_admits_one_node_within_a_day() {
 
     // A token older than a day by the leader's clock.
     let token = join_token(&lab, 1).await;
-    mark_token(&mut markers, "expired join token", &token);
+    mark_token(&mut scanner, "expired join token", &token);
     for index in 1..=3 {
         lab.node(index).skew_clock(24 * 3600 + 60).unwrap();
     }
@@ -478,7 +482,7 @@ async fn join_token_admits_one_node_within_a_day() {
     };
     let late = code(lab.node(4).api().cluster().join(machine).await).unwrap();
     assert_eq!(late, "join_token_expired");
-    bystanders.unharmed(&lab, "an expired token").await;
+    clients.check_unaffected(&lab, "an expired token").await;
     for index in 1..=3 {
         lab.node(index).skew_clock(0).unwrap();
     }
@@ -487,7 +491,7 @@ async fn join_token_admits_one_node_within_a_day() {
     // Neither attempt keeps the machine from joining with a valid token.
     lab.join(4, 1).await.unwrap();
     lab.node_mut(5).kill().unwrap();
-    lab.agree(4).await.unwrap();
-    bystanders.stop(&lab, &[1, 2, 3, 4]).await;
-    nothing_leaked(&lab, &markers);
+    lab.wait_members(4).await.unwrap();
+    clients.stop(&lab, &[1, 2, 3, 4]).await;
+    check_no_leaks(&lab, &scanner);
 }

@@ -2,19 +2,19 @@
 
 use std::time::{Duration, Instant};
 
-use jaco_chaos::{Registers, Rng, figures, turn};
+use jaco_chaos::{Registers, Rng, test_permits, time_limits};
 
-use crate::{size, world::three_voters};
+use crate::{setup::three_voters, size};
 
 /// Far more than any election takes.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Limit of the time until writes are accepted again, with the daemon's default timers.
-const PROMISED: Duration = Duration::from_secs(3);
+const WRITES_WITHIN: Duration = Duration::from_secs(3);
 const CLIENTS: u32 = 8;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acknowledged_writes_survive_leader_kills() {
-    let _turn = turn::alone().await;
+    let _permits = test_permits::exclusive().await;
     let mut rng = Rng::announced();
     let mut lab = three_voters(rng.number()).await;
     let apis = lab.nodes().iter().map(|node| node.api().clone()).collect();
@@ -31,16 +31,16 @@ async fn acknowledged_writes_survive_leader_kills() {
         lab.node_mut(leader).kill().unwrap();
         times.push(clients.next_accepted(killed, LIMIT).await.unwrap());
         lab.node_mut(leader).start().await.unwrap();
-        lab.agree(3).await.unwrap();
+        lab.wait_members(3).await.unwrap();
     }
     let (accepted, took) = (clients.accepted(), start.elapsed());
     let outcome = clients.stop().await.unwrap();
     let (operations, refused) = outcome.counts();
     println!("{accepted} writes accepted in {took:?}; {operations} operations, {refused} refused");
     println!("errors: {:?}", outcome.errors);
-    let in_time = figures::times("time to the next accepted write", times, PROMISED);
-    lab.agree(3).await.unwrap();
-    lab.same_state().await.unwrap();
+    let in_time = time_limits::times("time to the next accepted write", times, WRITES_WITHIN);
+    lab.wait_members(3).await.unwrap();
+    lab.wait_same_state().await.unwrap();
     for node in lab.nodes() {
         outcome.check(&node.api().linearizable()).await.unwrap();
     }
@@ -49,7 +49,7 @@ async fn acknowledged_writes_survive_leader_kills() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stopped_leader_transfers_leadership_before_exit() {
-    let _turn = turn::alone().await;
+    let _permits = test_permits::exclusive().await;
     let mut lab = three_voters(Rng::announced().number()).await;
     for _ in 0..3 {
         let leader = lab.leader().await.unwrap();
@@ -63,6 +63,6 @@ async fn stopped_leader_transfers_leadership_before_exit() {
         let own = |(host, said): &(&str, String)| host == said;
         assert_eq!(leads.iter().filter(|l| own(l)).count(), 1, "{leads:?}");
         lab.node_mut(leader).start().await.unwrap();
-        lab.agree(3).await.unwrap();
+        lab.wait_members(3).await.unwrap();
     }
 }

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use jaco_chaos::{Lab, Registers, Rng, lab::wire, turn, until, wait::PATIENCE};
+use jaco_chaos::{Lab, Registers, Rng, lab::network, test_permits, until, wait::WAIT_TIMEOUT};
 use jaco_net::{
     pki::files::NodeFiles,
     quic::{ConnectError, Settings},
@@ -16,7 +16,7 @@ use jaco_proto::{error::DecodedError, v1};
 
 use crate::{
     hostile::attacker::{endpoint, files_of, peer_address},
-    world::{cluster, containers, running, stateless, three_voters},
+    setup::{cluster, containers, running, stateless, three_voters},
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -41,9 +41,9 @@ async fn issue(lab: &Lab, index: u8, identity: &str) -> Result<(), DecodedError>
 }
 
 /// Result of dialling node `target` with these files.
-async fn shown(lab: &Lab, files: &NodeFiles, target: u8) -> Result<(), ConnectError> {
-    let hub = lab.wire().namespace().to_owned();
-    let from = (hub.as_str(), IpAddr::V4(wire::HUB));
+async fn dial_with(lab: &Lab, files: &NodeFiles, target: u8) -> Result<(), ConnectError> {
+    let hub = lab.network().namespace().to_owned();
+    let from = (hub.as_str(), IpAddr::V4(network::HUB));
     let endpoint = endpoint(lab, from, files, target, Settings::default());
     let host = lab.node(target).host().to_owned();
     endpoint
@@ -53,9 +53,9 @@ async fn shown(lab: &Lab, files: &NodeFiles, target: u8) -> Result<(), ConnectEr
 }
 
 /// Waits until a node reports that it was removed, which it learns from its peers' rejections.
-async fn knows_that_it_was_removed(lab: &Lab, index: u8) -> Duration {
+async fn wait_removed(lab: &Lab, index: u8) -> Duration {
     let start = Instant::now();
-    until("it reports its removal", PATIENCE, || async {
+    until("it reports its removal", WAIT_TIMEOUT, || async {
         match issue(lab, index, "late").await {
             Err(error)
                 if error.code == "cluster_uninitialized"
@@ -80,7 +80,7 @@ fn writers(lab: &Lab, nodes: &[u8], seed: u64) -> Registers {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn removed_node_is_rejected_and_rejoins_as_new() {
-    let _turn = turn::alone().await;
+    let _permits = test_permits::exclusive().await;
     let mut rng = Rng::announced();
     let mut lab = cluster(4, rng.number()).await;
     lab.wait_voters(3).await.unwrap();
@@ -100,18 +100,18 @@ async fn removed_node_is_rejected_and_rejoins_as_new() {
     // majority.
     let mut refusing = 0;
     for target in &stay {
-        let answer = shown(&lab, &files, *target).await;
-        refusing += usize::from(answer.as_ref().is_err_and(ConnectError::is_refusal));
+        let answer = dial_with(&lab, &files, *target).await;
+        refusing += usize::from(answer.as_ref().is_err_and(ConnectError::is_not_member));
         println!("n{target} answers {answer:?}");
     }
     assert!(refusing >= 2, "{refusing} of {stay:?}");
     let error = issue(&lab, leaves, "late").await.unwrap_err();
     println!("a write through it: {error}");
-    let took = knows_that_it_was_removed(&lab, leaves).await;
+    let took = wait_removed(&lab, leaves).await;
     println!("it knows after {took:?}");
     for target in &stay {
-        let answer = shown(&lab, &files, *target).await.unwrap_err();
-        assert!(answer.is_refusal(), "n{target}: {answer}");
+        let answer = dial_with(&lab, &files, *target).await.unwrap_err();
+        assert!(answer.is_not_member(), "n{target}: {answer}");
     }
 
     running(&lab, stay[0], &workload, |on| on != host).await;
@@ -142,11 +142,11 @@ async fn removed_node_is_rejected_and_rejoins_as_new() {
     lab.node_mut(leaves).wipe().unwrap();
     lab.node_mut(leaves).start().await.unwrap();
     lab.join(leaves, stay[0]).await.unwrap();
-    lab.agree(4).await.unwrap();
+    lab.wait_members(4).await.unwrap();
     clients.next_accepted(Instant::now(), LIMIT).await.unwrap();
     let outcome = clients.stop().await.unwrap();
     println!("errors: {:?}", outcome.errors);
-    lab.same_state().await.unwrap();
+    lab.wait_same_state().await.unwrap();
     let mut tokens = lab.node(leaves).api().linearizable().tokens();
     let tokens = tokens.list(v1::TokenListRequest {}).await.unwrap();
     let issued = tokens.into_inner().tokens;
@@ -160,8 +160,8 @@ async fn removed_node_is_rejected_and_rejoins_as_new() {
     }
     // The certificate from before the removal is still rejected.
     for target in &stay {
-        let answer = shown(&lab, &files, *target).await.unwrap_err();
-        assert!(answer.is_refusal(), "n{target}: {answer}");
+        let answer = dial_with(&lab, &files, *target).await.unwrap_err();
+        assert!(answer.is_not_member(), "n{target}: {answer}");
     }
 }
 
@@ -179,7 +179,7 @@ async fn stopped(lab: &Lab, host: &str) {
 
 /// Waits, after the removal of one of three nodes, until two members with one voter are left and
 /// accept writes.
-async fn two_are_left(lab: &Lab, clients: &Registers, gone: u8) {
+async fn wait_two_members_left(lab: &Lab, clients: &Registers, gone: u8) {
     let stay = lab.others(&[gone]);
     until("two members, one vote", LIMIT, || async {
         let leader = lab.leader().await.map_err(|error| error.to_string())?;
@@ -199,7 +199,7 @@ async fn two_are_left(lab: &Lab, clients: &Registers, gone: u8) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leader_is_removed_through_itself_or_another() {
-    let _turn = turn::alone().await;
+    let _permits = test_permits::exclusive().await;
     let mut rng = Rng::announced();
     for by_itself in [true, false] {
         let mut lab = three_voters(rng.number()).await;
@@ -216,12 +216,9 @@ async fn leader_is_removed_through_itself_or_another() {
         removed.unwrap();
         let took = clients.next_accepted(start, LIMIT).await.unwrap();
         println!("next write after {took:?}");
-        println!(
-            "it knows after {:?}",
-            knows_that_it_was_removed(&lab, leader).await
-        );
+        println!("it knows after {:?}", wait_removed(&lab, leader).await);
         lab.node_mut(leader).kill().unwrap();
-        two_are_left(&lab, &clients, leader).await;
+        wait_two_members_left(&lab, &clients, leader).await;
         // A wiped node may join again, which makes three voters.
         lab.node_mut(leader).wipe().unwrap();
         lab.node_mut(leader).start().await.unwrap();
@@ -229,7 +226,7 @@ async fn leader_is_removed_through_itself_or_another() {
         lab.wait_voters(3).await.unwrap();
         let outcome = clients.stop().await.unwrap();
         println!("errors: {:?}", outcome.errors);
-        lab.same_state().await.unwrap();
+        lab.wait_same_state().await.unwrap();
         for node in lab.nodes() {
             outcome.check(&node.api().linearizable()).await.unwrap();
         }
@@ -238,7 +235,7 @@ async fn leader_is_removed_through_itself_or_another() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dead_node_is_rejected_after_its_removal() {
-    let _turn = turn::alone().await;
+    let _permits = test_permits::exclusive().await;
     let mut rng = Rng::announced();
     let mut lab = three_voters(rng.number()).await;
     let leader = lab.leader().await.unwrap();
@@ -252,24 +249,21 @@ async fn dead_node_is_rejected_after_its_removal() {
     let start = Instant::now();
     remove(&lab, dead, other, true).await.unwrap();
     println!("removed after {:?}", start.elapsed());
-    two_are_left(&lab, &clients, dead).await;
+    wait_two_members_left(&lab, &clients, dead).await;
     // A follower may apply the removal later than the leader.
     lab.agree(2).await.unwrap();
     for target in [leader, other] {
-        let answer = shown(&lab, &files, target).await.unwrap_err();
-        assert!(answer.is_refusal(), "n{target}: {answer}");
+        let answer = dial_with(&lab, &files, target).await.unwrap_err();
+        assert!(answer.is_not_member(), "n{target}: {answer}");
     }
 
     // The node was down during its removal, and learns of it by being rejected.
     lab.node_mut(dead).start().await.unwrap();
-    println!(
-        "it knows after {:?}",
-        knows_that_it_was_removed(&lab, dead).await
-    );
+    println!("it knows after {:?}", wait_removed(&lab, dead).await);
     clients.next_accepted(Instant::now(), LIMIT).await.unwrap();
     let outcome = clients.stop().await.unwrap();
     println!("errors: {:?}", outcome.errors);
-    lab.same_state().await.unwrap();
+    lab.wait_same_state().await.unwrap();
     for index in [leader, other] {
         let api = lab.node(index).api().linearizable();
         outcome.check(&api).await.unwrap();

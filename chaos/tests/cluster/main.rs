@@ -28,7 +28,7 @@
 
 use std::str::FromStr;
 
-mod calm;
+mod benign_faults;
 mod catch_up;
 mod growth;
 mod hostile;
@@ -37,7 +37,7 @@ mod leave;
 mod minority;
 mod recovery;
 mod roles;
-mod world;
+mod setup;
 
 /// Reads a size from the environment.
 fn size<T: FromStr>(variable: &str, otherwise: T) -> T {

@@ -2,16 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use jaco_chaos::{Api, Rng, figures, turn, until, wait::PATIENCE};
+use jaco_chaos::{Api, Rng, test_permits, time_limits, until, wait::WAIT_TIMEOUT};
 use jaco_proto::{error::DecodedError, v1};
 use tonic::Request;
 
-use crate::world::{all_ready, cluster, containers, containers_as_placed, running, stateless};
+use crate::setup::{all_ready, cluster, containers, containers_as_placed, running, stateless};
 
 /// Deadline of the client's requests.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Limit of the time in which a node that lost its majority refuses requests.
-const PROMISED: Duration = Duration::from_secs(2);
+const REFUSED_WITHIN: Duration = Duration::from_secs(2);
 
 async fn write(api: &Api, identity: &str) -> Result<(), DecodedError> {
     let mut request = Request::new(v1::TokenIssueRequest {
@@ -25,7 +25,7 @@ async fn write(api: &Api, identity: &str) -> Result<(), DecodedError> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn minority_reads_refuses_writes_and_keeps_its_containers() {
-    let _turn = turn::alone().await;
+    let _permits = test_permits::exclusive().await;
     let mut rng = Rng::announced();
     let mut lab = cluster(3, rng.number()).await;
     lab.wait_voters(3).await.unwrap();
@@ -40,7 +40,7 @@ async fn minority_reads_refuses_writes_and_keeps_its_containers() {
 
     let start = Instant::now();
     lab.isolate(&[minority]).unwrap();
-    let refused = until("a refused write", PATIENCE, || async {
+    let refused = until("a refused write", WAIT_TIMEOUT, || async {
         match write(&api, "minority").await {
             Err(error) if error.code == "quorum_lost" => Ok(start.elapsed()),
             Err(error) => Err(error.to_string()),
@@ -48,13 +48,13 @@ async fn minority_reads_refuses_writes_and_keeps_its_containers() {
         }
     });
     let refused = refused.await.unwrap();
-    figures::time("quorum_lost after the cut", refused, PROMISED).unwrap();
+    time_limits::time("quorum_lost after the cut", refused, REFUSED_WITHIN).unwrap();
     let asked = Instant::now();
     assert_eq!(
         write(&api, "minority").await.unwrap_err().code,
         "quorum_lost"
     );
-    figures::time("quorum_lost from then on", asked.elapsed(), PROMISED).unwrap();
+    time_limits::time("quorum_lost from then on", asked.elapsed(), REFUSED_WITHIN).unwrap();
     assert_eq!(api.replicas(&workload.name).await.unwrap().len(), 6);
     let consistent = api
         .linearizable()
@@ -64,7 +64,7 @@ async fn minority_reads_refuses_writes_and_keeps_its_containers() {
     assert_eq!(consistent.code, "quorum_lost");
 
     // The majority continues without it.
-    until("an accepted write", PATIENCE, || {
+    until("an accepted write", WAIT_TIMEOUT, || {
         write(lab.node(majority).api(), "majority")
     })
     .await
@@ -76,7 +76,7 @@ async fn minority_reads_refuses_writes_and_keeps_its_containers() {
 
     lab.heal_all().unwrap();
     all_ready(&lab).await;
-    lab.same_state().await.unwrap();
+    lab.wait_same_state().await.unwrap();
     containers_as_placed(&lab, minority, &workload).await;
     let tokens = api
         .tokens()

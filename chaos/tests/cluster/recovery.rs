@@ -15,11 +15,10 @@ use std::{
 
 use jaco_chaos::{
     Api, Lab, Registers, Rng,
-    disk::{self, Remains},
-    figures,
-    lab::wire,
-    turn, until,
-    wait::PATIENCE,
+    disk::{self, OfflineDatabase},
+    lab::network,
+    test_permits, time_limits, until,
+    wait::WAIT_TIMEOUT,
 };
 use jaco_net::{pki::files::NodeFiles, quic::Settings};
 use jaco_proto::v1;
@@ -32,8 +31,8 @@ use serde_json::Value;
 
 use crate::{
     hostile::attacker::{endpoint, files_of, peer_address},
+    setup::three_voters,
     size,
-    world::three_voters,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -55,14 +54,14 @@ fn opened(path: &Path) -> Archive {
 }
 
 async fn refused(lab: &Lab, files: &NodeFiles, target: u8) {
-    let hub = lab.wire().namespace().to_owned();
-    let from = (hub.as_str(), IpAddr::V4(wire::HUB));
+    let hub = lab.network().namespace().to_owned();
+    let from = (hub.as_str(), IpAddr::V4(network::HUB));
     let endpoint = endpoint(lab, from, files, target, Settings::default());
     let host = lab.node(target).host().to_owned();
     let error = endpoint.dial(&host, peer_address(lab, target)).await;
     let error = error.unwrap_err();
     assert!(
-        error.is_refusal(),
+        error.is_not_member(),
         "{} at n{target}: {error}",
         files.hostname
     );
@@ -82,7 +81,7 @@ async fn issue(lab: &Lab, index: u8, identity: &str) -> Result<(), String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster_is_recovered_from_the_last_survivor() {
-    let _turn = turn::alone().await;
+    let _permits = test_permits::exclusive().await;
     let mut rng = Rng::announced();
     let mut lab = three_voters(rng.number()).await;
     let apis = lab.nodes().iter().map(|node| node.api().clone()).collect();
@@ -93,14 +92,14 @@ async fn cluster_is_recovered_from_the_last_survivor() {
     let outcome = clients.stop().await.unwrap();
     // Writes that only two disks hold are lost with these, as operators are warned at a restore:
     // let all be replicated first.
-    lab.same_state().await.unwrap();
+    lab.wait_same_state().await.unwrap();
     let former: Vec<NodeFiles> = (1..=3).map(|index| files_of(&lab, index)).collect();
 
     for index in [2, 3] {
         lab.node_mut(index).kill().unwrap();
         lab.node_mut(index).wipe().unwrap();
     }
-    until("quorum_lost", PATIENCE, || async {
+    until("quorum_lost", WAIT_TIMEOUT, || async {
         match issue(&lab, 1, "lost").await {
             Err(code) if code == "quorum_lost" => Ok(()),
             other => Err(format!("{other:?}")),
@@ -110,7 +109,7 @@ async fn cluster_is_recovered_from_the_last_survivor() {
     .unwrap();
     let asked = Instant::now();
     assert_eq!(issue(&lab, 1, "lost").await.unwrap_err(), "quorum_lost");
-    figures::time("a write is refused", asked.elapsed(), REFUSED_WITHIN).unwrap();
+    time_limits::time("a write is refused", asked.elapsed(), REFUSED_WITHIN).unwrap();
     let mut credentials = lab.node(1).api().registry();
     let listed = credentials.list(v1::RegistryCredentialListRequest {}).await;
     assert!(!listed.unwrap().into_inner().credentials.is_empty());
@@ -148,10 +147,10 @@ async fn cluster_is_recovered_from_the_last_survivor() {
         lab.node_mut(index).start().await.unwrap();
         lab.join(index, 2).await.unwrap();
     }
-    lab.agree(3).await.unwrap();
+    lab.wait_members(3).await.unwrap();
     lab.wait_voters(3).await.unwrap();
     issue(&lab, 1, "found").await.unwrap();
-    let index = lab.same_state().await.unwrap();
+    let index = lab.wait_same_state().await.unwrap();
     println!("three of them agree at index {index}");
     for node in lab.nodes() {
         outcome.check(&node.api().linearizable()).await.unwrap();
@@ -203,15 +202,18 @@ async fn backups(lab: &Lab, load: &Registers, numbers: Range<usize>) -> Vec<Path
 /// Checks each backup against a replay of the stopped members' logs from an earlier state; returns
 /// the first member's last state.
 fn verified(lab: &Lab, taken: &[PathBuf], from: State, round: usize) -> State {
-    let ends: Vec<Remains> = (1..=3)
+    let ends: Vec<OfflineDatabase> = (1..=3)
         .map(|index| {
             let copy = lab.dir().join(format!("end-{round}-{index}"));
             disk::copy(&lab.node(index).path("data"), &copy).unwrap();
-            Remains::open(&copy).unwrap()
+            OfflineDatabase::open(&copy).unwrap()
         })
         .collect();
     // The leader may have compacted entries that followers still have.
-    let lead_there = ends.iter().zip(1..).filter(|(end, _)| end.follows(&from));
+    let lead_there = ends
+        .iter()
+        .zip(1..)
+        .filter(|(end, _)| end.reaches_back_to(&from));
     let lead_there: Vec<_> = lead_there.collect();
     assert!(lead_there.len() >= 2, "the log of {lead_there:?} only");
     for path in taken {
@@ -236,7 +238,7 @@ fn verified(lab: &Lab, taken: &[PathBuf], from: State, round: usize) -> State {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn backup_under_load_equals_state_at_its_index() {
-    let _turn = turn::alone().await;
+    let _permits = test_permits::exclusive().await;
     let mut rng = Rng::announced();
     let mut lab = Lab::builder()
         .nodes(4)
@@ -250,14 +252,14 @@ async fn backup_under_load_equals_state_at_its_index() {
     }
     lab.wait_voters(3).await.unwrap();
     // The logs lead from this state to those of the first backups.
-    lab.same_state().await.unwrap();
+    lab.wait_same_state().await.unwrap();
     let begin = lab.dir().join("begin");
     lab.node_mut(3).stop().await.unwrap();
     disk::copy(&lab.node(3).path("data"), &begin).unwrap();
     lab.node_mut(3).start().await.unwrap();
-    lab.agree(3).await.unwrap();
+    lab.wait_members(3).await.unwrap();
 
-    let mut from = Remains::open(&begin).unwrap().state;
+    let mut from = OfflineDatabase::open(&begin).unwrap().state;
     let count = size("JACO_BACKUPS", 4);
     let mut saved = Vec::new();
     while saved.len() < count {
@@ -265,7 +267,7 @@ async fn backup_under_load_equals_state_at_its_index() {
         let taken = backups(&lab, &load, saved.len()..count).await;
         let outcome = load.stop().await.unwrap();
         println!("errors: {:?}", outcome.errors);
-        lab.same_state().await.unwrap();
+        lab.wait_same_state().await.unwrap();
         for index in 1..=3 {
             lab.node_mut(index).stop().await.unwrap();
         }
@@ -275,7 +277,7 @@ async fn backup_under_load_equals_state_at_its_index() {
             for index in 1..=3 {
                 lab.node_mut(index).start().await.unwrap();
             }
-            lab.agree(3).await.unwrap();
+            lab.wait_members(3).await.unwrap();
         }
     }
     println!("{} backups are the state at their index", saved.len());

@@ -2,29 +2,29 @@
 
 use std::time::{Duration, Instant};
 
-use jaco_chaos::{Lab, Rng, Workload, figures, turn};
+use jaco_chaos::{Lab, Rng, Workload, test_permits, time_limits};
 
 use crate::{
+    setup::{all_ready, cluster, containers_as_placed, running, stateless},
     size,
-    world::{all_ready, cluster, containers_as_placed, running, stateless},
 };
 
 /// Limit of the time in which the replicas of a lost node run elsewhere.
-const PROMISED: Duration = Duration::from_secs(15);
+const MOVED_WITHIN: Duration = Duration::from_secs(15);
 /// Three voters and a learner.
 const NODES: u8 = 4;
 /// Number of replicas per node in the full form.
-const EACH: u32 = 6;
+const REPLICAS_FULL: u32 = 6;
 /// Number of replicas per node in the short form: on a small machine, four engines that create 24
 /// containers at once may not answer for minutes, which is no fault of the cluster.
-const FEW: u32 = 2;
+const REPLICAS_SHORT: u32 = 2;
 
 /// Number of replicas per node.
 fn each() -> u32 {
     if size("JACO_ROUNDS", 0) > 0 {
-        EACH
+        REPLICAS_FULL
     } else {
-        FEW
+        REPLICAS_SHORT
     }
 }
 
@@ -44,7 +44,7 @@ enum Fault {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replicas_of_lost_node_move_and_stay_moved() {
-    let _turn = turn::alone().await;
+    let _permits = test_permits::exclusive().await;
     let mut rng = Rng::announced();
     let mut lab = cluster(NODES, rng.number()).await;
     lab.wait_voters(3).await.unwrap();
@@ -63,9 +63,9 @@ async fn replicas_of_lost_node_move_and_stay_moved() {
             times.push(round(&mut lab, role, fault).await);
         }
         let what = format!("{role:?} {fault:?}: until its replicas run elsewhere");
-        slow.extend(figures::times(&what, times, PROMISED).err());
+        slow.extend(time_limits::times(&what, times, MOVED_WITHIN).err());
     }
-    lab.same_state().await.unwrap();
+    lab.wait_same_state().await.unwrap();
     assert!(slow.is_empty(), "{slow:?}");
 }
 
@@ -83,13 +83,13 @@ fn pairs(all: bool) -> Vec<(Role, Fault)> {
 /// Injects one fault; returns how long the victim's replicas took to run elsewhere.
 async fn round(lab: &mut Lab, role: Role, fault: Fault) -> Duration {
     let workload = stateless(each() * u32::from(NODES));
-    let witness = apply(lab, &workload).await;
+    let observer = apply(lab, &workload).await;
     let victim = victim(lab, role).await;
     let host = lab.node(victim).host().to_owned();
-    let witness = if witness == victim {
+    let observer = if observer == victim {
         lab.others(&[victim])[0]
     } else {
-        witness
+        observer
     };
 
     let start = Instant::now();
@@ -98,7 +98,7 @@ async fn round(lab: &mut Lab, role: Role, fault: Fault) -> Duration {
         Fault::CutOff => lab.isolate(&[victim]).unwrap(),
         Fault::Paused => lab.node_mut(victim).pause().unwrap(),
     }
-    running(lab, witness, &workload, |on| on != host).await;
+    running(lab, observer, &workload, |on| on != host).await;
     let took = start.elapsed();
 
     match fault {
@@ -108,10 +108,10 @@ async fn round(lab: &mut Lab, role: Role, fault: Fault) -> Duration {
     }
     all_ready(lab).await;
     // Replicas do not move back, and the old containers are gone.
-    let after = running(lab, witness, &workload, |on| on != host).await;
+    let after = running(lab, observer, &workload, |on| on != host).await;
     assert!(after.iter().all(|replica| replica.host != host));
     containers_as_placed(lab, victim, &workload).await;
-    lab.node(witness)
+    lab.node(observer)
         .api()
         .delete(&workload.name)
         .await

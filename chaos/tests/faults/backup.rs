@@ -16,9 +16,9 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use jaco_chaos::{
     Api, Daemon, History, Rng, Service, Settings, Workload,
-    disk::{self, Remains},
-    turn, until,
-    wait::PATIENCE,
+    disk::{self, OfflineDatabase},
+    test_permits, until,
+    wait::WAIT_TIMEOUT,
 };
 use jaco_proto::v1::{self, AuditEventType};
 use jaco_raftnode::{
@@ -31,7 +31,7 @@ use serde_json::Value;
 use crate::script::work;
 
 /// Hostname of the machine that takes over.
-const HEIR: &str = "heir";
+const SUCCESSOR: &str = "heir";
 const BACKUPS: usize = 4;
 /// Longest time of work between two backups.
 const WORK: Duration = Duration::from_millis(400);
@@ -88,7 +88,9 @@ async fn back_up(daemon: &Daemon, path: &Path) -> Result<Archive> {
 async fn restore_into(daemon: &Daemon, input: &Path) -> Result<Output> {
     let input = input.display().to_string();
     daemon
-        .jaco(&["restore", "--input", &input, "--name", HEIR, "-o", "json"])
+        .jaco(&[
+            "restore", "--input", &input, "--name", SUCCESSOR, "-o", "json",
+        ])
         .await
 }
 
@@ -102,15 +104,15 @@ async fn events(daemon: &Daemon, kind: &str) -> Result<usize> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn backup_under_load_restores_on_another_machine() -> Result<()> {
-    let _turn = turn::shared().await;
+    let _permits = test_permits::heavy().await;
     let mut rng = Rng::announced();
-    let mut lost = Daemon::found(Settings::default()).await?;
+    let mut lost = Daemon::bootstrap(Settings::default()).await?;
 
     // The log leads from this state to every later one.
     lost.kill()?;
     let copy = lost.scratch("begin");
     disk::copy(lost.data_dir(), &copy)?;
-    let begin = Remains::open(&copy)?;
+    let begin = OfflineDatabase::open(&copy)?;
     lost.start().await?;
 
     let steady = Workload::new("steady", [Service::new("web").replicas(2)]);
@@ -170,7 +172,7 @@ async fn backup_under_load_restores_on_another_machine() -> Result<()> {
     let printed = json(&output)?;
     let copy = lost.scratch("end");
     disk::copy(lost.data_dir(), &copy)?;
-    let end = Remains::open(&copy)?;
+    let end = OfflineDatabase::open(&copy)?;
     let mut indexes = BTreeSet::new();
     for (_, archive) in &saved {
         let index = archive.meta.snapshot_index;
@@ -191,57 +193,61 @@ async fn backup_under_load_restores_on_another_machine() -> Result<()> {
     lost.engine().sweep(&cluster_id).await?;
 
     let settings = Settings {
-        hostname: Some(HEIR.to_owned()),
+        hostname: Some(SUCCESSOR.to_owned()),
         ..Settings::default()
     };
-    let mut heir = Daemon::new(settings).await?;
-    heir.adopt(&cluster_id);
+    let mut successor = Daemon::new(settings).await?;
+    successor.adopt(&cluster_id);
     let (path, archive) = saved.pop().context("a backup")?;
-    let printed = json(&restore_into(&heir, &path).await?)?;
+    let printed = json(&restore_into(&successor, &path).await?)?;
     ensure!(printed["cluster_id"] == cluster_id.as_str(), "{printed}");
     ensure!(printed["snapshot_index"] == archive.meta.snapshot_index);
-    let refused = report(&restore_into(&heir, &path).await?)?;
+    let refused = report(&restore_into(&successor, &path).await?)?;
     ensure!(refused.contains("refusing to overwrite"), "{refused}");
-    let (state, position) = storage::examine(&heir.data_dir().join("raft"))?;
-    let own = v1::Node::clone(&state.nodes[HEIR]);
+    let (state, position) = storage::examine(&successor.data_dir().join("raft"))?;
+    let own = v1::Node::clone(&state.nodes[SUCCESSOR]);
     ensure!(state.digest() == restored(&archive.state, own).0.digest());
     ensure!(position == archive.meta.position());
 
     // Kills during the start do not repeat the restore event: it is recorded once.
     for _ in 0..DEATHS {
-        heir.spawn()?;
+        successor.spawn()?;
         tokio::time::sleep(rng.below(DEATH)).await;
-        heir.kill()?;
+        successor.kill()?;
     }
-    heir.start().await?;
-    until("the marker is gone", PATIENCE, || async {
-        let marker = heir.data_dir().join("restore.txt");
+    successor.start().await?;
+    until("the marker is gone", WAIT_TIMEOUT, || async {
+        let marker = successor.data_dir().join("restore.txt");
         ensure!(!marker.exists(), "it is there");
         Ok(())
     })
     .await?;
-    ensure!(events(&heir, "restore_completed").await? == 1);
+    ensure!(events(&successor, "restore_completed").await? == 1);
 
-    let status = heir.api().status().await?;
+    let status = successor.api().status().await?;
     let names: Vec<_> = status.nodes.iter().map(|n| n.hostname.as_str()).collect();
     ensure!(
-        names == [HEIR] && status.leader_hostname == HEIR,
+        names == [SUCCESSOR] && status.leader_hostname == SUCCESSOR,
         "{status:?}"
     );
     let voters: Vec<_> = status.suffrages.iter().map(|s| s.kind()).collect();
     ensure!(voters == [v1::node_suffrage::Kind::Voter]);
 
     // Old operator tokens work over TLS, with the old CA.
-    let ca = heir.data_dir().join("node/ca.crt").display().to_string();
+    let ca = successor
+        .data_dir()
+        .join("node/ca.crt")
+        .display()
+        .to_string();
     let remote = [
         "--server",
-        &heir.address(),
+        &successor.address(),
         "--token",
         &token,
         "--ca-cert",
         &ca,
     ];
-    let output = heir
+    let output = successor
         .jaco(&[&["token", "list", "-o", "json"], &remote[..]].concat())
         .await?;
     let listed = json(&output)?;
@@ -249,7 +255,7 @@ async fn backup_under_load_restores_on_another_machine() -> Result<()> {
     ensure!(listed == archive.state.tokens.len());
 
     // The old audit trail is complete and keeps its log indexes.
-    let output = heir.jaco(&["audit", "-o", "json"]).await?;
+    let output = successor.jaco(&["audit", "-o", "json"]).await?;
     let shown = json(&output)?;
     let shown = shown.as_array().context("a list")?;
     let before = archive.meta.snapshot_index;
@@ -262,8 +268,8 @@ async fn backup_under_load_restores_on_another_machine() -> Result<()> {
     ensure!(taken.count() == BACKUPS - 1, "an archive is not in itself");
 
     // The deployments run again, under the id of the old cluster.
-    heir.api().converged(&steady).await?;
-    let found = heir.engine().containers(&cluster_id).await?;
+    successor.api().converged(&steady).await?;
+    let found = successor.engine().containers(&cluster_id).await?;
     let ids: BTreeSet<_> = found.iter().map(|c| c.replica.as_str()).collect();
     ensure!(
         steady
@@ -273,8 +279,8 @@ async fn backup_under_load_restores_on_another_machine() -> Result<()> {
         "{found:#?}"
     );
     let more = Workload::new("more", [Service::new("web")]);
-    heir.api().apply(&more).await?;
-    heir.api().converged(&more).await?;
-    ensure!(heir.panics().is_empty(), "{:#?}", heir.panics());
+    successor.api().apply(&more).await?;
+    successor.api().converged(&more).await?;
+    ensure!(successor.panics().is_empty(), "{:#?}", successor.panics());
     Ok(())
 }

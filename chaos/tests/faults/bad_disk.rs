@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use jaco_chaos::{Daemon, Service, Settings, Workload, daemon::HOST, disk, turn};
+use jaco_chaos::{Daemon, Service, Settings, Workload, daemon::HOST, disk, test_permits};
 use jaco_proto::v1::ReplicaState;
 
 struct Damage {
@@ -164,7 +164,7 @@ fn overwrite(path: &Path) -> Result<()> {
 }
 
 /// Files that must not change: all but the database's own log and the locks.
-fn precious(data: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
+fn protected_files(data: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
     let mut found = disk::content(data)?;
     found.retain(|path, _| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -175,8 +175,8 @@ fn precious(data: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn damaged_data_is_named_and_left_unchanged() -> Result<()> {
-    let _turn = turn::shared().await;
-    let mut daemon = Daemon::found(Settings::default()).await?;
+    let _permits = test_permits::heavy().await;
+    let mut daemon = Daemon::bootstrap(Settings::default()).await?;
     let mut workload = Workload::new("disk", [Service::new("web")]);
     daemon.api().apply(&workload).await?;
     daemon.api().converged(&workload).await?;
@@ -212,7 +212,7 @@ async fn damaged_data_is_named_and_left_unchanged() -> Result<()> {
     {
         restore()?;
         inflict(&data).context(*what)?;
-        let before = precious(&data)?;
+        let before = protected_files(&data)?;
         daemon.clear_log()?;
         daemon.spawn()?;
         let status = daemon.ended().await.context(*what)?;
@@ -223,7 +223,7 @@ async fn damaged_data_is_named_and_left_unchanged() -> Result<()> {
             "{what}: not named in\n{log}"
         );
         ensure!(daemon.panics().is_empty(), "{what}: {log}");
-        let after = precious(&data)?;
+        let after = protected_files(&data)?;
         ensure!(before.keys().eq(after.keys()), "{what}: {:?}", after.keys());
         for (path, bytes) in &before {
             ensure!(
@@ -250,8 +250,8 @@ async fn damaged_data_is_named_and_left_unchanged() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn second_daemon_on_same_directory_is_refused() -> Result<()> {
-    let _turn = turn::shared().await;
-    let first = Daemon::found(Settings::default()).await?;
+    let _permits = test_permits::heavy().await;
+    let first = Daemon::bootstrap(Settings::default()).await?;
     let settings = Settings {
         data_dir: Some(first.data_dir().to_owned()),
         ..Default::default()

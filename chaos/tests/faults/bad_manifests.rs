@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use jaco_chaos::{Daemon, Service, Settings, Workload, turn, until, wait::PATIENCE};
+use jaco_chaos::{Daemon, Service, Settings, Workload, test_permits, until, wait::WAIT_TIMEOUT};
 use jaco_proto::v1;
 
 /// Limit of the daemon's memory growth after all requests.
@@ -160,7 +160,7 @@ async fn refuse(daemon: &Daemon, case: &Case) -> Result<()> {
 
 /// Waits for the allocator, which returns memory some time after its last use.
 async fn memory_comes_back(daemon: &Daemon, before: u64) -> Result<()> {
-    until("the memory is free again", PATIENCE, || async {
+    until("the memory is free again", WAIT_TIMEOUT, || async {
         let grown = daemon.rss_bytes()?.saturating_sub(before);
         ensure!(grown < GROWTH, "{grown} bytes more than before");
         Ok(())
@@ -170,8 +170,8 @@ async fn memory_comes_back(daemon: &Daemon, before: u64) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_manifests_are_refused_with_line_and_column() -> Result<()> {
-    let _turn = turn::shared().await;
-    let mut daemon = Daemon::found(Settings::default()).await?;
+    let _permits = test_permits::heavy().await;
+    let mut daemon = Daemon::bootstrap(Settings::default()).await?;
     let cases = cases();
     let before = daemon.rss_bytes()?;
     for round in 0..ROUNDS {
@@ -200,8 +200,8 @@ async fn bad_manifests_are_refused_with_line_and_column() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn oversized_request_is_refused_without_blocking_others() -> Result<()> {
-    let _turn = turn::shared().await;
-    let daemon = Daemon::found(Settings::default()).await?;
+    let _permits = test_permits::heavy().await;
+    let daemon = Daemon::bootstrap(Settings::default()).await?;
     let before = daemon.rss_bytes()?;
     let request = v1::ApplyRequest {
         jaco_yaml: JACO.into(),

@@ -3,15 +3,17 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use jaco_chaos::{Daemon, Service, Settings, Witness, Workload, turn, until, wait::PATIENCE};
+use jaco_chaos::{
+    ContainerLog, Daemon, Service, Settings, Workload, test_permits, until, wait::WAIT_TIMEOUT,
+};
 use jaco_proto::v1::{FailureMode, ReplicaState};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn crashing_container_exhausts_its_budget_until_fixed() -> Result<()> {
-    let _turn = turn::shared().await;
-    let mut daemon = Daemon::found(Settings::default()).await?;
+    let _permits = test_permits::heavy().await;
+    let mut daemon = Daemon::bootstrap(Settings::default()).await?;
     let api = daemon.api().clone();
-    let witness = Witness::watch(daemon.engine(), daemon.cluster_id()).await?;
+    let log = ContainerLog::watch(daemon.engine(), daemon.cluster_id()).await?;
     let mut workload = Workload::new(
         "budget",
         [Service::new("job").script("exit 7"), Service::new("web")],
@@ -31,20 +33,20 @@ async fn crashing_container_exhausts_its_budget_until_fixed() -> Result<()> {
     ensure!(detail("exit_code") == Some("7"), "{seen:?}");
     let last = daemon.engine().container(daemon.cluster_id(), &job).await?;
     ensure!(!last.running, "{last:?}");
-    witness.caught_up(&job, &last.id).await?;
-    // The engine tells of the last death after the last start.
-    until("the event of the last death", PATIENCE, || async {
-        let deaths = witness.times(&job, "die").len();
+    log.wait_started(&job, &last.id).await?;
+    // The engine reports the last death after the last start.
+    until("the event of the last death", TIMEOUT, || async {
+        let deaths = log.times(&job, "die").len();
         ensure!(deaths >= 4, "{deaths} deaths");
         Ok(())
     })
     .await?;
-    let starts = witness.times(&job, "start");
-    let deaths = witness.times(&job, "die");
+    let starts = log.times(&job, "start");
+    let deaths = log.times(&job, "die");
     ensure!(
         starts.len() == 4 && deaths.len() == 4,
         "{:#?}",
-        witness.of(&job)
+        log.events_of(&job)
     );
     for (n, seconds) in [1, 2, 4].into_iter().enumerate() {
         let waited = Duration::from_nanos(u64::try_from(starts[n + 1] - deaths[n])?);
@@ -53,8 +55,8 @@ async fn crashing_container_exhausts_its_budget_until_fixed() -> Result<()> {
             "restart {n} after {waited:?}"
         );
     }
-    let mut containers: Vec<String> = witness
-        .of(&job)
+    let mut containers: Vec<String> = log
+        .events_of(&job)
         .into_iter()
         .filter(|i| i.action == "start")
         .map(|i| i.container)
@@ -91,13 +93,13 @@ async fn crashing_container_exhausts_its_budget_until_fixed() -> Result<()> {
     api.apply(&workload).await?;
     api.converged(&workload).await?;
     let fixed = daemon.engine().container(daemon.cluster_id(), &job).await?;
-    witness.caught_up(&job, &fixed.id).await?;
+    log.wait_started(&job, &fixed.id).await?;
     ensure!(
-        witness.times(&job, "start").len() == 5,
+        log.times(&job, "start").len() == 5,
         "{:#?}",
-        witness.of(&job)
+        log.events_of(&job)
     );
-    until("the counter is gone", PATIENCE, || async {
+    until("the counter is gone", WAIT_TIMEOUT, || async {
         let replicas = api
             .replicas(&workload.name)
             .await
@@ -108,15 +110,15 @@ async fn crashing_container_exhausts_its_budget_until_fixed() -> Result<()> {
         }
     })
     .await?;
-    witness.check()
+    log.check()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_container_restarts_and_its_budget_resets() -> Result<()> {
-    let _turn = turn::shared().await;
-    let daemon = Daemon::found(Settings::default()).await?;
+    let _permits = test_permits::heavy().await;
+    let daemon = Daemon::bootstrap(Settings::default()).await?;
     let api = daemon.api();
-    let witness = Witness::watch(daemon.engine(), daemon.cluster_id()).await?;
+    let log = ContainerLog::watch(daemon.engine(), daemon.cluster_id()).await?;
     let workload = Workload::new("again", [Service::new("web").replicas(2)]);
     let victim = workload.replica("web", 0);
     api.apply(&workload).await?;
@@ -139,13 +141,13 @@ async fn killed_container_restarts_and_its_budget_resets() -> Result<()> {
         now.len() == 2 && now[1] == before[1],
         "the sibling was touched: {now:#?}"
     );
-    witness.check()
+    log.check()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn removed_container_is_created_again() -> Result<()> {
-    let _turn = turn::shared().await;
-    let daemon = Daemon::found(Settings::default()).await?;
+    let _permits = test_permits::heavy().await;
+    let daemon = Daemon::bootstrap(Settings::default()).await?;
     let api = daemon.api();
     let workload = Workload::new("gone", [Service::new("web").replicas(2)]);
     let victim = workload.replica("web", 0);

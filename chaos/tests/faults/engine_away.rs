@@ -1,7 +1,9 @@
 //! A container engine that is absent, or goes away and comes back.
 
 use anyhow::{Result, ensure};
-use jaco_chaos::{Daemon, Relay, Service, Settings, Workload, engine, turn, until, wait::PATIENCE};
+use jaco_chaos::{
+    Daemon, Relay, Service, Settings, Workload, engine, test_permits, until, wait::WAIT_TIMEOUT,
+};
 use jaco_proto::v1::{ReplicaDetail, ReplicaState};
 use tempfile::TempDir;
 
@@ -34,9 +36,9 @@ fn waits_for_the_engine(replica: &ReplicaDetail) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_wait_for_an_absent_engine() -> Result<()> {
-    let _turn = turn::shared().await;
+    let _permits = test_permits::heavy().await;
     let (_dir, mut relay, settings) = relay()?;
-    let daemon = Daemon::found(settings).await?;
+    let daemon = Daemon::bootstrap(settings).await?;
     let api = daemon.api();
     let workload = Workload::new("late", [Service::new("web").replicas(2)]);
     ensure!(api.apply(&workload).await? == 1);
@@ -71,10 +73,10 @@ async fn replicas_wait_for_an_absent_engine() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn containers_are_adopted_after_engine_outage() -> Result<()> {
-    let _turn = turn::shared().await;
+    let _permits = test_permits::heavy().await;
     let (_dir, mut relay, settings) = relay()?;
     relay.connect()?;
-    let mut daemon = Daemon::found(settings).await?;
+    let mut daemon = Daemon::bootstrap(settings).await?;
     let api = daemon.api().clone();
     let old = Workload::new("old", [Service::new("web").replicas(2)]);
     api.apply(&old).await?;
@@ -102,7 +104,7 @@ async fn containers_are_adopted_after_engine_outage() -> Result<()> {
         api.converged(&new).await?;
         api.converged(&old).await?;
         api.delete(&new.name).await?;
-        until("only the old ones are left", PATIENCE, || async {
+        until("only the old ones are left", WAIT_TIMEOUT, || async {
             let now = daemon.engine().containers(daemon.cluster_id()).await?;
             ensure!(now == before, "{now:#?}\n{before:#?}");
             Ok(())
@@ -117,10 +119,10 @@ async fn containers_are_adopted_after_engine_outage() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hanging_engine_blocks_only_containers() -> Result<()> {
-    let _turn = turn::shared().await;
+    let _permits = test_permits::heavy().await;
     let (_dir, mut relay, settings) = relay()?;
     relay.connect()?;
-    let mut daemon = Daemon::found(settings).await?;
+    let mut daemon = Daemon::bootstrap(settings).await?;
     let api = daemon.api().clone();
     let old = Workload::new("before", [Service::new("web").replicas(2)]);
     api.apply(&old).await?;
@@ -149,7 +151,7 @@ async fn hanging_engine_blocks_only_containers() -> Result<()> {
     api.converged(&new).await?;
     api.converged(&old).await?;
     api.delete(&new.name).await?;
-    until("only the old ones are left", PATIENCE, || async {
+    until("only the old ones are left", WAIT_TIMEOUT, || async {
         let now = daemon.engine().containers(daemon.cluster_id()).await?;
         ensure!(now == before, "{now:#?}\n{before:#?}");
         Ok(())

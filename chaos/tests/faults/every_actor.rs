@@ -7,7 +7,8 @@ use std::{
 
 use anyhow::{Result, bail, ensure};
 use jaco_chaos::{
-    Api, Container, Daemon, Rng, Service, Settings, Witness, Workload, turn, until, wait::PATIENCE,
+    Api, Container, ContainerLog, Daemon, Rng, Service, Settings, Workload, test_permits, until,
+    wait::WAIT_TIMEOUT,
 };
 use jaco_proto::{ErrorCode, v1::FailureMode};
 use tonic::Code;
@@ -25,8 +26,8 @@ async fn paths(api: &Api) -> Result<BTreeSet<String>> {
 }
 
 /// Waits until the tree has exactly these actors, all of them running.
-async fn whole(api: &Api, expected: &BTreeSet<String>) -> Result<()> {
-    until("the tree is whole", PATIENCE, || async {
+async fn wait_tree(api: &Api, expected: &BTreeSet<String>) -> Result<()> {
+    until("the tree is whole", WAIT_TIMEOUT, || async {
         let actors = api.actors().await.map_err(|error| error.to_string())?;
         let up = actors
             .iter()
@@ -45,12 +46,12 @@ async fn whole(api: &Api, expected: &BTreeSet<String>) -> Result<()> {
 }
 
 /// Injects a failure into an actor, and waits until it was restarted.
-async fn hurt(api: &Api, path: &str, mode: FailureMode) -> Result<()> {
+async fn fail_actor(api: &Api, path: &str, mode: FailureMode) -> Result<()> {
     let find = |actors: Vec<jaco_proto::v1::ActorInfo>| {
         actors.into_iter().find(|actor| actor.path == path)
     };
     let from = Instant::now();
-    until(&format!("{path} can be hurt"), PATIENCE, || async {
+    until(&format!("{path} can be hurt"), WAIT_TIMEOUT, || async {
         match api.kill_actor(path, mode).await {
             Ok(()) => Ok(()),
             // The actor is starting, or was stopped together with the previous victim.
@@ -63,7 +64,7 @@ async fn hurt(api: &Api, path: &str, mode: FailureMode) -> Result<()> {
         }
     })
     .await?;
-    until(&format!("{path} is a new one"), PATIENCE, || async {
+    until(&format!("{path} is a new one"), WAIT_TIMEOUT, || async {
         let actor = api.actors().await.map(find).map_err(|e| e.to_string())?;
         let actor = actor.ok_or("it is not there")?;
         let younger = u128::from(actor.uptime_ms) < from.elapsed().as_millis();
@@ -77,10 +78,10 @@ async fn hurt(api: &Api, path: &str, mode: FailureMode) -> Result<()> {
 }
 
 async fn every_actor_fails_once_at_rest(mode: FailureMode) -> Result<()> {
-    let _turn = turn::shared().await;
-    let daemon = Daemon::found(Settings::default()).await?;
+    let _permits = test_permits::heavy().await;
+    let daemon = Daemon::bootstrap(Settings::default()).await?;
     let api = daemon.api();
-    let witness = Witness::watch(daemon.engine(), daemon.cluster_id()).await?;
+    let log = ContainerLog::watch(daemon.engine(), daemon.cluster_id()).await?;
     let workload = Workload::new(
         "rest",
         [Service::new("web").replicas(2), Service::new("side")],
@@ -96,8 +97,8 @@ async fn every_actor_fails_once_at_rest(mode: FailureMode) -> Result<()> {
     let all = paths(api).await?;
     ensure!(all.len() > 12, "is this the whole tree? {all:#?}");
     for path in &all {
-        hurt(api, path, mode).await?;
-        whole(api, &all)
+        fail_actor(api, path, mode).await?;
+        wait_tree(api, &all)
             .await
             .map_err(|error| error.context(format!("after {path}")))?;
         api.converged(&workload).await?;
@@ -111,15 +112,15 @@ async fn every_actor_fails_once_at_rest(mode: FailureMode) -> Result<()> {
     let now = daemon.engine().containers(daemon.cluster_id()).await?;
     ensure!(now == before, "{now:#?}\n{before:#?}");
     ensure!(daemon.panics().is_empty(), "{:#?}", daemon.panics());
-    witness.check()
+    log.check()
 }
 
 async fn every_actor_fails_once_during_an_apply(mode: FailureMode) -> Result<()> {
-    let _turn = turn::shared().await;
+    let _permits = test_permits::heavy().await;
     let mut rng = Rng::announced();
-    let daemon = Daemon::found(Settings::default()).await?;
+    let daemon = Daemon::bootstrap(Settings::default()).await?;
     let api = daemon.api();
-    let witness = Witness::watch(daemon.engine(), daemon.cluster_id()).await?;
+    let log = ContainerLog::watch(daemon.engine(), daemon.cluster_id()).await?;
     let mut workload = Workload::new("apply", [Service::new("web").replicas(2)]);
     api.apply(&workload).await?;
     api.converged(&workload).await?;
@@ -132,17 +133,17 @@ async fn every_actor_fails_once_during_an_apply(mode: FailureMode) -> Result<()>
         let hurting = async {
             // Somewhere between the commit and the last new container.
             tokio::time::sleep(pause).await;
-            hurt(api, path, mode).await
+            fail_actor(api, path, mode).await
         };
         let (applied, hurt) = tokio::join!(applied(api, &workload), hurting);
         let (revision, ()) = (applied?, hurt?);
-        whole(api, &all)
+        wait_tree(api, &all)
             .await
             .map_err(|e| e.context(format!("{path} hurt after {pause:?}")))?;
         replaced(&daemon, &workload, &before, revision)
             .await
             .map_err(|e| e.context(format!("{path} hurt after {pause:?}")))?;
-        witness.check()?;
+        log.check()?;
     }
     ensure!(daemon.panics().is_empty(), "{:#?}", daemon.panics());
     Ok(())
@@ -150,7 +151,7 @@ async fn every_actor_fails_once_during_an_apply(mode: FailureMode) -> Result<()>
 
 /// Applies, and retries if the answer was lost; returns the revision.
 async fn applied(api: &Api, workload: &Workload) -> Result<u64> {
-    until("the apply is acknowledged", PATIENCE, || async {
+    until("the apply is acknowledged", WAIT_TIMEOUT, || async {
         let answer = api.apply(workload).await;
         if let Err(error) = &answer {
             let refused = error.known() == Some(ErrorCode::ValidationFailed);
@@ -168,7 +169,7 @@ async fn replaced(
     before: &[Container],
     revision: u64,
 ) -> Result<()> {
-    until("new containers", PATIENCE, || async {
+    until("new containers", WAIT_TIMEOUT, || async {
         let replicas = daemon.api().converged(workload).await?;
         let old = |id: &str| before.iter().any(|container| container.id == id);
         if let Some(replica) = replicas.iter().find(|replica| old(&replica.container_id)) {
@@ -214,8 +215,8 @@ async fn apply_converges_while_any_actor_panics() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn root_failure_ends_daemon_and_restart_adopts_containers() -> Result<()> {
-    let _turn = turn::shared().await;
-    let mut daemon = Daemon::found(Settings::default()).await?;
+    let _permits = test_permits::heavy().await;
+    let mut daemon = Daemon::bootstrap(Settings::default()).await?;
     let workload = Workload::new("root", [Service::new("web").replicas(2)]);
     daemon.api().apply(&workload).await?;
     daemon.api().converged(&workload).await?;

@@ -1,7 +1,7 @@
 //! A full disk: no write is acknowledged that is not persisted.
 
 use anyhow::{Result, ensure};
-use jaco_chaos::{Daemon, History, Service, Settings, Workload, fill::SmallDisk, turn};
+use jaco_chaos::{Daemon, History, Service, Settings, Workload, fill::SmallDisk, test_permits};
 
 /// Room for the database and its log, and little more.
 const SIZE: u64 = 48 << 20;
@@ -12,7 +12,7 @@ const APPLIES: usize = 2000;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn full_disk_stops_daemon_without_losing_acknowledged_writes() -> Result<()> {
-    let _turn = turn::shared().await;
+    let _permits = test_permits::heavy().await;
     let dir = tempfile::Builder::new()
         .prefix("jaco-disk-")
         .tempdir_in("/tmp")?;
@@ -21,7 +21,7 @@ async fn full_disk_stops_daemon_without_losing_acknowledged_writes() -> Result<(
         data_dir: Some(disk.path().join("data")),
         ..Default::default()
     };
-    let mut daemon = Daemon::found(settings).await?;
+    let mut daemon = Daemon::bootstrap(settings).await?;
     let api = daemon.api().clone();
     let mut history = History::default();
     let steady = Workload::new("steady", [Service::new("web")]);
@@ -77,7 +77,7 @@ async fn full_disk_stops_daemon_without_losing_acknowledged_writes() -> Result<(
     history
         .check_deployments(&shown)
         .map_err(anyhow::Error::msg)?;
-    history.settle(&shown);
+    history.resolve_doubts(&shown);
     history.apply_sent(&big.name);
     history.applied(&big.name, api.apply(&big).await?);
     history

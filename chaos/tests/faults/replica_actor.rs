@@ -1,13 +1,13 @@
 //! Failures of a replica's actor, which must not affect its container.
 
 use anyhow::{Result, ensure};
-use jaco_chaos::{Container, Daemon, Service, Settings, Witness, Workload, turn};
+use jaco_chaos::{Container, ContainerLog, Daemon, Service, Settings, Workload, test_permits};
 use jaco_proto::v1::{FailureMode, ReplicaState};
 
 const RESTARTS: u32 = 3;
 
 /// Kills the actor of `victim` until its budget is exhausted, and checks each step.
-async fn wear_out(
+async fn exhaust(
     daemon: &Daemon,
     workload: &Workload,
     victim: &str,
@@ -57,10 +57,10 @@ async fn wear_out(
 }
 
 async fn exhausted_actor_leaves_its_container_alone(mode: FailureMode) -> Result<()> {
-    let _turn = turn::shared().await;
-    let daemon = Daemon::found(Settings::default()).await?;
+    let _permits = test_permits::heavy().await;
+    let daemon = Daemon::bootstrap(Settings::default()).await?;
     let api = daemon.api();
-    let witness = Witness::watch(daemon.engine(), daemon.cluster_id()).await?;
+    let log = ContainerLog::watch(daemon.engine(), daemon.cluster_id()).await?;
     let workload = Workload::new(
         "actor",
         [Service::new("web").replicas(2), Service::new("side")],
@@ -74,7 +74,7 @@ async fn exhausted_actor_leaves_its_container_alone(mode: FailureMode) -> Result
         "{before:#?}"
     );
 
-    wear_out(&daemon, &workload, &victim, mode, &before).await?;
+    exhaust(&daemon, &workload, &victim, mode, &before).await?;
 
     // Neither the sibling containers nor the victim's own were affected.
     let now = daemon.engine().containers(daemon.cluster_id()).await?;
@@ -112,7 +112,7 @@ async fn exhausted_actor_leaves_its_container_alone(mode: FailureMode) -> Result
         others(&after) == others(&before),
         "siblings were replaced: {after:#?}"
     );
-    witness.check()
+    log.check()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -127,15 +127,15 @@ async fn killed_replica_actor_adopts_until_exhausted() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn restart_resets_exhausted_actor_and_adopts_container() -> Result<()> {
-    let _turn = turn::shared().await;
-    let mut daemon = Daemon::found(Settings::default()).await?;
+    let _permits = test_permits::heavy().await;
+    let mut daemon = Daemon::bootstrap(Settings::default()).await?;
     let api = daemon.api().clone();
     let workload = Workload::new("adopt", [Service::new("web")]);
     let victim = workload.replica("web", 0);
     api.apply(&workload).await?;
     api.converged(&workload).await?;
     let before = daemon.engine().containers(daemon.cluster_id()).await?;
-    wear_out(&daemon, &workload, &victim, FailureMode::Panic, &before).await?;
+    exhaust(&daemon, &workload, &victim, FailureMode::Panic, &before).await?;
 
     let status = daemon.stop().await?;
     ensure!(

@@ -1,28 +1,28 @@
 //! Marked secrets, sent through every input, must not appear in any output of a node.
 
-mod scene;
-mod shape;
+mod fixture;
+mod log_format;
 
 use anyhow::{Result, ensure};
-use jaco_chaos::turn;
+use jaco_chaos::test_permits;
 
-use scene::{Form, Scene};
+use fixture::{Fixture, LogFormat};
 
 /// Exercises all inputs of a single node, valid and invalid, with one log.
-async fn nothing_leaks(form: Form) -> Result<()> {
-    let _turn = turn::shared().await;
-    let mut scene = Scene::start(form).await?;
-    scene.founds_a_cluster().await?;
-    scene.uses_tokens().await?;
-    scene.deploys()?;
-    scene.sends_requests().await?;
-    scene.applies_what_is_wrong().await?;
-    scene.pulls_in_vain().await?;
-    scene.hurts_actors().await?;
-    scene.sends_requests().await?;
-    scene.looks_around().await?;
-    scene.crashes_and_returns().await?;
-    let log = scene.ends().await?;
+async fn check_no_leaks(format: LogFormat) -> Result<()> {
+    let _permits = test_permits::heavy().await;
+    let mut fixture = Fixture::start(format).await?;
+    fixture.init_cluster().await?;
+    fixture.exercise_tokens().await?;
+    fixture.deploy()?;
+    fixture.send_requests().await?;
+    fixture.apply_invalid().await?;
+    fixture.pull_unavailable().await?;
+    fixture.fail_actors().await?;
+    fixture.send_requests().await?;
+    fixture.collect_outputs().await?;
+    fixture.abort_and_restart().await?;
+    let log = fixture.stop().await?;
     // A log without these lines proves nothing.
     for line in [
         "request started",
@@ -32,21 +32,21 @@ async fn nothing_leaks(form: Form) -> Result<()> {
     ] {
         ensure!(log.contains(line), "the log lacks {line:?}:\n{log}");
     }
-    scene.check(&log)?;
-    shape::check(form, &log)
+    fixture.check(&log)?;
+    log_format::check(format, &log)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn secrets_stay_out_of_the_text_log() -> Result<()> {
-    nothing_leaks(Form::Text).await
+    check_no_leaks(LogFormat::Text).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn secrets_stay_out_of_the_json_log() -> Result<()> {
-    nothing_leaks(Form::Json).await
+    check_no_leaks(LogFormat::Json).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn secrets_stay_out_of_the_journal() -> Result<()> {
-    nothing_leaks(Form::Journal).await
+    check_no_leaks(LogFormat::Journal).await
 }

@@ -5,13 +5,13 @@ use std::time::Duration;
 use jaco_chaos::{
     Lab, Service, Workload,
     lab::{netns, registry},
-    turn, until,
-    wait::PATIENCE,
+    test_permits, until,
+    wait::WAIT_TIMEOUT,
 };
 
 #[tokio::test]
 async fn nodes_reach_each_other() {
-    let _turn = turn::shared().await;
+    let _permits = test_permits::heavy().await;
     let lab = Lab::builder().nodes(3).start().await.unwrap();
     for from in lab.nodes() {
         for to in lab.nodes() {
@@ -19,7 +19,7 @@ async fn nodes_reach_each_other() {
                 .await
                 .unwrap();
         }
-        netns::connect(lab.wire().namespace(), from.api_address())
+        netns::connect(lab.network().namespace(), from.api_address())
             .await
             .unwrap();
     }
@@ -27,7 +27,7 @@ async fn nodes_reach_each_other() {
 
 #[tokio::test]
 async fn api_answers_on_socket_and_tls() {
-    let _turn = turn::shared().await;
+    let _permits = test_permits::heavy().await;
     let mut lab = Lab::builder().nodes(1).start().await.unwrap();
     lab.init().await.unwrap();
     assert_eq!(lab.leader().await.unwrap(), 1);
@@ -37,7 +37,7 @@ async fn api_answers_on_socket_and_tls() {
     remote.linearizable().deployments().await.unwrap();
     let stranger = lab
         .node(1)
-        .remote_api(lab.wire().namespace(), "nobody")
+        .remote_api(lab.network().namespace(), "nobody")
         .unwrap();
     let refused = stranger.deployments().await.unwrap_err().to_string();
     assert!(refused.contains("token_invalid"), "{refused}");
@@ -48,7 +48,7 @@ async fn api_answers_on_socket_and_tls() {
 
 #[tokio::test]
 async fn daemon_is_paused_killed_stopped_and_started() {
-    let _turn = turn::shared().await;
+    let _permits = test_permits::heavy().await;
     let mut lab = Lab::builder().nodes(1).start().await.unwrap();
     lab.init().await.unwrap();
     let api = lab.node(1).api().clone();
@@ -82,7 +82,7 @@ async fn daemon_is_paused_killed_stopped_and_started() {
 
 #[tokio::test]
 async fn disk_is_filled_and_clock_is_skewed() {
-    let _turn = turn::shared().await;
+    let _permits = test_permits::heavy().await;
     let lab = Lab::builder().nodes(1).disk(256 << 20).clocks(true);
     let mut lab = lab.start().await.unwrap();
     lab.init().await.unwrap();
@@ -97,7 +97,7 @@ async fn disk_is_filled_and_clock_is_skewed() {
     };
     let right = issue("right").await.unwrap();
     lab.node(1).skew_clock(100_000).unwrap();
-    let ahead = until("a clock that is ahead", PATIENCE, || async {
+    let ahead = until("a clock that is ahead", WAIT_TIMEOUT, || async {
         let ahead = issue("ahead").await.map_err(|error| error.to_string())?;
         if ahead > right + 90_000 {
             Ok(ahead)
@@ -107,7 +107,7 @@ async fn disk_is_filled_and_clock_is_skewed() {
     });
     ahead.await.unwrap();
     lab.node(1).skew_clock(-100_000).unwrap();
-    let behind = until("a clock that is behind", PATIENCE, || async {
+    let behind = until("a clock that is behind", WAIT_TIMEOUT, || async {
         let behind = issue("behind").await.map_err(|error| error.to_string())?;
         if behind < right {
             Ok(behind)
@@ -125,7 +125,7 @@ async fn disk_is_filled_and_clock_is_skewed() {
 
 #[tokio::test]
 async fn crash_ends_everything_on_a_machine() {
-    let _turn = turn::alone().await;
+    let _permits = test_permits::exclusive().await;
     let mut lab = Lab::builder().nodes(2).engines(true).start().await.unwrap();
     let image = lab.push("about:1", "the lab").await.unwrap();
     assert!(image.starts_with(&registry::address().to_string()));
@@ -149,7 +149,7 @@ async fn crash_ends_everything_on_a_machine() {
     assert!(netns::list(lab.node(1).namespace()).is_empty());
     lab.boot(1).await.unwrap();
     lab.leader().await.unwrap();
-    until("the container runs again", PATIENCE, || async {
+    until("the container runs again", WAIT_TIMEOUT, || async {
         let seen = containers(&lab).await;
         let again =
             seen.len() == 1 && seen[0].running && seen[0].started_at != before[0].started_at;

@@ -2,6 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod cleanup;
 mod machines;
 mod packets;
-mod traces;

@@ -8,12 +8,12 @@ use std::{
 use jaco_chaos::{
     Lab,
     lab::{Impairment, netns},
-    turn,
+    test_permits,
 };
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 
 /// Longer than any step here takes, even on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const RECEIVE_TIMEOUT: Duration = Duration::from_secs(30);
 const PORT: u16 = 9000;
 /// Number sent last, over a healed link: every earlier packet has arrived by then, or is lost.
 const END: u32 = u32::MAX;
@@ -34,8 +34,8 @@ impl Pair {
             let socket = netns::within(lab.node(index).namespace(), bind)
                 .unwrap()
                 .unwrap();
-            socket.set_read_timeout(Some(PATIENCE)).unwrap();
-            // Room for all that a test sends, however late its reader runs.
+            socket.set_read_timeout(Some(RECEIVE_TIMEOUT)).unwrap();
+            // Room for all packets of a test, however late its reader runs.
             set_socket_recv_buffer_size_force(&socket, 16 << 20).unwrap();
             socket
         });
@@ -54,7 +54,7 @@ impl Pair {
             self.send_one(from, number);
             std::thread::sleep(Duration::from_micros(100));
         }
-        let was_impaired = !self.lab.wire().impairments().is_empty();
+        let was_impaired = !self.lab.network().impairments().is_empty();
         self.lab.heal_all().unwrap();
         if was_impaired {
             // An impairment without effect makes the last packet queue behind the others.
@@ -114,7 +114,7 @@ fn receive(socket: &UdpSocket, sender: SocketAddr) -> u32 {
 
 #[tokio::test]
 async fn cut_drops_all_packets_until_healed() {
-    let _turn = turn::shared().await;
+    let _permits = test_permits::heavy().await;
     let mut pair = Pair::new().await;
     let all: Vec<u32> = (0..100).collect();
     assert_eq!(pair.send(0, 100), all);
@@ -136,7 +136,7 @@ async fn cut_drops_all_packets_until_healed() {
 
 #[tokio::test]
 async fn cut_takes_precedence_over_impairment() {
-    let _turn = turn::shared().await;
+    let _permits = test_permits::heavy().await;
     let mut pair = Pair::new().await;
     let slow = Impairment {
         delay: Duration::from_millis(1),
@@ -145,12 +145,12 @@ async fn cut_takes_precedence_over_impairment() {
     pair.lab.impair(&[1], &[2], slow).unwrap();
     pair.lab.cut(&[1], &[2]).unwrap();
     assert!(pair.send(0, 50).is_empty());
-    assert!(pair.lab.wire().cuts().is_empty() && pair.lab.wire().impairments().is_empty());
+    assert!(pair.lab.network().cuts().is_empty() && pair.lab.network().impairments().is_empty());
 }
 
 #[tokio::test]
 async fn loss_applies_to_each_direction() {
-    let _turn = turn::shared().await;
+    let _permits = test_permits::heavy().await;
     let mut pair = Pair::new().await;
     for from in [0, 1] {
         let lossy = Impairment {
@@ -167,7 +167,7 @@ async fn loss_applies_to_each_direction() {
 
 #[tokio::test]
 async fn delay_applies_to_each_direction() {
-    let _turn = turn::shared().await;
+    let _permits = test_permits::heavy().await;
     let mut pair = Pair::new().await;
     let before = (0..20).map(|_| pair.round_trip()).min().unwrap();
     let delay = Duration::from_millis(60);
@@ -192,7 +192,7 @@ async fn delay_applies_to_each_direction() {
 
 #[tokio::test]
 async fn packets_are_reordered_and_duplicated() {
-    let _turn = turn::shared().await;
+    let _permits = test_permits::heavy().await;
     let mut pair = Pair::new().await;
     let shuffled = Impairment {
         reorder: 0.3,

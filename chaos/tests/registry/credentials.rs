@@ -4,8 +4,8 @@ use anyhow::{Result, ensure};
 use base64::{Engine as _, engine::general_purpose};
 use jaco_chaos::{
     Daemon, Registry, Service, Settings, Workload,
-    registry::{Outcome, Seen},
-    turn,
+    registry::{Outcome, RecordedRequest},
+    test_permits,
 };
 use jaco_proto::v1::{
     AuditQueryRequest, DeployStatusRequest, RegistryCredentialListRequest, ReplicaState,
@@ -16,7 +16,7 @@ use crate::pull_failed;
 /// Accounts of successful manifest requests for a repository, without repetitions.
 fn readers(registry: &Registry, repository: &str) -> Vec<Option<String>> {
     let under = format!("/v2/{repository}/manifests/");
-    let seen = registry.front().seen().into_iter();
+    let seen = registry.proxy().requests().into_iter();
     let mut users: Vec<_> = seen
         .filter(|seen| seen.path.starts_with(&under))
         .filter(|seen| seen.outcome == Outcome::Answered(200))
@@ -32,10 +32,10 @@ fn named(user: &str) -> Vec<Option<String>> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn public_registry_is_pulled_from_anonymously() -> Result<()> {
-    let _turn = turn::light().await;
+    let _permits = test_permits::light().await;
     let registry = Registry::public().await?;
     registry.push("shop/app:1", "anybody's").await?;
-    let daemon = Daemon::found(Settings::default()).await?;
+    let daemon = Daemon::bootstrap(Settings::default()).await?;
     let api = daemon.api();
     let workload = Workload::new(
         "public",
@@ -49,7 +49,7 @@ async fn public_registry_is_pulled_from_anonymously() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn longest_prefix_of_whole_segments_selects_credential() -> Result<()> {
-    let _turn = turn::light().await;
+    let _permits = test_permits::light().await;
     let users = [("host", "h-pass"), ("team", "t-pass"), ("image", "i-pass")];
     let registry = Registry::private(&users).await?;
     // The proxy refuses any account but the expected one.
@@ -64,9 +64,9 @@ async fn longest_prefix_of_whole_segments_selects_credential() -> Result<()> {
         registry
             .push(&format!("{repository}:1"), repository)
             .await?;
-        registry.front().reserve(repository, user);
+        registry.proxy().restrict(repository, user);
     }
-    let daemon = Daemon::found(Settings::default()).await?;
+    let daemon = Daemon::bootstrap(Settings::default()).await?;
     let api = daemon.api();
     let address = registry.address();
     for (key, given, user, password) in [
@@ -95,13 +95,13 @@ async fn longest_prefix_of_whole_segments_selects_credential() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn single_credential_of_host_matches_all_its_repositories() -> Result<()> {
-    let _turn = turn::light().await;
+    let _permits = test_permits::light().await;
     let registry = Registry::private(&[("one", "1-pass"), ("two", "2-pass")]).await?;
     let neighbour = Registry::private(&[("one", "1-pass")]).await?;
     registry.push("shop/app:1", "shop").await?;
     registry.push("shop/other:1", "shop").await?;
     neighbour.push("shop/app:1", "neighbour").await?;
-    let daemon = Daemon::found(Settings::default()).await?;
+    let daemon = Daemon::bootstrap(Settings::default()).await?;
     let api = daemon.api();
     let apply = async |name: &str, image: String| -> Result<Workload> {
         let workload = Workload::new(name, [Service::new("web").pulled(&image)]);
@@ -126,8 +126,8 @@ async fn single_credential_of_host_matches_all_its_repositories() -> Result<()> 
     .await?;
     ensure!(
         neighbour
-            .front()
-            .seen()
+            .proxy()
+            .requests()
             .iter()
             .all(|seen| seen.user.is_none())
     );
@@ -139,7 +139,7 @@ async fn single_credential_of_host_matches_all_its_repositories() -> Result<()> 
     let replica = workload.replica("web", 0);
     api.replica(&workload.name, &replica, "is refused", refused)
         .await?;
-    let seen = registry.front().seen().into_iter();
+    let seen = registry.proxy().requests().into_iter();
     let mut asked = seen.filter(|seen| seen.path.contains("/shop/other/"));
     ensure!(asked.all(|seen| seen.user.is_none()));
     api.logout(&third).await?;
@@ -152,11 +152,11 @@ const SECRETS: [&str; 2] = ["wr0ng-b4ttery-st4ple", "right-horse/+b4ttery"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_password_is_retried_and_never_shown() -> Result<()> {
-    let _turn = turn::light().await;
+    let _permits = test_permits::light().await;
     let [wrong, right] = SECRETS;
     let registry = Registry::private(&[("alice", right)]).await?;
     registry.push("shop/app:1", "private").await?;
-    let daemon = Daemon::found(Settings {
+    let daemon = Daemon::bootstrap(Settings {
         config: "log_level: debug\n".to_owned(),
         ..Default::default()
     })
@@ -194,8 +194,9 @@ async fn wrong_password_is_retried_and_never_shown() -> Result<()> {
     api.login(&registry.address(), "alice", right).await?;
     let running = api.converged(&workload).await?;
     ensure!(readers(&registry, "shop/app") == named("alice"));
-    let wrong_ones = registry.front().seen().into_iter();
-    let refused = |seen: &Seen| seen.outcome == Outcome::Answered(401) && seen.user.is_some();
+    let wrong_ones = registry.proxy().requests().into_iter();
+    let refused =
+        |seen: &RecordedRequest| seen.outcome == Outcome::Answered(401) && seen.user.is_some();
     ensure!(wrong_ones.filter(refused).count() >= 3);
 
     // After a rotation on the registry, a new login is used by the next start.

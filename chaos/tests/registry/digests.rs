@@ -1,7 +1,7 @@
 //! Resolution of a reference to an image, and when it happens.
 
 use anyhow::{Result, ensure};
-use jaco_chaos::{Api, Daemon, Registry, Service, Settings, Workload, turn};
+use jaco_chaos::{Api, Daemon, Registry, Service, Settings, Workload, test_permits};
 use jaco_proto::v1::{ReplicaDetail, ReplicaState};
 
 /// The digest of the image that a replica runs.
@@ -20,12 +20,12 @@ async fn one(api: &Api, workload: &Workload) -> Result<ReplicaDetail> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn digest_reference_pulls_exactly_that_image() -> Result<()> {
-    let _turn = turn::light().await;
+    let _permits = test_permits::light().await;
     let registry = Registry::public().await?;
     let old = registry.push("shop/app:1", "old").await?;
     let new = registry.push("shop/app:1", "new").await?;
     ensure!(old != new);
-    let daemon = Daemon::found(Settings::default()).await?;
+    let daemon = Daemon::bootstrap(Settings::default()).await?;
     let api = daemon.api();
     for (name, expected) in [
         (format!("shop/app@{old}"), &old),
@@ -46,10 +46,10 @@ async fn digest_reference_pulls_exactly_that_image() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn moved_tag_takes_effect_at_next_start() -> Result<()> {
-    let _turn = turn::light().await;
+    let _permits = test_permits::light().await;
     let registry = Registry::public().await?;
     let old = registry.push("shop/app:1", "old").await?;
-    let daemon = Daemon::found(Settings::default()).await?;
+    let daemon = Daemon::bootstrap(Settings::default()).await?;
     let api = daemon.api();
     let image = registry.image("shop/app:1");
     let mut workload = Workload::new("moving", [Service::new("web").pulled(&image)]);
@@ -62,10 +62,10 @@ async fn moved_tag_takes_effect_at_next_start() -> Result<()> {
     api.apply(&workload).await?;
     ensure!(one(api, &workload).await?.container_id == first.container_id);
     let new = registry.push("shop/app:1", "new").await?;
-    registry.front().forget();
+    registry.proxy().clear_requests();
     api.apply(&workload).await?;
     ensure!(one(api, &workload).await?.container_id == first.container_id);
-    ensure!(registry.front().seen().is_empty());
+    ensure!(registry.proxy().requests().is_empty());
 
     // A replica that is restarted for another reason uses the new image of the tag.
     workload.revise(2);
@@ -82,10 +82,10 @@ async fn moved_tag_takes_effect_at_next_start() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pull_policy_never_requires_local_image() -> Result<()> {
-    let _turn = turn::light().await;
+    let _permits = test_permits::light().await;
     let registry = Registry::public().await?;
     registry.push("shop/app:1", "local").await?;
-    let daemon = Daemon::found(Settings::default()).await?;
+    let daemon = Daemon::bootstrap(Settings::default()).await?;
     let api = daemon.api();
     let image = registry.image("shop/app:1");
     let mut service = Service::new("web").pulled(&image);
@@ -103,11 +103,17 @@ async fn pull_policy_never_requires_local_image() -> Result<()> {
         reason.contains("no such image") && reason.contains(&image),
         "{seen:?}"
     );
-    ensure!(registry.front().seen().is_empty(), "it asked the registry");
+    ensure!(
+        registry.proxy().requests().is_empty(),
+        "it asked the registry"
+    );
 
     daemon.engine().pull(&image).await?;
-    registry.front().forget();
+    registry.proxy().clear_requests();
     api.converged(&workload).await?;
-    ensure!(registry.front().seen().is_empty(), "it asked the registry");
+    ensure!(
+        registry.proxy().requests().is_empty(),
+        "it asked the registry"
+    );
     Ok(())
 }

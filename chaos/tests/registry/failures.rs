@@ -4,23 +4,28 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use jaco_chaos::{
-    Api, Daemon, Registry, Service, Settings, Witness, Workload,
-    registry::{Fault, Part},
-    turn, until,
+    Api, ContainerLog, Daemon, Registry, Service, Settings, Workload,
+    registry::{Fault, RequestKind},
+    test_permits, until,
 };
 
 use crate::pull_failed;
 
 /// A fault of a repository, and a word of the reason that the replica reports.
-struct Trouble {
+struct RepositoryFault {
     repository: &'static str,
-    part: Part,
+    part: RequestKind,
     fault: Fault,
     word: &'static str,
 }
 
-fn trouble(repository: &'static str, part: Part, fault: Fault, word: &'static str) -> Trouble {
-    Trouble {
+fn repository_fault(
+    repository: &'static str,
+    part: RequestKind,
+    fault: Fault,
+    word: &'static str,
+) -> RepositoryFault {
+    RepositoryFault {
         repository,
         part,
         fault,
@@ -39,27 +44,27 @@ fn nonsense(status: u16, content_type: &'static str, body: String) -> Fault {
 
 const MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 
-fn failures() -> Vec<Trouble> {
-    use Part::{Blobs, Manifests};
+fn failures() -> Vec<RepositoryFault> {
+    use RequestKind::{Blobs, Manifests};
     let page = format!("<html>{}</html>", "go away ".repeat(500_000));
     let error = Fault::error;
     vec![
-        trouble("broken", Manifests, error(500, "UNKNOWN", "no"), "500"),
-        trouble(
+        repository_fault("broken", Manifests, error(500, "UNKNOWN", "no"), "500"),
+        repository_fault(
             "locked",
             Manifests,
             error(401, "UNAUTHORIZED", "who are you"),
             "who are you",
         ),
-        trouble(
+        repository_fault(
             "limited",
             Manifests,
             error(429, "TOOMANYREQUESTS", "come back later"),
             "come back later",
         ),
-        trouble("unlayered", Blobs, error(500, "UNKNOWN", "no"), "500"),
-        trouble("page", Blobs, nonsense(403, "text/html", page), "go away"),
-        trouble(
+        repository_fault("unlayered", Blobs, error(500, "UNKNOWN", "no"), "500"),
+        repository_fault("page", Blobs, nonsense(403, "text/html", page), "go away"),
+        repository_fault(
             "painted",
             Blobs,
             error(403, "DENIED", "\u{1b}[2J\u{1b}[31mall is well\n"),
@@ -68,27 +73,27 @@ fn failures() -> Vec<Trouble> {
     ]
 }
 
-fn lies() -> Vec<Trouble> {
-    use Part::{Blobs, Manifests};
+fn wrong_content() -> Vec<RepositoryFault> {
+    use RequestKind::{Blobs, Manifests};
     let deep = format!("{}{}", "[".repeat(200_000), "]".repeat(200_000));
     let garbage = nonsense(200, MANIFEST, "\u{0}{]".to_owned());
     vec![
         // A byte near the start is only in the configuration, one further on only in the layer.
-        trouble("config", Blobs, Fault::SpoilAt(50), "verification failed"),
-        trouble(
+        repository_fault("config", Blobs, Fault::CorruptAt(50), "verification failed"),
+        repository_fault(
             "layer",
             Blobs,
-            Fault::SpoilAt(100_000),
+            Fault::CorruptAt(100_000),
             "verification failed",
         ),
-        trouble(
+        repository_fault(
             "mistyped",
             Manifests,
             Fault::ContentType("text/html; charset=utf-8"),
             "missing signature key",
         ),
-        trouble("garbage", Manifests, garbage, "invalid character"),
-        trouble(
+        repository_fault("garbage", Manifests, garbage, "invalid character"),
+        repository_fault(
             "deep",
             Manifests,
             nonsense(200, MANIFEST, deep),
@@ -99,9 +104,9 @@ fn lies() -> Vec<Trouble> {
 
 /// Checks that every fault is reported with its reason, affects no other replica, and ends with its
 /// cause.
-async fn suffer(registry: &Registry, troubles: Vec<Trouble>) -> Result<()> {
+async fn check_faults(registry: &Registry, troubles: Vec<RepositoryFault>) -> Result<()> {
     registry.push("healthy:1", "healthy").await?;
-    let daemon = Daemon::found(Settings::default()).await?;
+    let daemon = Daemon::bootstrap(Settings::default()).await?;
     let api = daemon.api();
     let image = |name: &str| registry.image(&format!("{name}:1"));
     let healthy = Workload::new("well", [Service::new("web").pulled(&image("healthy"))]);
@@ -109,14 +114,16 @@ async fn suffer(registry: &Registry, troubles: Vec<Trouble>) -> Result<()> {
     api.converged(&healthy).await?;
     let before = daemon.engine().containers(daemon.cluster_id()).await?;
 
-    for trouble in &troubles {
-        let name = trouble.repository;
+    for repository_fault in &troubles {
+        let name = repository_fault.repository;
         registry.push(&format!("{name}:1"), name).await?;
-        let front = registry.front();
-        front.spoil(trouble.part, name, trouble.fault.clone());
+        let proxy = registry.proxy();
+        proxy.inject(repository_fault.part, name, repository_fault.fault.clone());
     }
     // The image `missing` was never pushed.
-    let names = troubles.iter().map(|trouble| trouble.repository);
+    let names = troubles
+        .iter()
+        .map(|repository_fault| repository_fault.repository);
     let services = names.chain(["missing"]);
     let services = services.map(|name| Service::new(name).pulled(&image(name)));
     let workload = Workload::new("ill", services);
@@ -142,7 +149,7 @@ async fn suffer(registry: &Registry, troubles: Vec<Trouble>) -> Result<()> {
     let now = daemon.engine().containers(daemon.cluster_id()).await?;
     ensure!(now == before, "{now:#?}\n{before:#?}");
 
-    registry.front().mend();
+    registry.proxy().clear_faults();
     registry.push("missing:1", "late").await?;
     api.converged(&workload).await?;
     let now = daemon.engine().containers(daemon.cluster_id()).await?;
@@ -153,25 +160,25 @@ async fn suffer(registry: &Registry, troubles: Vec<Trouble>) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failing_registry_is_retried() -> Result<()> {
-    let _turn = turn::light().await;
-    suffer(&Registry::public().await?, failures()).await
+    let _permits = test_permits::light().await;
+    check_faults(&Registry::public().await?, failures()).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_content_is_rejected() -> Result<()> {
-    let _turn = turn::light().await;
-    suffer(&Registry::public().await?, lies()).await
+    let _permits = test_permits::light().await;
+    check_faults(&Registry::public().await?, wrong_content()).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn manifest_with_wrong_digest_is_refused() -> Result<()> {
-    let _turn = turn::light().await;
+    let _permits = test_permits::light().await;
     let registry = Registry::public().await?;
     let digest = registry.push("shop/app:1", "true").await?;
-    let daemon = Daemon::found(Settings::default()).await?;
+    let daemon = Daemon::bootstrap(Settings::default()).await?;
     let api = daemon.api();
     let image = registry.image(&format!("shop/app@{digest}"));
-    let front = registry.front();
+    let proxy = registry.proxy();
     let forged = serde_json::json!({
         "schemaVersion": 2, "mediaType": MANIFEST, "layers": [], "config": {
             "mediaType": "application/vnd.docker.container.image.v1+json", "size": 2,
@@ -179,7 +186,7 @@ async fn manifest_with_wrong_digest_is_refused() -> Result<()> {
         },
     });
     let forged = nonsense(200, MANIFEST, forged.to_string());
-    front.spoil(Part::Manifests, "", forged);
+    proxy.inject(RequestKind::Manifests, "", forged);
     let workload = Workload::new("forged", [Service::new("web").pulled(&image)]);
     let replica = workload.replica("web", 0);
     api.apply(&workload).await?;
@@ -187,7 +194,7 @@ async fn manifest_with_wrong_digest_is_refused() -> Result<()> {
         pull_failed(r, "verification failed for digest")
     })
     .await?;
-    front.mend();
+    proxy.clear_faults();
     api.converged(&workload).await?;
     Ok(())
 }
@@ -197,12 +204,14 @@ const ENGINE_RETRIES: Duration = Duration::from_secs(150);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn truncated_layer_is_fetched_again() -> Result<()> {
-    let _turn = turn::light().await;
+    let _permits = test_permits::light().await;
     let registry = Registry::public().await?;
     registry.push("shop/app:1", "short").await?;
-    let daemon = Daemon::found(Settings::default()).await?;
+    let daemon = Daemon::bootstrap(Settings::default()).await?;
     let api = daemon.api();
-    registry.front().spoil(Part::Blobs, "", Fault::CutAt(1000));
+    registry
+        .proxy()
+        .inject(RequestKind::Blobs, "", Fault::CutAt(1000));
     let image = registry.image("shop/app:1");
     let workload = Workload::new("short", [Service::new("web").pulled(&image)]);
     let replica = workload.replica("web", 0);
@@ -213,7 +222,7 @@ async fn truncated_layer_is_fetched_again() -> Result<()> {
         Ok(())
     })
     .await?;
-    registry.front().mend();
+    registry.proxy().clear_faults();
     api.converged(&workload).await?;
     Ok(())
 }
@@ -226,13 +235,13 @@ async fn find(api: &Api, workload: &Workload, id: &str) -> Result<jaco_proto::v1
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unreachable_registry_spends_no_restarts() -> Result<()> {
-    let _turn = turn::light().await;
+    let _permits = test_permits::light().await;
     let mut registry = Registry::public().await?;
     registry.push("shop/job:1", "job").await?;
-    registry.front_mut().close().await;
-    let mut daemon = Daemon::found(Settings::default()).await?;
+    registry.proxy_mut().close().await;
+    let mut daemon = Daemon::bootstrap(Settings::default()).await?;
     let api = daemon.api().clone();
-    let witness = Witness::watch(daemon.engine(), daemon.cluster_id()).await?;
+    let log = ContainerLog::watch(daemon.engine(), daemon.cluster_id()).await?;
     let image = registry.image("shop/job:1");
     let service = Service::new("job").pulled(&image).script("exit 7");
     let mut workload = Workload::new("away", [service]);
@@ -262,13 +271,13 @@ async fn unreachable_registry_spends_no_restarts() -> Result<()> {
     api.replica(&workload.name, &replica, "starts over", attempt("1"))
         .await?;
     ensure!(
-        witness.of(&replica).is_empty(),
+        log.events_of(&replica).is_empty(),
         "{:#?}",
-        witness.of(&replica)
+        log.events_of(&replica)
     );
 
     // Only failures of the container count: three restarts, as usual.
-    registry.front_mut().reopen().await?;
+    registry.proxy_mut().reopen().await?;
     let seen = api
         .replica(&workload.name, &replica, "is exhausted", |r| {
             r.code == "restart_exhausted"
@@ -279,8 +288,8 @@ async fn unreachable_registry_spends_no_restarts() -> Result<()> {
         .engine()
         .container(daemon.cluster_id(), &replica)
         .await?;
-    witness.caught_up(&replica, &last.id).await?;
-    let starts = witness.times(&replica, "start");
-    ensure!(starts.len() == 4, "{:#?}", witness.of(&replica));
+    log.wait_started(&replica, &last.id).await?;
+    let starts = log.times(&replica, "start");
+    ensure!(starts.len() == 4, "{:#?}", log.events_of(&replica));
     Ok(())
 }

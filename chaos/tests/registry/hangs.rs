@@ -7,9 +7,9 @@
 use anyhow::{Result, ensure};
 use jaco_chaos::{
     Daemon, Registry, Service, Settings, Workload,
-    registry::{Fault, Outcome, Part, Seen},
-    turn, until,
-    wait::PATIENCE,
+    registry::{Fault, Outcome, RecordedRequest, RequestKind},
+    test_permits, until,
+    wait::WAIT_TIMEOUT,
 };
 use jaco_proto::v1::{ReplicaDetail, ReplicaState};
 
@@ -24,11 +24,11 @@ async fn request(
     registry: &Registry,
     repository: &str,
     what: &str,
-    wanted: impl Fn(&Seen) -> bool,
-) -> Result<Seen> {
-    until(what, PATIENCE, || async {
+    wanted: impl Fn(&RecordedRequest) -> bool,
+) -> Result<RecordedRequest> {
+    until(what, WAIT_TIMEOUT, || async {
         let under = format!("/v2/{repository}/");
-        let mut seen = registry.front().seen();
+        let mut seen = registry.proxy().requests();
         seen.retain(|seen| seen.path.starts_with(&under));
         let found = seen.iter().rev().find(|seen| wanted(seen)).cloned();
         found.ok_or_else(|| format!("{seen:?}"))
@@ -38,24 +38,24 @@ async fn request(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hanging_pull_blocks_only_its_own_row() -> Result<()> {
-    let _turn = turn::shared().await;
+    let _permits = test_permits::heavy().await;
     let registry = Registry::public().await?;
     for name in ["deaf", "good", "better"] {
         registry.push(&format!("{name}:1"), name).await?;
     }
-    for part in [Part::Manifests, Part::Blobs] {
-        let daemon = Daemon::found(Settings::default()).await?;
+    for part in [RequestKind::Manifests, RequestKind::Blobs] {
+        let daemon = Daemon::bootstrap(Settings::default()).await?;
         let api = daemon.api();
-        let front = registry.front();
+        let proxy = registry.proxy();
         let fault = match part {
-            Part::Blobs => Fault::StallAt(10_000),
-            Part::Manifests | Part::Everything => Fault::Hang,
+            RequestKind::Blobs => Fault::StallAt(10_000),
+            RequestKind::Manifests | RequestKind::Everything => Fault::Hang,
         };
-        front.spoil(part, "deaf", fault);
+        proxy.inject(part, "deaf", fault);
         let deaf = registry.image("deaf:1");
         let mut stuck = Workload::new("stuck", [Service::new("web").pulled(&deaf)]);
         let replica = stuck.replica("web", 0);
-        let held = |seen: &Seen| seen.outcome == Outcome::Open;
+        let held = |seen: &RecordedRequest| seen.outcome == Outcome::Open;
 
         // A replica of another image of the same registry starts meanwhile.
         api.apply(&stuck).await?;
@@ -74,13 +74,13 @@ async fn hanging_pull_blocks_only_its_own_row() -> Result<()> {
         api.delete(&stuck.name).await?;
 
         // Nor does the deletion of the row.
-        front.forget();
+        proxy.clear_requests();
         let mut gone = Workload::new("gone", [Service::new("web").pulled(&deaf)]);
         gone.revise(1);
         api.apply(&gone).await?;
         request(&registry, "deaf", "a request that hangs", held).await?;
         api.delete(&gone.name).await?;
-        until("only the other one is left", PATIENCE, || async {
+        until("only the other one is left", WAIT_TIMEOUT, || async {
             let left = daemon.engine().containers(daemon.cluster_id()).await?;
             ensure!(
                 left.len() == 1 && left[0].replica == other.replica("web", 0),
@@ -91,7 +91,7 @@ async fn hanging_pull_blocks_only_its_own_row() -> Result<()> {
         .await?;
 
         // Nor does the stop of the daemon, and the next daemon pulls again.
-        front.forget();
+        proxy.clear_requests();
         let mut daemon = daemon;
         let late = Workload::new("late", [Service::new("web").pulled(&deaf)]);
         let api = daemon.api().clone();
@@ -99,17 +99,17 @@ async fn hanging_pull_blocks_only_its_own_row() -> Result<()> {
         request(&registry, "deaf", "a request that hangs", held).await?;
         let status = daemon.stop().await?;
         ensure!(status.success(), "{status}");
-        front.forget();
+        proxy.clear_requests();
         daemon.start().await?;
         request(&registry, "deaf", "a request that hangs", held).await?;
-        front.mend();
+        proxy.clear_faults();
         api.converged(&late).await?;
         api.converged(&other).await?;
         // Removes the images, so that the next round fetches their layers again.
         for workload in [&late, &other] {
             api.delete(&workload.name).await?;
         }
-        until("nothing is left", PATIENCE, || async {
+        until("nothing is left", WAIT_TIMEOUT, || async {
             let left = daemon.engine().containers(daemon.cluster_id()).await?;
             ensure!(left.is_empty(), "{left:#?}");
             Ok(())
@@ -119,26 +119,26 @@ async fn hanging_pull_blocks_only_its_own_row() -> Result<()> {
             let image = registry.image(&format!("{name}:1"));
             daemon.engine().remove_image(&image).await?;
         }
-        front.forget();
+        proxy.clear_requests();
     }
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stalled_pull_resumes() -> Result<()> {
-    let _turn = turn::shared().await;
+    let _permits = test_permits::heavy().await;
     let registry = Registry::public().await?;
     registry.push("slow:1", "slow").await?;
-    let daemon = Daemon::found(Settings::default()).await?;
+    let daemon = Daemon::bootstrap(Settings::default()).await?;
     let api = daemon.api();
-    let front = registry.front();
-    front.spoil(Part::Blobs, "", Fault::StallAt(50_000));
+    let proxy = registry.proxy();
+    proxy.inject(RequestKind::Blobs, "", Fault::StallAt(50_000));
     let image = registry.image("slow:1");
     let workload = Workload::new("slow", [Service::new("web").pulled(&image)]);
     api.apply(&workload).await?;
-    let held = |seen: &Seen| seen.outcome == Outcome::Open;
+    let held = |seen: &RecordedRequest| seen.outcome == Outcome::Open;
     request(&registry, "slow", "a layer that stands still", held).await?;
-    front.mend();
+    proxy.clear_faults();
     api.converged(&workload).await?;
     let log = daemon.log();
     ensure!(!log.contains("image not pulled"), "{log}");
@@ -147,13 +147,13 @@ async fn stalled_pull_resumes() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_registry_is_a_failed_attempt() -> Result<()> {
-    let _turn = turn::shared().await;
+    let _permits = test_permits::heavy().await;
     let registry = Registry::public().await?;
     registry.push("mute:1", "mute").await?;
-    let daemon = Daemon::found(Settings::default()).await?;
+    let daemon = Daemon::bootstrap(Settings::default()).await?;
     let api = daemon.api();
-    let front = registry.front();
-    front.spoil(Part::Everything, "", Fault::Hang);
+    let proxy = registry.proxy();
+    proxy.inject(RequestKind::Everything, "", Fault::Hang);
     let image = registry.image("mute:1");
     let workload = Workload::new("mute", [Service::new("web").pulled(&image)]);
     let replica = workload.replica("web", 0);
@@ -164,7 +164,7 @@ async fn silent_registry_is_a_failed_attempt() -> Result<()> {
         pull_failed(r, "Client.Timeout exceeded")
     })
     .await?;
-    front.mend();
+    proxy.clear_faults();
     api.converged(&workload).await?;
     Ok(())
 }

@@ -10,7 +10,7 @@ mod failures;
 mod hangs;
 mod many;
 mod references;
-mod silence;
+mod stalled_pull;
 
 use jaco_proto::v1::{ReplicaDetail, ReplicaState};
 

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
-use jaco_chaos::{Daemon, Registry, Service, Settings, Workload, registry::Outcome, turn};
+use jaco_chaos::{Daemon, Registry, Service, Settings, Workload, registry::Outcome, test_permits};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_that_start_together_fetch_their_image_once() -> Result<()> {
-    let _turn = turn::light().await;
+    let _permits = test_permits::light().await;
     let registry = Registry::private(&[("alice", "a-pass")]).await?;
     registry.push("shop/app:1", "shared").await?;
-    let daemon = Daemon::found(Settings::default()).await?;
+    let daemon = Daemon::bootstrap(Settings::default()).await?;
     let api = daemon.api();
     api.login(&registry.address(), "alice", "a-pass").await?;
     let image = registry.image("shop/app:1");
@@ -20,7 +20,7 @@ async fn replicas_that_start_together_fetch_their_image_once() -> Result<()> {
     api.apply(&workload).await?;
     api.converged(&workload).await?;
     let mut fetched = BTreeMap::<_, usize>::new();
-    for seen in registry.front().seen() {
+    for seen in registry.proxy().requests() {
         if seen.outcome == Outcome::Answered(200) && (seen.is_blob() || seen.is_manifest()) {
             *fetched.entry((seen.method, seen.path)).or_default() += 1;
         }

@@ -1,18 +1,18 @@
 //! Spellings of image references, as the engine and the registry interpret them.
 
 use anyhow::{Result, ensure};
-use jaco_chaos::{Daemon, Registry, Service, Settings, Workload, turn};
+use jaco_chaos::{Daemon, Registry, Service, Settings, Workload, test_permits};
 
 use crate::pull_failed;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_spelling_of_a_host_finds_its_credential() -> Result<()> {
-    let _turn = turn::light().await;
+    let _permits = test_permits::light().await;
     let registry = Registry::private(&[("alice", "a-pass")]).await?;
     registry.push("shop/app:latest", "latest").await?;
-    let daemon = Daemon::found(Settings::default()).await?;
+    let daemon = Daemon::bootstrap(Settings::default()).await?;
     let api = daemon.api();
-    let port = registry.front().address().port();
+    let port = registry.proxy().address().port();
     let digest = registry.push("shop/app:1", "one").await?;
     api.login(&registry.address(), "alice", "a-pass").await?;
     api.login(&format!("https://LocalHost:{port}/"), "alice", "a-pass")
@@ -33,8 +33,8 @@ async fn every_spelling_of_a_host_finds_its_credential() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_reference_is_a_failed_attempt_with_reason() -> Result<()> {
-    let _turn = turn::light().await;
-    let daemon = Daemon::found(Settings::default()).await?;
+    let _permits = test_permits::light().await;
+    let daemon = Daemon::bootstrap(Settings::default()).await?;
     let api = daemon.api();
     let bad = [
         ("a//b", "invalid image reference"),

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use self::{
     goal::Goal,
-    progress::{Tracker, Verdict},
+    progress::{Convergence, Tracker},
     resolve::Manifests,
 };
 use super::{
@@ -166,9 +166,10 @@ pub(crate) async fn run(
         ui.outcome(&view)?;
     }
     let mut tracker = Tracker::new(goal);
-    let result = wait::until_settled(&client, &mut tracker, Instant::now(), args.timeout, ui).await;
+    let result =
+        wait::until_converged(&client, &mut tracker, Instant::now(), args.timeout, ui).await;
     if ui.format != Format::Table && matches!(result, Ok(_) | Err(Stop::Failed(_))) {
-        view.converged = Some(matches!(result, Ok(Verdict::Converged)));
+        view.converged = Some(matches!(result, Ok(Convergence::Converged)));
         view.replicas = Some(rows(&tracker));
         ui.data(&view)?;
     }

@@ -204,7 +204,7 @@ pub(crate) enum Command {
 
 impl Command {
     /// Whether the command normally ends by Ctrl-C, so that Ctrl-C counts as success.
-    pub(crate) fn is_endless(&self) -> bool {
+    pub(crate) fn is_stream(&self) -> bool {
         match self {
             Self::Status(args) => args.watch,
             Self::Logs(args) => args.follow,
@@ -228,7 +228,7 @@ impl Command {
     }
 
     /// Whether the command works on the data files of this machine's daemon.
-    pub(crate) fn works_here(&self) -> bool {
+    pub(crate) fn uses_local_files(&self) -> bool {
         match self {
             Self::Restore(_) => true,
             Self::Backup(args) => args.is_offline(),
@@ -432,7 +432,7 @@ mod tests {
             ("jaco apply j", false),
         ] {
             assert_eq!(
-                parse(line).unwrap().command.unwrap().is_endless(),
+                parse(line).unwrap().command.unwrap().is_stream(),
                 endless,
                 "{line}"
             );

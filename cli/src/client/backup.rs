@@ -13,11 +13,11 @@ use serde::Serialize;
 use tempfile::NamedTempFile;
 
 use super::{
+    cancellable::{Cancelled, cancellable},
     connection::{Client, within},
     failure::{Failure, Local, Stop},
+    local_daemon::{LocalDaemon, LocalDaemonArgs},
     output::{Ui, View},
-    place::{Place, PlaceArgs},
-    winding_up::{Ended, winding_up},
 };
 
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -30,7 +30,7 @@ pub(crate) struct Args {
     offline: bool,
 
     #[command(flatten)]
-    place: PlaceArgs,
+    local_daemon: LocalDaemonArgs,
 }
 
 impl Args {
@@ -75,15 +75,15 @@ pub(crate) async fn run(
         let message = "give the file to write with --output FILE";
         return Err(Failure::new(Local::UsageError, message).into());
     };
-    if args.place.is_given() && !args.offline {
+    if args.local_daemon.is_given() && !args.offline {
         let message = "--data-dir and --config are for --offline: a running daemon knows its own";
         return Err(Failure::new(Local::UsageError, message).into());
     }
     let mut file = Destination::create(path)?;
     let (snapshot_index, state_digest) = if args.offline {
-        let place = args.place.place()?;
+        let local_daemon = args.local_daemon.resolve()?;
         // On Ctrl-C the file is dropped with its last owner, which removes it.
-        let done = winding_up(move |ended| export(&place, file, ended));
+        let done = cancellable(move |cancelled| export(&local_daemon, file, cancelled));
         let (written, index, digest) = done.await??;
         file = written;
         (Some(index), Some(hex::encode(digest)))
@@ -123,13 +123,13 @@ async fn download(client: &Client, file: &mut Destination) -> Result<(), Stop> {
 
 /// Returns the file, and the log index and digest of the state written to it.
 fn export(
-    place: &Place,
+    local_daemon: &LocalDaemon,
     mut file: Destination,
-    ended: &Ended,
+    cancelled: &Cancelled,
 ) -> Result<(Destination, u64, [u8; 32]), Failure> {
     let clock = Clock::system();
-    let export = Export::read(&place.config.data_dir, crate::version(), &clock)?;
-    let written = export.write(ended.until(&mut file.out));
+    let export = Export::read(&local_daemon.config.data_dir, crate::version(), &clock)?;
+    let written = export.write(cancelled.wrap(&mut file.out));
     written.map_err(|error| unwritable(&file.path, &error))?;
     let digest = export.state_digest();
     Ok((file, export.meta.snapshot_index, digest))

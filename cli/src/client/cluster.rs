@@ -61,7 +61,7 @@ struct InitView {
     systemd: Systemd,
     /// Omits the advice, for `--quiet`.
     #[serde(skip)]
-    terse: bool,
+    quiet: bool,
 }
 
 impl View for InitView {
@@ -70,7 +70,7 @@ impl View for InitView {
             "cluster_id: {}\noperator_token: {}\n",
             self.cluster_id, self.operator_token
         );
-        if self.terse {
+        if self.quiet {
             return facts;
         }
         format!(
@@ -88,15 +88,15 @@ async fn init(name: &str, enable: bool, client: &Client, ui: &mut Ui<'_>) -> Res
         ClusterClient::new(connection).init(request).await
     };
     let response = client.unary(INIT_DEADLINE, call).await?;
-    let (systemd, remark) = systemd::step(enable, client);
+    let (systemd, remark) = systemd::enable_at_boot(enable, client);
     // The token is printed first, so that no later failure can lose it.
     ui.data(&InitView {
         cluster_id: response.cluster_id,
         operator_token: response.operator_token,
         systemd,
-        terse: ui.quiet,
+        quiet: ui.quiet,
     })?;
-    systemd::tell(systemd, remark, ui)
+    systemd::report(systemd, remark, ui)
 }
 
 #[derive(Serialize)]
@@ -110,7 +110,7 @@ struct StatusView {
     nodes: Vec<MemberRow>,
     /// Whether the call carried no token, so the daemon reports only whether it is initialized.
     #[serde(skip)]
-    stranger: bool,
+    anonymous: bool,
 }
 
 #[derive(Serialize)]
@@ -121,7 +121,7 @@ struct MemberRow {
 }
 
 impl StatusView {
-    fn new(response: &v1::ClusterStatusResponse, stranger: bool) -> Self {
+    fn new(response: &v1::ClusterStatusResponse, anonymous: bool) -> Self {
         let suffrage = |hostname: &str| {
             let found = response
                 .suffrages
@@ -143,7 +143,7 @@ impl StatusView {
             nodes: nodes.collect(),
             leader: response.leader.clone(),
             raft_index: response.raft_index,
-            stranger,
+            anonymous,
         }
     }
 }
@@ -161,7 +161,7 @@ impl View for StatusView {
                     directory and start it again to use it anew.\n"
                 .to_owned();
         }
-        if self.stranger {
+        if self.anonymous {
             return "Status: initialized\nIts members are only shown to operators: pass --token or \
                     set JACO_TOKEN.\n"
                 .to_owned();
@@ -198,7 +198,7 @@ async fn status(client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
             .await
     };
     let response = client.unary(STATUS_DEADLINE, call).await?;
-    ui.data(&StatusView::new(&response, client.is_stranger()))
+    ui.data(&StatusView::new(&response, client.is_anonymous()))
 }
 
 #[cfg(test)]
@@ -263,15 +263,15 @@ mod tests {
             StatusView::new(&bare, false).text(),
             "Status: initialized\nLeader: (no leader elected)\nRaft index: 0\nNodes (0):\n"
         );
-        let stranger = StatusView::new(&bare, true);
-        assert!(stranger.text().starts_with("Status: initialized\n"));
+        let anonymous = StatusView::new(&bare, true);
+        assert!(anonymous.text().starts_with("Status: initialized\n"));
         let removed = v1::ClusterStatusResponse {
             removed: true,
             ..response()
         };
         let removed = StatusView::new(&removed, false);
         assert!(removed.text().starts_with("Status: removed\n"));
-        assert!(stranger.text().contains("--token") && !stranger.text().contains("Leader"));
+        assert!(anonymous.text().contains("--token") && !anonymous.text().contains("Leader"));
     }
 
     #[test]

@@ -22,8 +22,8 @@ use tonic::{
 use tower::service_fn;
 
 use super::{
-    checked::Checked,
     failure::{Failure, Local, Stop},
+    sanitize::Sanitized,
     transport::Target,
 };
 
@@ -35,7 +35,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(20);
 pub(crate) const MAX_MESSAGE_BYTES: usize = 256 << 20;
 
 /// A connection whose calls carry the caller's token.
-pub(crate) type Connection = InterceptedService<Checked<Channel>, Headers>;
+pub(crate) type Connection = InterceptedService<Sanitized<Channel>, Headers>;
 
 /// Metadata of every call.
 #[derive(Clone)]
@@ -59,12 +59,12 @@ impl Interceptor for Headers {
 
 /// Endpoint of one connection.
 #[derive(Clone, Debug)]
-enum Place {
+enum DaemonAddress {
     Socket(PathBuf),
     Remote(HostPort),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for DaemonAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Socket(path) => write!(f, "{}", path.display()),
@@ -75,7 +75,7 @@ impl fmt::Display for Place {
 
 /// Calls the daemons of one cluster.
 pub(crate) struct Client {
-    places: Vec<Place>,
+    daemons: Vec<DaemonAddress>,
     tls: Option<Arc<ClientConfig>>,
     headers: Headers,
     /// Index of the endpoint that answered last, and the connection to it.
@@ -90,8 +90,8 @@ impl Client {
     /// `usage_error` for a token that is not a valid header value, `ca_invalid` for a CA that is
     /// not a valid trust anchor.
     pub(crate) fn new(target: Target, consistent: bool) -> Result<Self, Failure> {
-        let (places, tls, token) = match target {
-            Target::Socket(path) => (vec![Place::Socket(path)], None, None),
+        let (daemons, tls, token) = match target {
+            Target::Socket(path) => (vec![DaemonAddress::Socket(path)], None, None),
             Target::Remote {
                 addresses,
                 token,
@@ -104,7 +104,7 @@ impl Client {
                     )
                 })?;
                 (
-                    addresses.into_iter().map(Place::Remote).collect(),
+                    addresses.into_iter().map(DaemonAddress::Remote).collect(),
                     Some(tls),
                     token,
                 )
@@ -119,7 +119,7 @@ impl Client {
             bearer
         });
         Ok(Self {
-            places,
+            daemons,
             tls,
             headers: Headers { bearer, consistent },
             live: Mutex::new(None),
@@ -128,22 +128,22 @@ impl Client {
 
     /// Whether calls go to this machine's daemon over its control socket.
     pub(crate) fn is_local(&self) -> bool {
-        self.places
+        self.daemons
             .iter()
-            .all(|place| matches!(place, Place::Socket(_)))
+            .all(|daemon| matches!(daemon, DaemonAddress::Socket(_)))
     }
 
     /// Whether calls go to a remote daemon without a token.
-    pub(crate) fn is_stranger(&self) -> bool {
+    pub(crate) fn is_anonymous(&self) -> bool {
         !self.is_local() && self.headers.bearer.is_none()
     }
 
     /// The remote daemon that answered last, or the first one if none has yet; `None` on a socket.
     pub(crate) fn server(&self) -> Option<String> {
         let at = self.live().as_ref().map_or(0, |(at, _)| *at);
-        match self.places.get(at)? {
-            Place::Socket(_) => None,
-            Place::Remote(address) => Some(address.to_string()),
+        match self.daemons.get(at)? {
+            DaemonAddress::Socket(_) => None,
+            DaemonAddress::Remote(address) => Some(address.to_string()),
         }
     }
 
@@ -181,7 +181,7 @@ impl Client {
         let at = self.live().as_ref().map_or(0, |(at, _)| *at);
         Ok(Feed {
             inner,
-            place: self.places[at].clone(),
+            daemon: self.daemons[at].clone(),
         })
     }
 
@@ -191,17 +191,17 @@ impl Client {
     ) -> Result<T, Failure> {
         let first = self.live().as_ref().map_or(0, |(at, _)| *at);
         let mut failures = Vec::new();
-        for at in (0..self.places.len()).map(|step| (first + step) % self.places.len()) {
-            let place = &self.places[at];
+        for at in (0..self.daemons.len()).map(|step| (first + step) % self.daemons.len()) {
+            let daemon = &self.daemons[at];
             let channel = match self.channel(at).await {
                 Ok(channel) => channel,
                 Err(failure) => {
-                    failures.push((place, failure));
+                    failures.push((daemon, failure));
                     continue;
                 }
             };
             let connection =
-                InterceptedService::new(Checked(channel.clone()), self.headers.clone());
+                InterceptedService::new(Sanitized(channel.clone()), self.headers.clone());
             match call(connection).await {
                 Ok(response) => {
                     *self.live() = Some((at, channel));
@@ -210,11 +210,11 @@ impl Client {
                 Err(status) => {
                     *self.live() = None;
                     let retry = DecodedError::from_status(&status).retry_elsewhere();
-                    let failure = refused(place, &status);
+                    let failure = refused(daemon, &status);
                     if !retry {
                         return Err(failure);
                     }
-                    failures.push((place, failure));
+                    failures.push((daemon, failure));
                 }
             }
         }
@@ -227,15 +227,15 @@ impl Client {
         {
             return Ok(channel.clone());
         }
-        let place = &self.places[at];
-        tracing::debug!(subsystem = "cliclient", target = %place, "dialling");
+        let daemon = &self.daemons[at];
+        tracing::debug!(subsystem = "cliclient", target = %daemon, "dialling");
         let endpoint = Endpoint::from_static("http://jaco")
             .user_agent(format!("jaco/{}", crate::version()))
             .map_err(|error| Failure::new(Local::Internal, chain(&error)))?
             .connect_timeout(CONNECT_TIMEOUT)
             .http2_keep_alive_interval(KEEP_ALIVE);
-        let connected = match place {
-            Place::Socket(path) => {
+        let connected = match daemon {
+            DaemonAddress::Socket(path) => {
                 let path = path.clone();
                 let connect = service_fn(move |_| {
                     let path = path.clone();
@@ -243,13 +243,13 @@ impl Client {
                 });
                 endpoint.connect_with_connector(connect).await
             }
-            Place::Remote(address) => {
+            DaemonAddress::Remote(address) => {
                 let (address, tls) = (address.clone(), self.tls.clone());
                 let connect = service_fn(move |_| secured(address.clone(), tls.clone()));
                 endpoint.connect_with_connector(connect).await
             }
         };
-        connected.map_err(|error| unreachable(place, &chain(&error)))
+        connected.map_err(|error| unreachable(daemon, &chain(&error)))
     }
 
     fn live(&self) -> std::sync::MutexGuard<'_, Option<(usize, Channel)>> {
@@ -292,7 +292,7 @@ pub(crate) async fn within<T>(
 /// A response stream of a daemon.
 pub(crate) struct Feed<T> {
     inner: Streaming<T>,
-    place: Place,
+    daemon: DaemonAddress,
 }
 
 impl<T> Feed<T> {
@@ -307,16 +307,16 @@ impl<T> Feed<T> {
             .map_err(|status| match transport_error(&status) {
                 Some(reason) => Failure::new(
                     Local::Unavailable,
-                    format!("the connection to {} was lost: {reason}", self.place),
+                    format!("the connection to {} was lost: {reason}", self.daemon),
                 ),
                 None => DecodedError::from_status(&status).into(),
             })
     }
 }
 
-fn refused(place: &Place, status: &Status) -> Failure {
+fn refused(daemon: &DaemonAddress, status: &Status) -> Failure {
     match transport_error(status) {
-        Some(reason) => unreachable(place, &reason),
+        Some(reason) => unreachable(daemon, &reason),
         None => DecodedError::from_status(status).into(),
     }
 }
@@ -327,11 +327,11 @@ fn transport_error(status: &Status) -> Option<String> {
     std::error::Error::source(status).map(chain)
 }
 
-fn unreachable(place: &Place, reason: &str) -> Failure {
-    Failure::new(Local::Unavailable, format!("connect to {place}: {reason}"))
+fn unreachable(daemon: &DaemonAddress, reason: &str) -> Failure {
+    Failure::new(Local::Unavailable, format!("connect to {daemon}: {reason}"))
 }
 
-fn exhausted(mut failures: Vec<(&Place, Failure)>) -> Failure {
+fn exhausted(mut failures: Vec<(&DaemonAddress, Failure)>) -> Failure {
     if failures.len() == 1
         && let Some((_, failure)) = failures.pop()
     {
@@ -339,9 +339,9 @@ fn exhausted(mut failures: Vec<(&Place, Failure)>) -> Failure {
     }
     let reasons: Vec<String> = failures
         .iter()
-        .map(|(place, failure)| match failure.message.is_empty() {
-            true => format!("{place}: {}", failure.code),
-            false => format!("{place}: {}", failure.message),
+        .map(|(daemon, failure)| match failure.message.is_empty() {
+            true => format!("{daemon}: {}", failure.code),
+            false => format!("{daemon}: {}", failure.message),
         })
         .collect();
     let message = format!("all endpoints unreachable: {}", reasons.join("; "));

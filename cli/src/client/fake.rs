@@ -65,7 +65,7 @@ pub(crate) struct Script {
 }
 
 #[derive(Default)]
-struct Seen {
+struct Recorded {
     applies: Vec<v1::ApplyRequest>,
     subscriptions: Vec<v1::SubscribeRequest>,
     logs: Vec<v1::LogsRequest>,
@@ -78,7 +78,7 @@ struct Seen {
 #[derive(Default)]
 struct Inner {
     script: Script,
-    seen: Seen,
+    recorded: Recorded,
     subscribers: Vec<mpsc::UnboundedSender<Result<v1::SubscribeEvent, Status>>>,
 }
 
@@ -126,27 +126,27 @@ impl Fake {
 
     /// The `jaco-read` header of every call, in order.
     pub(crate) fn reads(&self) -> Vec<Option<String>> {
-        self.service.inner().seen.reads.clone()
+        self.service.inner().recorded.reads.clone()
     }
 
     pub(crate) fn applies(&self) -> Vec<v1::ApplyRequest> {
-        self.service.inner().seen.applies.clone()
+        self.service.inner().recorded.applies.clone()
     }
 
     pub(crate) fn subscriptions(&self) -> Vec<v1::SubscribeRequest> {
-        self.service.inner().seen.subscriptions.clone()
+        self.service.inner().recorded.subscriptions.clone()
     }
 
     pub(crate) fn log_requests(&self) -> Vec<v1::LogsRequest> {
-        self.service.inner().seen.logs.clone()
+        self.service.inner().recorded.logs.clone()
     }
 
     pub(crate) fn credentials(&self) -> Vec<v1::RegistryCredentialAddRequest> {
-        self.service.inner().seen.credentials.clone()
+        self.service.inner().recorded.credentials.clone()
     }
 
     pub(crate) fn audit_queries(&self) -> Vec<v1::AuditQueryRequest> {
-        self.service.inner().seen.audit.clone()
+        self.service.inner().recorded.audit.clone()
     }
 }
 
@@ -173,7 +173,7 @@ impl Service {
 
     /// The `authorization` header of every call, in order.
     pub(crate) fn authorization(&self) -> Vec<Option<String>> {
-        self.inner().seen.authorization.clone()
+        self.inner().recorded.authorization.clone()
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -186,8 +186,8 @@ impl Service {
             let value = request.metadata().get(name);
             value.map(|value| value.to_str().unwrap().to_owned())
         };
-        inner.seen.authorization.push(header("authorization"));
-        inner.seen.reads.push(header("jaco-read"));
+        inner.recorded.authorization.push(header("authorization"));
+        inner.recorded.reads.push(header("jaco-read"));
         inner
             .script
             .refuse
@@ -230,7 +230,7 @@ impl v1::deploy_server::Deploy for Service {
     ) -> Result<Response<v1::ApplyResponse>, Status> {
         self.admit(&request)?;
         let mut inner = self.inner();
-        inner.seen.applies.push(request.into_inner());
+        inner.recorded.applies.push(request.into_inner());
         let answer = inner
             .script
             .apply
@@ -274,7 +274,7 @@ impl v1::deploy_server::Deploy for Service {
     ) -> Result<Response<Self::LogsStream>, Status> {
         self.admit(&request)?;
         let mut inner = self.inner();
-        inner.seen.logs.push(request.into_inner());
+        inner.recorded.logs.push(request.into_inner());
         let lines = inner
             .script
             .logs
@@ -320,7 +320,7 @@ impl v1::watch_server::Watch for Service {
     ) -> Result<Response<Self::SubscribeStream>, Status> {
         self.admit(&request)?;
         let mut inner = self.inner();
-        inner.seen.subscriptions.push(request.into_inner());
+        inner.recorded.subscriptions.push(request.into_inner());
         let (sender, receiver) = mpsc::unbounded_channel();
         inner.subscribers.push(sender);
         Ok(Response::new(Box::pin(UnboundedReceiverStream::new(
@@ -339,7 +339,7 @@ impl v1::audit_server::Audit for Service {
     ) -> Result<Response<Self::QueryStream>, Status> {
         self.admit(&request)?;
         let mut inner = self.inner();
-        inner.seen.audit.push(request.into_inner());
+        inner.recorded.audit.push(request.into_inner());
         let events: Vec<_> = inner.script.audit.iter().cloned().map(Ok).collect();
         Ok(Response::new(Box::pin(stream::iter(events))))
     }

@@ -5,8 +5,8 @@
 //! `UPDATE_GOLDEN=1 cargo test -p jaco-cli golden` rewrites the files.
 
 mod cases;
-mod shape;
-pub(super) mod world;
+mod schema;
+pub(super) mod setup;
 
 use std::{
     collections::BTreeMap,
@@ -68,9 +68,9 @@ fn read() -> Files {
 /// Runs one case in one format against a fake daemon of its own, as the process would.
 fn run(runtime: &tokio::runtime::Runtime, case: &Case, format: &str) -> Captured {
     let server = runtime.block_on(Fake::start());
-    server.script(|script: &mut Script| (case.world)(script));
+    server.script(|script: &mut Script| (case.setup)(script));
     let files = tempfile::tempdir().unwrap();
-    world::write_manifests(files.path());
+    setup::write_manifests(files.path());
     let dir = files.path().to_str().unwrap();
     let words = case.line.split(' ').map(|word| word.replace("DIR", dir));
     let socket = server.socket().display().to_string();
@@ -89,7 +89,7 @@ fn run(runtime: &tokio::runtime::Runtime, case: &Case, format: &str) -> Captured
     );
     let text = |bytes: Vec<u8>| {
         let text = String::from_utf8(bytes).unwrap().replace(dir, "DIR");
-        text.replace(world::archive_digest(), "DIGEST")
+        text.replace(setup::archive_digest(), "DIGEST")
     };
     let captured = Captured {
         out: text(out),
@@ -127,7 +127,7 @@ fn printed() -> Files {
         keep(&mut files, case.name, &outputs);
     }
     // The password comes from stdin, which a test cannot replace, so the function below is called.
-    let outputs = FORMATS.map(|(format, name)| (name, runtime.block_on(world::logged_in(format))));
+    let outputs = FORMATS.map(|(format, name)| (name, runtime.block_on(setup::logged_in(format))));
     keep(&mut files, "registry-login", &outputs);
     files
 }
@@ -182,9 +182,9 @@ fn json_has_the_documented_schema() {
     let json = files.iter().filter(|(name, _)| name.ends_with(".json"));
     for (name, content) in json {
         let command = name.split('.').next().unwrap();
-        let shape = shape::of(command).unwrap_or_else(|| panic!("{name} has no shape"));
-        for document in shape::documents(content) {
-            if let Err(problem) = shape.check(&document) {
+        let schema = schema::of(command).unwrap_or_else(|| panic!("{name} has no schema"));
+        for document in schema::documents(content) {
+            if let Err(problem) = schema.check(&document) {
                 panic!("{name}: {problem}\n{content}");
             }
         }
@@ -207,9 +207,9 @@ fn yaml_equals_json() {
             })
             .iter()
             .filter(|text| !text.is_empty())
-            .map(|text| shape::yaml(text))
+            .map(|text| schema::yaml(text))
             .collect();
-        assert_eq!(documents, shape::documents(json), "{name}");
+        assert_eq!(documents, schema::documents(json), "{name}");
     }
 }
 

@@ -19,20 +19,20 @@ use jaco_proto::{
 use serde::Serialize;
 
 use super::{
+    cancellable::{Cancelled, cancellable},
     connection::Client,
     failure::{Failure, Local, Stop},
+    local_daemon::LocalDaemonArgs,
     output::{Ui, View},
-    place::PlaceArgs,
     transport::Target,
-    winding_up::{Ended, winding_up},
 };
 use crate::daemon;
 
 /// Command that stops a daemon and its socket unit, which would start it again.
-const STOP: &str = "systemctl stop jaco.socket jaco.service";
+const STOP_COMMAND: &str = "systemctl stop jaco.socket jaco.service";
 
 /// Time within which a running daemon must answer.
-const PROBE: Duration = Duration::from_secs(2);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Arguments of `restore`.
 #[derive(clap::Args)]
@@ -46,7 +46,7 @@ pub(crate) struct Args {
     name: String,
 
     #[command(flatten)]
-    place: PlaceArgs,
+    local_daemon: LocalDaemonArgs,
 }
 
 #[derive(Serialize)]
@@ -78,18 +78,19 @@ impl View for RestoredView {
 
 /// Restores the backup and prints the outcome with its warnings.
 pub(crate) async fn run(args: &Args, socket: Option<&Path>, ui: &mut Ui<'_>) -> Result<(), Stop> {
-    let place = args.place.place()?;
-    let data_dir = place.config.data_dir.clone();
-    let config = daemon::config::node(&place.config, None, false).map_err(|error| {
+    let local_daemon = args.local_daemon.resolve()?;
+    let data_dir = local_daemon.config.data_dir.clone();
+    let config = daemon::config::node(&local_daemon.config, None, false).map_err(|error| {
         Failure::new(Local::RestoreFailed, "the configuration cannot be used")
             .with("reason", format!("{error:#}"))
     })?;
     let (path, name) = (args.input.clone(), args.name.clone());
-    let prepared = winding_up(move |ended| prepare(&path, &config, &name, ended));
+    let prepared = cancellable(move |cancelled| prepare(&path, &config, &name, cancelled));
     let prepared = prepared.await??;
     // A probe may start a daemon by socket activation; that daemon finds its data directory locked.
-    refuse_running(socket, &place.config.unix_socket).await?;
-    let placed = winding_up(move |ended| prepared.place(&mut |step| heard(step, ended)));
+    refuse_running(socket, &local_daemon.config.unix_socket).await?;
+    let placed =
+        cancellable(move |cancelled| prepared.place(&mut |step| log_step(step, cancelled)));
     let restored = placed.await?.map_err(|error| refusal(&error))?;
     ui.outcome(&RestoredView {
         data_dir: data_dir.display().to_string(),
@@ -109,10 +110,10 @@ pub(crate) async fn run(args: &Args, socket: Option<&Path>, ui: &mut Ui<'_>) -> 
              it, as in `chown -R jaco: {shown}`"
         ));
     }
-    if let Some(elsewhere) = place.elsewhere {
+    if let Some(configured_data_dir) = local_daemon.configured_data_dir {
         ui.warn(&format!(
             "the daemon's configuration names the data directory {}, not {}",
-            elsewhere.display(),
+            configured_data_dir.display(),
             data_dir.display()
         ));
     }
@@ -124,21 +125,21 @@ fn prepare(
     path: &Path,
     config: &NodeConfig,
     name: &str,
-    ended: &Ended,
+    cancelled: &Cancelled,
 ) -> Result<Prepared, Failure> {
     let input = File::open(path).map_err(|error| {
         let shown = path.display();
         Failure::new(Local::FileError, format!("read {shown}: {error}")).with("path", shown)
     })?;
-    let input = ended.until(input);
-    Prepared::read(config, name, input, &mut |step| heard(step, ended))
+    let input = cancelled.wrap(input);
+    Prepared::read(config, name, input, &mut |step| log_step(step, cancelled))
         .map_err(|error| refusal(&error))
 }
 
 /// Logs a completed step, and returns whether to continue.
-fn heard(step: RestoreStep, ended: &Ended) -> ControlFlow<()> {
+fn log_step(step: RestoreStep, cancelled: &Cancelled) -> ControlFlow<()> {
     tracing::debug!(subsystem = "backup", ?step, "done");
-    ended.flow()
+    cancelled.flow()
 }
 
 /// Refuses to continue while a daemon answers on the control socket, whichever data directory it
@@ -157,7 +158,7 @@ async fn refuse_running(flag: Option<&Path>, configured: &Path) -> Result<(), Fa
             .status(v1::ClusterStatusRequest {})
             .await
     };
-    let answers = match client.unary(PROBE, call).await {
+    let answers = match client.unary(PROBE_TIMEOUT, call).await {
         Ok(_) => true,
         Err(failure) => {
             let silent = [Local::Unavailable, Local::DeadlineExceeded];
@@ -169,7 +170,9 @@ async fn refuse_running(flag: Option<&Path>, configured: &Path) -> Result<(), Fa
     }
     let message = "a daemon is running on this machine; stop it first";
     let failure = Failure::new(Local::RestoreFailed, message);
-    Err(failure.with("socket", path.display()).with("hint", STOP))
+    Err(failure
+        .with("socket", path.display())
+        .with("hint", STOP_COMMAND))
 }
 
 fn warnings(restored: &Restored) -> Vec<String> {
@@ -209,9 +212,9 @@ fn refusal(error: &RestoreError) -> Failure {
         RestoreError::Hostname(_) => Failure::new(Local::UsageError, error.to_string()),
         RestoreError::Renamed { configured, .. } => failure.with("hostname", configured),
         RestoreError::Occupied(path) => failure.with("path", path.display()),
-        RestoreError::Files(FilesError::Locked(path)) => {
-            failure.with("data_dir", path.display()).with("hint", STOP)
-        }
+        RestoreError::Files(FilesError::Locked(path)) => failure
+            .with("data_dir", path.display())
+            .with("hint", STOP_COMMAND),
         RestoreError::Archive(error) => with_facts(failure, error),
         _ => failure,
     }

@@ -24,7 +24,7 @@ pub(crate) enum Systemd {
 
 /// Enables the unit if `wanted` and the daemon is on this machine; returns the outcome and a
 /// remark.
-pub(crate) fn step(wanted: bool, client: &Client) -> (Systemd, Option<String>) {
+pub(crate) fn enable_at_boot(wanted: bool, client: &Client) -> (Systemd, Option<String>) {
     if wanted && client.is_local() {
         enable("systemctl")
     } else {
@@ -33,7 +33,11 @@ pub(crate) fn step(wanted: bool, client: &Client) -> (Systemd, Option<String>) {
 }
 
 /// Reports the outcome: a line after success, otherwise a note or a warning.
-pub(crate) fn tell(systemd: Systemd, remark: Option<String>, ui: &mut Ui<'_>) -> Result<(), Stop> {
+pub(crate) fn report(
+    systemd: Systemd,
+    remark: Option<String>,
+    ui: &mut Ui<'_>,
+) -> Result<(), Stop> {
     match (systemd, remark, ui.format) {
         (Systemd::Enabled, Some(line), Format::Table) if !ui.quiet => {
             ui.write(&format!("{line}\n"))
@@ -63,10 +67,10 @@ fn enable(systemctl: &str) -> (Systemd, Option<String>) {
             Some("Enabled jaco to start at boot.".to_owned()),
         ),
         Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let said = said.lines().next_back().unwrap_or_default();
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            let stderr = stderr.lines().next_back().unwrap_or_default();
             failed(format!(
-                "systemctl enable jaco failed ({}): {said}",
+                "systemctl enable jaco failed ({}): {stderr}",
                 output.status
             ))
         }

@@ -17,7 +17,7 @@ const WORKERS: usize = 4;
 /// Time for the actors to stop, after the calls in progress were answered.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Exit status after a second signal.
-const IMPATIENT: i32 = 130;
+const SECOND_SIGNAL_STATUS: i32 = 130;
 
 /// Runs a node until a signal or a fatal error.
 ///
@@ -71,7 +71,7 @@ pub(super) fn run(
                             subsystem = "jacod",
                             "second signal received: exiting immediately"
                         );
-                        exit_now(IMPATIENT)
+                        exit_now(SECOND_SIGNAL_STATUS)
                     }
                 }
             }

@@ -35,20 +35,20 @@ pub(super) struct Filtered {
     process: Process,
     filter: LogFilter,
     /// The highest verbosity of any subsystem.
-    most: LevelFilter,
+    max_level: LevelFilter,
     sink: Sink,
 }
 
 impl Filtered {
     pub(super) fn new(process: Process, filter: LogFilter, sink: Sink) -> Self {
         let levels = filter.overrides().map(|(_, level)| level);
-        let most = levels
+        let max_level = levels
             .map(limit)
             .fold(limit(filter.level), LevelFilter::max);
         Self {
             process,
             filter,
-            most,
+            max_level,
             sink,
         }
     }
@@ -56,7 +56,7 @@ impl Filtered {
     /// Decides by level and target, before the fields of an event are known.
     fn may_pass(&self, metadata: &Metadata<'_>) -> bool {
         let ours = metadata.target().starts_with("jaco");
-        metadata.level() <= &self.most && (ours || metadata.level() <= &Level::WARN)
+        metadata.level() <= &self.max_level && (ours || metadata.level() <= &Level::WARN)
     }
 }
 
@@ -83,7 +83,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Filtered {
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(self.most)
+        Some(self.max_level)
     }
 
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {

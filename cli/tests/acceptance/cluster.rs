@@ -2,22 +2,22 @@
 
 use std::{ffi::OsStr, fs, os::unix::fs::PermissionsExt};
 
-use crate::lab::{Daemon, Place, fingerprint};
+use crate::lab::{Daemon, Workdir, fingerprint};
 
 #[test]
 fn check_10_backup_is_a_private_file() {
-    let (daemon, token) = Daemon::founded();
+    let (daemon, token) = Daemon::initialized();
     for transport in daemon.transports(&token) {
-        let place = Place::new();
-        place.file("b.tgz", 0o644, "an older one");
-        let answer = place.jaco(&format!("backup --output b.tgz -o json {transport}"));
+        let workdir = Workdir::new();
+        workdir.file("b.tgz", 0o644, "an older one");
+        let answer = workdir.jaco(&format!("backup --output b.tgz -o json {transport}"));
         let wrote = answer.json();
         let keys: Vec<&String> = wrote.as_object().unwrap().keys().collect();
         assert_eq!(keys, ["bytes", "path"]);
-        let file = fs::metadata(place.path("b.tgz")).unwrap();
+        let file = fs::metadata(workdir.path("b.tgz")).unwrap();
         assert_eq!(file.permissions().mode() & 0o7777, 0o600);
         assert_eq!(wrote["bytes"], file.len());
-        let mut left = fs::read_dir(place.path(".")).unwrap();
+        let mut left = fs::read_dir(workdir.path(".")).unwrap();
         let is_ours = |name: &OsStr| name == "b.tgz" || name == "bin";
         assert!(left.all(|entry| is_ours(&entry.unwrap().file_name())));
     }
@@ -46,55 +46,58 @@ fn check_16_status_works_before_init() {
 
 #[test]
 fn check_19_systemd_never_fails_init() {
-    for (script, systemd, told) in [
+    for (script, systemd, stderr_start) in [
         (Some("echo broken >&2; exit 3"), "failed", "warning: "),
         (None, "unavailable", "systemctl"),
         (Some("echo \"$@\" >args"), "enabled", ""),
     ] {
         let daemon = Daemon::start();
-        let place = Place::new();
+        let workdir = Workdir::new();
         if let Some(script) = script {
-            place.program("systemctl", script);
+            workdir.program("systemctl", script);
         }
         let init = format!(
             "cluster init -o json --socket {}",
             daemon.socket().display()
         );
-        let answer = place.jaco(&init);
-        let founded = answer.json();
-        assert_eq!(founded["operator_token"].as_str().unwrap().len(), 64);
-        assert_eq!(founded["systemd"], systemd);
-        assert!(answer.err.starts_with(told), "{answer:?}");
-        assert_eq!(answer.err.is_empty(), told.is_empty(), "{answer:?}");
+        let answer = workdir.jaco(&init);
+        let initialized = answer.json();
+        assert_eq!(initialized["operator_token"].as_str().unwrap().len(), 64);
+        assert_eq!(initialized["systemd"], systemd);
+        assert!(answer.err.starts_with(stderr_start), "{answer:?}");
+        assert_eq!(answer.err.is_empty(), stderr_start.is_empty(), "{answer:?}");
         match systemd {
             "failed" => assert!(
                 answer.err.contains("sudo systemctl enable jaco"),
                 "{answer:?}"
             ),
             "enabled" => {
-                let args = fs::read_to_string(place.path("args")).unwrap();
+                let args = fs::read_to_string(workdir.path("args")).unwrap();
                 assert_eq!(args, "enable jaco\n");
             }
             _ => {}
         }
-        let cluster_id = format!("  cluster_id={}", founded["cluster_id"].as_str().unwrap());
-        fs::remove_file(place.path("args")).unwrap_or_default();
-        let again = place.jaco(&init);
+        let cluster_id = format!(
+            "  cluster_id={}",
+            initialized["cluster_id"].as_str().unwrap()
+        );
+        fs::remove_file(workdir.path("args")).unwrap_or_default();
+        let again = workdir.jaco(&init);
         again.fails("cluster_already_initialized", &[&cluster_id]);
-        assert!(!place.path("args").exists(), "systemctl was called");
+        assert!(!workdir.path("args").exists(), "systemctl was called");
     }
 }
 
 #[test]
 fn systemd_step_can_be_skipped() {
     let daemon = Daemon::start();
-    let place = Place::new();
-    place.program("systemctl", "exit 3");
+    let workdir = Workdir::new();
+    workdir.program("systemctl", "exit 3");
     let line = format!(
         "cluster init --no-systemd-enable --socket {}",
         daemon.socket().display()
     );
-    let text = place.jaco(&line).ok().out;
+    let text = workdir.jaco(&line).ok().out;
     assert!(
         text.starts_with("Cluster initialized.\ncluster_id: "),
         "{text}"
@@ -109,8 +112,8 @@ fn systemd_step_can_be_skipped() {
 #[test]
 fn setup_token_initializes_daemon_over_tls() {
     let daemon = Daemon::start();
-    let place = Place::new();
-    place.program("systemctl", "echo called >called");
+    let workdir = Workdir::new();
+    workdir.program("systemctl", "echo called >called");
     let bootstrap = daemon.setup_token().with_file_name("server.crt");
     let print = fingerprint(&bootstrap);
     let init = format!("cluster init -o json --server {}", daemon.address());
@@ -119,45 +122,45 @@ fn setup_token_initializes_daemon_over_tls() {
     let token = token.display();
 
     let setup = format!("--token-file {token}");
-    place
+    workdir
         .jaco(&format!("{init} {setup} --ca-cert gone"))
         .fails("ca_required", &[]);
-    place
+    workdir
         .jaco(&pinned)
         .fails("token_required", &["--token or JACO_TOKEN"]);
     let wrong = format!("{pinned} --token {}", "0".repeat(64));
-    place.jaco(&wrong).fails("token_invalid", &[]);
+    workdir.jaco(&wrong).fails("token_invalid", &[]);
     let status = format!(
         "cluster status -o json --server {} --ca-cert gone",
         daemon.address()
     );
-    let before = place
+    let before = workdir
         .jaco(&format!("{status} --ca-fingerprint {print}"))
         .json();
     assert_eq!(before["initialized"], false);
 
     let by_file = format!("{init} --ca-cert {} {setup}", bootstrap.display());
-    let founded = place.jaco(&by_file).ok().json();
-    assert_eq!(founded["systemd"], "skipped");
+    let initialized = workdir.jaco(&by_file).ok().json();
+    assert_eq!(initialized["systemd"], "skipped");
     assert!(
-        !place.path("called").exists(),
+        !workdir.path("called").exists(),
         "systemctl must not be called for a remote daemon"
     );
 
-    let operator = founded["operator_token"].as_str().unwrap();
+    let operator = initialized["operator_token"].as_str().unwrap();
     let print = daemon.fingerprint();
     let remote = format!(
         "--server {} --ca-cert gone --ca-fingerprint {print}",
         daemon.address()
     );
-    place
+    workdir
         .jaco(&format!("status {remote} --token {operator}"))
         .ok();
     // Without a token the status shows only that the cluster is initialized.
-    let stranger = place
+    let anonymous = workdir
         .jaco(&format!("cluster status -o json {remote}"))
         .json();
-    assert_eq!(stranger["initialized"], true);
-    assert_eq!(stranger["nodes"].as_array().unwrap().len(), 0);
+    assert_eq!(anonymous["initialized"], true);
+    assert_eq!(anonymous["nodes"].as_array().unwrap().len(), 0);
     assert!(!daemon.setup_token().exists());
 }

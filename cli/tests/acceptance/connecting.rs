@@ -2,48 +2,50 @@
 
 use std::net::TcpListener;
 
-use crate::lab::{Daemon, Place};
+use crate::lab::{Daemon, Workdir};
 
 /// An address without a listener.
-fn deserted() -> String {
+fn unused_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().to_string()
 }
 
 #[test]
 fn check_04_remote_daemon_needs_a_pin() {
-    let (daemon, token) = Daemon::founded();
-    let place = Place::new().env("JACO_TOKEN", token);
+    let (daemon, token) = Daemon::initialized();
+    let workdir = Workdir::new().env("JACO_TOKEN", token);
     let status = format!("status --server {}", daemon.address());
     let gone = format!("{status} --ca-cert gone.crt");
     let words = [
         "ca cert not found at gone.crt",
         "--ca-cert or set JACO_CA_CERT",
     ];
-    place.jaco(&gone).fails("ca_required", &words);
-    place
+    workdir.jaco(&gone).fails("ca_required", &words);
+    workdir
         .jaco(&format!("{status} --ca-cert="))
         .fails("ca_required", &[]);
 
     let (ca, print) = (daemon.ca(), daemon.fingerprint());
     let ca = ca.display();
-    place.jaco(&format!("{gone} --ca-fingerprint {print}")).ok();
-    place.jaco(&format!("{status} --ca-cert {ca}")).ok();
-    place
+    workdir
+        .jaco(&format!("{gone} --ca-fingerprint {print}"))
+        .ok();
+    workdir.jaco(&format!("{status} --ca-cert {ca}")).ok();
+    workdir
         .jaco(&format!("{status} --ca-cert {ca} --ca-fingerprint {print}"))
         .ok();
 
-    place.file("bad.crt", 0o644, "hello\n");
+    workdir.file("bad.crt", 0o644, "hello\n");
     let words = ["did not parse"];
-    place
+    workdir
         .jaco(&format!("{status} --ca-cert bad.crt"))
         .fails("ca_invalid", &words);
 }
 
 #[test]
 fn check_05_unverified_daemon_never_receives_the_token() {
-    let ((daemon, token), (other, _)) = (Daemon::founded(), Daemon::founded());
-    let place = Place::new().env("JACO_TOKEN", token);
+    let ((daemon, token), (other, _)) = (Daemon::initialized(), Daemon::initialized());
+    let workdir = Workdir::new().env("JACO_TOKEN", token);
     let address = daemon.address().to_string();
     let (own, foreign) = (daemon.ca(), other.ca());
     for pin in [
@@ -61,24 +63,24 @@ fn check_05_unverified_daemon_never_receives_the_token() {
         ),
     ] {
         let line = format!("node list --server {address} {pin}");
-        place.jaco(&line).fails("unavailable", &[&address]);
+        workdir.jaco(&line).fails("unavailable", &[&address]);
     }
     // The dialled name must match the certificate, too.
     let line = format!("node list --server {address} --ca-cert {}", own.display());
-    place
+    workdir
         .jaco(&line.replace("127.0.0.1", "localhost"))
         .fails("unavailable", &["localhost"]);
     let log = daemon.log();
     assert!(log.contains("Cluster/Init"), "the log should contain calls");
     assert!(!log.contains("Cluster/NodeList"), "a call was sent");
-    place.jaco(&line).ok();
+    workdir.jaco(&line).ok();
     assert!(daemon.log().contains("Cluster/NodeList"));
 }
 
 #[test]
 fn check_18_context_falls_back_to_next_address() {
-    let (daemon, token) = Daemon::founded();
-    let (uninitialized, down) = (Daemon::start(), deserted());
+    let (daemon, token) = Daemon::initialized();
+    let (uninitialized, down) = (Daemon::start(), unused_address());
     let context = |name: &str, addresses: &[&str]| {
         format!(
             "  - name: {name}\n    server_addrs: ['{}']\n    ca_cert_path: {}\n    token: {token}\n",
@@ -87,67 +89,67 @@ fn check_18_context_falls_back_to_next_address() {
         )
     };
     let up = daemon.address().to_string();
-    let stranger = uninitialized.address().to_string();
+    let leaderless = uninitialized.address().to_string();
     let text = format!(
         "current_context: second\ncontexts:\n{}{}{}{}",
         context("first", &[&up]),
         context("second", &[&down, &up]),
-        context("third", &[&stranger, &up]),
-        context("none", &[&down, &stranger]),
+        context("third", &[&leaderless, &up]),
+        context("none", &[&down, &leaderless]),
     );
-    let place = Place::new();
-    place.file(".config/jaco/clusters.yaml", 0o600, &text);
+    let workdir = Workdir::new();
+    workdir.file(".config/jaco/clusters.yaml", 0o600, &text);
     for line in [
         "node list",
         "node list --context first",
         "node list --context second",
         "node list --context third",
     ] {
-        assert!(place.jaco(line).ok().out.contains("\none "), "{line}");
+        assert!(workdir.jaco(line).ok().out.contains("\none "), "{line}");
     }
-    let words = ["all endpoints unreachable", &down, &stranger];
-    place
+    let words = ["all endpoints unreachable", &down, &leaderless];
+    workdir
         .jaco("node list --context none")
         .fails("unavailable", &words);
-    place
+    workdir
         .jaco("node list --context nosuch")
         .fails("context_invalid", &["nosuch"]);
 
     // A variable replaces its whole field; a flag takes precedence over both.
-    let place = place.env("JACO_SERVER", down.clone());
+    let workdir = workdir.env("JACO_SERVER", down.clone());
     let words = [down.as_str()];
-    place
+    workdir
         .jaco("node list --context first")
         .fails("unavailable", &words);
-    place
+    workdir
         .jaco(&format!("node list --socket {}", daemon.socket().display()))
         .ok();
-    let place = place.env("JACO_SERVER", format!("{down},{up}"));
-    place.jaco("node list --context none").ok();
-    let place = place.env("JACO_TOKEN", "0".repeat(64));
-    place
+    let workdir = workdir.env("JACO_SERVER", format!("{down},{up}"));
+    workdir.jaco("node list --context none").ok();
+    let workdir = workdir.env("JACO_TOKEN", "0".repeat(64));
+    workdir
         .jaco("node list --context first")
         .fails("token_invalid", &[]);
-    place
+    workdir
         .jaco(&format!("node list --context first --token {token}"))
         .ok();
 }
 
 #[test]
 fn server_flag_accepts_several_addresses() {
-    let (daemon, token) = Daemon::founded();
-    let place = Place::new().env("JACO_TOKEN", token);
-    let (down, ca) = (deserted(), daemon.ca());
+    let (daemon, token) = Daemon::initialized();
+    let workdir = Workdir::new().env("JACO_TOKEN", token);
+    let (down, ca) = (unused_address(), daemon.ca());
     let servers = format!("{down},{}", daemon.address());
-    place
+    workdir
         .jaco(&format!(
             "status --server {servers} --ca-cert {}",
             ca.display()
         ))
         .ok();
-    let servers = format!("{down},{}", deserted());
+    let servers = format!("{down},{}", unused_address());
     let words = ["all endpoints unreachable"];
-    place
+    workdir
         .jaco(&format!(
             "status --server {servers} --ca-cert {}",
             ca.display()
@@ -157,8 +159,8 @@ fn server_flag_accepts_several_addresses() {
 
 #[test]
 fn every_read_accepts_consistent() {
-    let (daemon, token) = Daemon::founded();
-    let place = Place::new();
+    let (daemon, token) = Daemon::initialized();
+    let workdir = Workdir::new();
     for transport in daemon.transports(&token) {
         for read in [
             "status",
@@ -171,7 +173,9 @@ fn every_read_accepts_consistent() {
             "cluster status",
             "audit",
         ] {
-            place.jaco(&format!("{read} --consistent {transport}")).ok();
+            workdir
+                .jaco(&format!("{read} --consistent {transport}"))
+                .ok();
         }
     }
     // Without a cluster there is no majority to confirm even an unauthenticated read.
@@ -183,15 +187,15 @@ fn every_read_accepts_consistent() {
 
 #[test]
 fn logs_name_the_daemon_but_no_secrets() {
-    let (daemon, token) = Daemon::founded();
-    let place = Place::new().env("JACO_TOKEN", &token);
-    let file = place.file("token", 0o600, &token);
+    let (daemon, token) = Daemon::initialized();
+    let workdir = Workdir::new().env("JACO_TOKEN", &token);
+    let file = workdir.file("token", 0o600, &token);
     let remote = format!(
         "--server {} --ca-cert {}",
         daemon.address(),
         daemon.ca().display()
     );
-    let mut said = String::new();
+    let mut output = String::new();
     for line in [
         format!("status {remote} -v"),
         format!("status {remote} --log-level debug --token {token}"),
@@ -200,22 +204,22 @@ fn logs_name_the_daemon_but_no_secrets() {
         format!("status {remote} --token {} -v", "0".repeat(64)),
         format!("status {remote} --context {token} -v"),
     ] {
-        let answer = place.jaco(&line);
-        said += &answer.out;
-        said += &answer.err;
+        let answer = workdir.jaco(&line);
+        output += &answer.out;
+        output += &answer.err;
     }
     let login = format!("registry login ghcr.io -u u --password-stdin {remote} -v");
-    let answer = place.jaco_reading(&login, b"open-sesame\n");
+    let answer = workdir.jaco_reading(&login, b"open-sesame\n");
     assert_eq!(answer.status, Some(0), "{answer:?}");
-    said += &answer.out;
-    said += &answer.err;
+    output += &answer.out;
+    output += &answer.err;
     assert!(
-        said.contains(&format!("target={}", daemon.address())),
-        "{said}"
+        output.contains(&format!("target={}", daemon.address())),
+        "{output}"
     );
     let log = daemon.log();
     for secret in [token.as_str(), "open-sesame", &"0".repeat(64)] {
-        assert!(!said.contains(secret), "{said}");
+        assert!(!output.contains(secret), "{output}");
         assert!(!log.contains(secret), "{log}");
     }
 }

@@ -2,17 +2,17 @@
 
 use serde_json::Value;
 
-use crate::lab::{Daemon, Place, manifests, until};
+use crate::lab::{Daemon, Workdir, manifests, until};
 
 #[test]
 fn check_07_stdout_is_one_document_without_warnings() {
-    let (daemon, token) = Daemon::founded();
+    let (daemon, token) = Daemon::initialized();
     for transport in daemon.transports(&token) {
-        let place = Place::new();
-        let file = manifests(&place, "'i:${TAG}1'", "");
+        let workdir = Workdir::new();
+        let file = manifests(&workdir, "'i:${TAG}1'", "");
         let apply = format!("apply {} -o json {transport}", file.display());
         for flag in ["--detach", "--dry-run"] {
-            let answer = place.jaco(&format!("{apply} {flag}"));
+            let answer = workdir.jaco(&format!("{apply} {flag}"));
             let applied = answer.json();
             assert_eq!(applied["deployment"], "app");
             assert_eq!(applied["dry_run"], flag == "--dry-run");
@@ -21,10 +21,10 @@ fn check_07_stdout_is_one_document_without_warnings() {
                 answer.err,
                 "warning: variable TAG is not set, so it is empty\n"
             );
-            place.jaco(&format!("{apply} {flag} -q")).ok();
+            workdir.jaco(&format!("{apply} {flag} -q")).ok();
         }
         // Without an engine no replica runs.
-        let answer = place.jaco(&format!("{apply} --timeout 500ms"));
+        let answer = workdir.jaco(&format!("{apply} --timeout 500ms"));
         assert_eq!(answer.status, Some(1), "{answer:?}");
         let applied: Value = serde_json::from_str(&answer.out).unwrap();
         assert_eq!(applied["converged"], false);
@@ -36,13 +36,13 @@ fn check_07_stdout_is_one_document_without_warnings() {
 
 #[test]
 fn check_08_details_are_sorted_after_the_error() {
-    let (daemon, token) = Daemon::founded();
+    let (daemon, token) = Daemon::initialized();
     for transport in daemon.transports(&token) {
-        let place = Place::new();
-        place.file("jaco.yaml", 0o644, "deployment: app\n");
+        let workdir = Workdir::new();
+        workdir.file("jaco.yaml", 0o644, "deployment: app\n");
         let compose = "services:\n  web:\n    image: i\n    ports: ['80:80']\n";
-        place.file("compose.yml", 0o644, compose);
-        let answer = place.jaco(&format!("apply jaco.yaml {transport}"));
+        workdir.file("compose.yml", 0o644, compose);
+        let answer = workdir.jaco(&format!("apply jaco.yaml {transport}"));
         answer.fails(
             "reserved_port",
             &["\n  entry=80:80\n", "\n  port=80\n", "\n  service=web\n"],
@@ -58,23 +58,25 @@ fn check_08_details_are_sorted_after_the_error() {
 
 #[test]
 fn check_15_catch_all_is_shown_as_slash() {
-    let (daemon, token) = Daemon::founded();
+    let (daemon, token) = Daemon::initialized();
     for transport in daemon.transports(&token) {
-        let place = Place::new();
-        let file = manifests(&place, "i", "");
-        place
+        let workdir = Workdir::new();
+        let file = manifests(&workdir, "i", "");
+        workdir
             .jaco(&format!("apply {} --detach {transport}", file.display()))
             .ok();
-        let table = place.jaco(&format!("get routes {transport}")).ok().out;
+        let table = workdir.jaco(&format!("get routes {transport}")).ok().out;
         let cells: Vec<&str> = table.lines().nth(2).unwrap().split_whitespace().collect();
         assert_eq!(cells[..3], ["app.example", "/", "app"]);
-        let json = place.jaco(&format!("get routes -o json {transport}")).ok();
+        let json = workdir
+            .jaco(&format!("get routes -o json {transport}"))
+            .ok();
         assert!(json.out.contains("    \"path\": \"\",\n"), "{}", json.out);
-        let one = place
+        let one = workdir
             .jaco(&format!("get route app.example -o json {transport}"))
             .json();
         assert_eq!(one["routes"][0]["catch_all"], true);
-        place
+        workdir
             .jaco(&format!("get route gone.example {transport}"))
             .fails("route_not_found", &["  domain=gone.example"]);
     }
@@ -130,10 +132,10 @@ fn wait_for(daemon: &Daemon, revisions: (u64, u64), image: &str, path: &str) {
 
 #[test]
 fn rollback_restores_the_previous_manifests() {
-    let (daemon, _) = Daemon::founded();
-    let place = Place::new();
+    let (daemon, _) = Daemon::initialized();
+    let workdir = Workdir::new();
     let apply = |image: &str, path: &str| {
-        let file = manifests(&place, image, &format!("    path: {path}\n"));
+        let file = manifests(&workdir, image, &format!("    path: {path}\n"));
         daemon
             .jaco(&format!("apply {} --detach -o json", file.display()))
             .json()["applied_revision"]
@@ -172,19 +174,19 @@ fn rollback_restores_the_previous_manifests() {
 
 #[test]
 fn unknown_names_fail_only_in_single_lookups() {
-    let (daemon, token) = Daemon::founded();
+    let (daemon, token) = Daemon::initialized();
     for transport in daemon.transports(&token) {
-        let place = Place::new();
-        let ask = |line: &str| place.jaco(&format!("{line} {transport}"));
-        ask("get replica gone").fails("replica_not_found", &["replica_id=gone"]);
-        ask("get deployment gone").fails("deployment_not_found", &["deployment=gone"]);
-        ask("logs gone/web").fails("deployment_not_found", &["deployment=gone"]);
+        let workdir = Workdir::new();
+        let call = |line: &str| workdir.jaco(&format!("{line} {transport}"));
+        call("get replica gone").fails("replica_not_found", &["replica_id=gone"]);
+        call("get deployment gone").fails("deployment_not_found", &["deployment=gone"]);
+        call("logs gone/web").fails("deployment_not_found", &["deployment=gone"]);
         assert_eq!(
-            ask("get replicas --deployment gone -o json").ok().out,
+            call("get replicas --deployment gone -o json").ok().out,
             "[]\n"
         );
-        assert_eq!(ask("get routes --domain gone -o yaml").ok().out, "[]\n");
-        let status = ask("status gone/web -o json").json();
+        assert_eq!(call("get routes --domain gone -o yaml").ok().out, "[]\n");
+        let status = call("status gone/web -o json").json();
         assert_eq!(status["deployments"].as_array().unwrap().len(), 0);
     }
 }

@@ -13,7 +13,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::lab::{Daemon, Engine, Place, until};
+use crate::lab::{Daemon, Engine, Workdir, until};
 
 /// The engine of this machine; dropping it removes everything the test created on it.
 struct Docker {
@@ -44,14 +44,14 @@ impl Docker {
     }
 
     /// Output lines of an engine command.
-    fn ask(&self, words: &[&str]) -> Vec<String> {
+    fn output_lines(&self, words: &[&str]) -> Vec<String> {
         let output = self.command(words).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         text.lines().map(str::to_owned).collect()
     }
 
     fn engine(&self) -> Engine {
-        let networks = self.ask(&["network", "ls", "-q"]);
+        let networks = self.output_lines(&["network", "ls", "-q"]);
         let mut words = vec![
             "network",
             "inspect",
@@ -59,7 +59,7 @@ impl Docker {
             "{{range .IPAM.Config}}{{.Subnet}}{{end}}",
         ];
         words.extend(networks.iter().map(String::as_str));
-        let taken = self.ask(&words);
+        let taken = self.output_lines(&words);
         let first = usize::try_from(std::process::id()).unwrap();
         let pool = (0..200)
             .map(|step| format!("10.{}.", 16 + (first + step) % 200))
@@ -99,38 +99,43 @@ impl Docker {
     }
 
     /// Ids of the objects that belong to the test's cluster.
-    fn ours(&self, words: &[&str]) -> Vec<String> {
+    fn owned(&self, words: &[&str]) -> Vec<String> {
         let filter = format!("label=jaco.cluster_id={}", self.cluster_id);
-        self.ask(&[words, &["-q", "--filter", &filter]].concat())
+        self.output_lines(&[words, &["-q", "--filter", &filter]].concat())
     }
 }
 
 impl Drop for Docker {
     fn drop(&mut self) {
-        for container in self.ours(&["ps", "-a"]) {
-            self.ask(&["rm", "-f", &container]);
+        for container in self.owned(&["ps", "-a"]) {
+            self.output_lines(&["rm", "-f", &container]);
         }
-        for network in self.ours(&["network", "ls"]) {
-            self.ask(&["network", "rm", &network]);
+        for network in self.owned(&["network", "ls"]) {
+            self.output_lines(&["network", "rm", &network]);
         }
         for text in ["one", "two"] {
-            self.ask(&["rmi", &format!("jaco-cli-test/{}:{text}", self.id)]);
+            self.output_lines(&["rmi", &format!("jaco-cli-test/{}:{text}", self.id)]);
         }
     }
 }
 
-fn write_manifests(place: &Place, deployment: &str, image: &str, path: impl Display) -> PathBuf {
+fn write_manifests(
+    workdir: &Workdir,
+    deployment: &str,
+    image: &str,
+    path: impl Display,
+) -> PathBuf {
     let compose = format!(
         "services:\n  web:\n    image: {image}\n    pull_policy: never\n    command:\n      - sh\n      - -c\n      - \
          'echo started; echo odd >&2; exec httpd -f -p 8080 -h /www'\n    stop_grace_period: 1s\n"
     );
-    place.file("compose.yml", 0o644, &compose);
+    workdir.file("compose.yml", 0o644, &compose);
     let jaco = format!(
         "deployment: {deployment}\nservices:\n  - name: web\n    replicas: 2\nroutes:\n  \
          - domain: app.example\n    service: web\n    port: 8080\n    tls: off\n    \
          path: {path}\n    strip_path: true\n"
     );
-    place.file("jaco.yaml", 0o644, &jaco)
+    workdir.file("jaco.yaml", 0o644, &jaco)
 }
 
 /// Body of the ingress's response, if its status is 200.
@@ -156,7 +161,7 @@ fn wait_until_served(daemon: &Daemon, served: &str, text: &str, gone: &str) {
     });
 }
 
-fn check_logs(docker: &Docker, daemon: &Daemon, place: &Place, app: &str) {
+fn check_logs(docker: &Docker, daemon: &Daemon, workdir: &Workdir, app: &str) {
     // A container that runs may not have written yet.
     until("every container has written", || {
         let containers = docker.ours(&["ps"]);
@@ -175,14 +180,14 @@ fn check_logs(docker: &Docker, daemon: &Daemon, place: &Place, app: &str) {
             socket.display()
         )
     };
-    let table = place.jaco(&line("")).ok().out;
+    let table = workdir.jaco(&line("")).ok().out;
     let mut lines: Vec<&str> = table.lines().collect();
     lines.sort_unstable();
     let expected =
         [0, 1].map(|at| ["odd", "started"].map(|text| format!("[{app}-web-{at}@one] {text}")));
     assert_eq!(lines, expected.concat());
 
-    let json = place.jaco(&line("-o json")).ok().out;
+    let json = workdir.jaco(&line("-o json")).ok().out;
     let events: Vec<Value> = json
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
@@ -198,16 +203,16 @@ fn check_logs(docker: &Docker, daemon: &Daemon, place: &Place, app: &str) {
         };
         assert_eq!(event["stream"], stream);
     }
-    let yaml = place.jaco(&line("-o yaml")).ok().out;
+    let yaml = workdir.jaco(&line("-o yaml")).ok().out;
     assert_eq!(yaml.matches("---\nreplica_id: ").count(), 4, "{yaml}");
 
-    let mut child = place.command(&line("-f")).spawn().unwrap();
+    let mut child = workdir.command(&line("-f")).spawn().unwrap();
     let out = BufReader::new(child.stdout.take().unwrap());
     assert_eq!(out.lines().take(4).map(Result::unwrap).count(), 4);
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
 
-    let unknown = place.jaco(&format!("logs {app}/gone --socket {}", socket.display()));
+    let unknown = workdir.jaco(&format!("logs {app}/gone --socket {}", socket.display()));
     unknown.fails("unknown_service", &["service=gone"]);
 }
 
@@ -225,14 +230,14 @@ fn containers_follow_apply_and_rollback() {
     let mut docker = Docker::new();
     let daemon = Daemon::start_with(Some(&docker.engine()));
     docker.cluster_id = daemon.init()["cluster_id"].as_str().unwrap().to_owned();
-    let place = Place::new();
+    let workdir = Workdir::new();
     let app = format!(
         "cli-{}",
         docker.id.replace(|c: char| !c.is_ascii_alphanumeric(), "")
     );
     let [one, two] = ["one", "two"].map(|text| docker.image(text));
 
-    let applied = apply(&daemon, &write_manifests(&place, &app, &one, "/a"), "");
+    let applied = apply(&daemon, &write_manifests(&workdir, &app, &one, "/a"), "");
     assert_eq!(
         (&applied["converged"], &applied["applied_revision"]),
         (&true.into(), &1.into())
@@ -244,11 +249,11 @@ fn containers_follow_apply_and_rollback() {
         "{replicas:?}"
     );
     wait_until_served(&daemon, "/a", "one", "/b");
-    check_logs(&docker, &daemon, &place, &app);
+    check_logs(&docker, &daemon, &workdir, &app);
     let route = daemon.jaco("get route app.example").ok().out;
     assert!(route.contains("2/2"), "{route}");
 
-    let second = write_manifests(&place, &app, &two, "/b");
+    let second = write_manifests(&workdir, &app, &two, "/b");
     let preview = apply(&daemon, &second, "--dry-run");
     let diff = &preview["diff"];
     assert_eq!(diff["adds"], serde_json::json!(["route app.example/b"]));
@@ -271,9 +276,9 @@ fn containers_follow_apply_and_rollback() {
 
     daemon.jaco(&format!("delete {app}")).ok();
     until("its containers are gone", || {
-        docker.ours(&["ps", "-a"]).is_empty().then_some(())
+        docker.owned(&["ps", "-a"]).is_empty().then_some(())
     });
     until("its network is gone", || {
-        docker.ours(&["network", "ls"]).is_empty().then_some(())
+        docker.owned(&["network", "ls"]).is_empty().then_some(())
     });
 }

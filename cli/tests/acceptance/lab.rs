@@ -16,7 +16,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// Timeout far above the duration of any step, even on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A `jacod` process; dropping it kills the process.
 pub(crate) struct Daemon {
@@ -94,14 +94,14 @@ impl Daemon {
     }
 
     /// Starts a daemon with a cluster; returns its operator token, too.
-    pub(crate) fn founded() -> (Self, String) {
+    pub(crate) fn initialized() -> (Self, String) {
         let daemon = Self::start();
-        let token = daemon.found();
+        let token = daemon.initialize();
         (daemon, token)
     }
 
     /// Initializes a cluster and returns the operator token.
-    fn found(&self) -> String {
+    fn initialize(&self) -> String {
         self.init()["operator_token"].as_str().unwrap().to_owned()
     }
 
@@ -164,9 +164,9 @@ impl Daemon {
     }
 
     /// Runs a command over the socket.
-    pub(crate) fn jaco(&self, line: &str) -> Answer {
-        let place = Place::new();
-        place.jaco(&format!("{line} --socket {}", self.socket().display()))
+    pub(crate) fn jaco(&self, line: &str) -> Outcome {
+        let workdir = Workdir::new();
+        workdir.jaco(&format!("{line} --socket {}", self.socket().display()))
     }
 }
 
@@ -194,12 +194,12 @@ pub(crate) fn fingerprint(pem: &Path) -> String {
 }
 
 /// Working and home directory of commands, with an otherwise empty environment.
-pub(crate) struct Place {
+pub(crate) struct Workdir {
     dir: TempDir,
     env: Vec<(&'static str, String)>,
 }
 
-impl Place {
+impl Workdir {
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("bin")).unwrap();
@@ -257,23 +257,23 @@ impl Place {
         command
     }
 
-    pub(crate) fn jaco(&self, line: &str) -> Answer {
+    pub(crate) fn jaco(&self, line: &str) -> Outcome {
         let output = self.command(line).output().unwrap();
-        Answer::new(line, output)
+        Outcome::new(line, output)
     }
 
     /// Runs a command with `input` on its stdin.
-    pub(crate) fn jaco_reading(&self, line: &str, input: &[u8]) -> Answer {
+    pub(crate) fn jaco_reading(&self, line: &str, input: &[u8]) -> Outcome {
         let mut child = self.command(line).stdin(Stdio::piped()).spawn().unwrap();
         // A command that needs no input may have exited already.
         let _ = child.stdin.take().unwrap().write_all(input);
-        Answer::new(line, child.wait_with_output().unwrap())
+        Outcome::new(line, child.wait_with_output().unwrap())
     }
 }
 
 /// Outcome of a command.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct Outcome {
     #[expect(dead_code, reason = "shown when the test fails")]
     line: String,
     pub(crate) status: Option<i32>,
@@ -281,7 +281,7 @@ pub(crate) struct Answer {
     pub(crate) err: String,
 }
 
-impl Answer {
+impl Outcome {
     pub(crate) fn new(line: &str, output: std::process::Output) -> Self {
         Self {
             line: line.to_owned(),
@@ -321,7 +321,7 @@ impl Answer {
 /// Waits until `condition` returns a value.
 #[track_caller]
 pub(crate) fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         if let Some(value) = condition() {
             return value;
@@ -332,12 +332,12 @@ pub(crate) fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> 
 }
 
 /// Manifests of one service with two replicas of `image`, and a route with the line `path`.
-pub(crate) fn manifests(place: &Place, image: &str, path: &str) -> PathBuf {
+pub(crate) fn manifests(workdir: &Workdir, image: &str, path: &str) -> PathBuf {
     let compose = format!("services:\n  web:\n    image: {image}\n");
-    place.file("compose.yml", 0o644, &compose);
+    workdir.file("compose.yml", 0o644, &compose);
     let jaco = format!(
         "deployment: app\nservices:\n  - name: web\n    replicas: 2\nroutes:\n  \
          - domain: app.example\n    service: web\n    port: 80\n    tls: off\n{path}"
     );
-    place.file("jaco.yaml", 0o644, &jaco)
+    workdir.file("jaco.yaml", 0o644, &jaco)
 }

@@ -2,23 +2,23 @@
 
 use std::{io::ErrorKind, net::TcpListener};
 
-use crate::lab::{Daemon, Place};
+use crate::lab::{Daemon, Workdir};
 
 #[test]
 fn check_01_help_without_command_else_usage_error() {
-    let place = Place::new();
-    let help = place.jaco("").ok();
+    let workdir = Workdir::new();
+    let help = workdir.jaco("").ok();
     assert!(help.out.contains("Usage: jaco"), "{}", help.out);
-    place.jaco("nosuch").fails("usage_error", &["nosuch"]);
-    place.jaco("apply").fails("usage_error", &["JACO"]);
+    workdir.jaco("nosuch").fails("usage_error", &["nosuch"]);
+    workdir.jaco("apply").fails("usage_error", &["JACO"]);
 }
 
 #[test]
 fn check_02_no_transport_without_socket_or_server() {
-    let place = Place::new();
-    let socket = place.path("absent.sock").display().to_string();
+    let workdir = Workdir::new();
+    let socket = workdir.path("absent.sock").display().to_string();
     let words = [socket.as_str(), "is not available", "--server", "--token"];
-    place.jaco("status").fails("no_transport", &words);
+    workdir.jaco("status").fails("no_transport", &words);
 }
 
 #[test]
@@ -27,10 +27,10 @@ fn check_03_nothing_is_dialled_without_token() {
     listener.set_nonblocking(true).unwrap();
     let address = listener.local_addr().unwrap();
     for command in ["status", "token list", "cluster init", "apply jaco.yaml"] {
-        let place = Place::new();
-        place.file("jaco.yaml", 0o644, "deployment: app\n");
-        place.file("compose.yml", 0o644, "services: {web: {image: i}}\n");
-        place
+        let workdir = Workdir::new();
+        workdir.file("jaco.yaml", 0o644, "deployment: app\n");
+        workdir.file("compose.yml", 0o644, "services: {web: {image: i}}\n");
+        workdir
             .jaco(&format!("{command} --server {address}"))
             .fails("token_required", &["--token or JACO_TOKEN"]);
         let error = listener.accept().unwrap_err();
@@ -40,36 +40,36 @@ fn check_03_nothing_is_dialled_without_token() {
 
 #[test]
 fn check_09_unknown_format_is_usage_error() {
-    let place = Place::new();
+    let workdir = Workdir::new();
     for line in [
         "status -o xml",
         "status --format xml",
         "--output=xml status",
     ] {
-        place.jaco(line).fails("usage_error", &["output format"]);
+        workdir.jaco(line).fails("usage_error", &["output format"]);
     }
 }
 
 #[test]
 fn check_11_logs_need_deployment_and_service() {
-    let place = Place::new();
+    let workdir = Workdir::new();
     for line in ["logs app", "logs app/", "logs /web"] {
         let words = ["expected <deployment>/<service>"];
-        place.jaco(line).fails("usage_error", &words);
+        workdir.jaco(line).fails("usage_error", &words);
     }
 }
 
 #[test]
 fn check_14_audit_type_spellings_are_accepted() {
-    let (daemon, token) = Daemon::founded();
+    let (daemon, token) = Daemon::initialized();
     for transport in daemon.transports(&token) {
-        let place = Place::new();
+        let workdir = Workdir::new();
         let types = "apply,NODE_JOIN,audit_event_type_delete,,";
-        place
+        workdir
             .jaco(&format!("audit --type {types} {transport}"))
             .ok();
         let words = ["unknown audit type"];
-        place
+        workdir
             .jaco(&format!("audit --type apply,nope {transport}"))
             .fails("usage_error", &words);
     }
@@ -77,11 +77,11 @@ fn check_14_audit_type_spellings_are_accepted() {
 
 #[test]
 fn check_17_world_readable_contexts_are_refused() {
-    let place = Place::new();
+    let workdir = Workdir::new();
     let text = "contexts: [{name: a, server_addrs: ['h:1'], token: sesame}]\n";
-    place.file(".config/jaco/clusters.yaml", 0o644, text);
+    workdir.file(".config/jaco/clusters.yaml", 0o644, text);
     for line in ["status --context a", "status"] {
-        let answer = place.jaco(line);
+        let answer = workdir.jaco(line);
         answer.fails("context_invalid", &["0644"]);
         assert!(!answer.err.contains("sesame"), "{answer:?}");
     }
@@ -89,11 +89,11 @@ fn check_17_world_readable_contexts_are_refused() {
 
 #[test]
 fn local_commands_need_no_transport() {
-    let place = Place::new();
-    place.file("jaco.yaml", 0o644, "deployment: app\n");
-    assert_eq!(place.jaco("validate --jaco jaco.yaml").ok().out, "");
+    let workdir = Workdir::new();
+    workdir.file("jaco.yaml", 0o644, "deployment: app\n");
+    assert_eq!(workdir.jaco("validate --jaco jaco.yaml").ok().out, "");
     assert_eq!(
-        place.jaco("version").ok().out,
-        place.jaco("--version").ok().out
+        workdir.jaco("version").ok().out,
+        workdir.jaco("--version").ok().out
     );
 }

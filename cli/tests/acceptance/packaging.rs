@@ -2,31 +2,33 @@
 
 use std::fs;
 
-use crate::lab::Place;
+use crate::lab::Workdir;
 
 #[test]
 fn every_shell_has_a_completion_script() {
-    let place = Place::new();
+    let workdir = Workdir::new();
     for (shell, word) in [
         ("bash", "complete -F _jaco"),
         ("zsh", "#compdef jaco"),
         ("fish", "complete -c jaco"),
     ] {
-        let script = place.jaco(&format!("completions {shell}")).ok().out;
+        let script = workdir.jaco(&format!("completions {shell}")).ok().out;
         assert!(script.contains(word), "{shell}");
         for command in ["rollback", "registry", "token-file", "password-stdin"] {
             assert!(script.contains(command), "{shell} {command}");
         }
     }
-    place.jaco("completions dos").fails("usage_error", &["dos"]);
+    workdir
+        .jaco("completions dos")
+        .fails("usage_error", &["dos"]);
 }
 
 #[test]
 fn every_command_has_a_manual_page() {
-    let place = Place::new();
-    assert_eq!(place.jaco("man --out share/man1").ok().out, "");
+    let workdir = Workdir::new();
+    assert_eq!(workdir.jaco("man --out share/man1").ok().out, "");
     let page =
-        |name: &str| fs::read_to_string(place.path(&format!("share/man1/{name}.1"))).unwrap();
+        |name: &str| fs::read_to_string(workdir.path(&format!("share/man1/{name}.1"))).unwrap();
     for (name, word) in [
         ("jaco", "ca\\-fingerprint"),
         ("jaco-apply", "dry\\-run"),
@@ -37,8 +39,8 @@ fn every_command_has_a_manual_page() {
     ] {
         assert!(page(name).contains(word), "{name}");
     }
-    place.file("blocked", 0o644, "");
-    place
+    workdir.file("blocked", 0o644, "");
+    workdir
         .jaco("man --out blocked/dir")
         .fails("file_error", &["  path=blocked/dir"]);
 }

@@ -9,10 +9,10 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::lab::{Daemon, Place, manifests};
+use crate::lab::{Daemon, Workdir, manifests};
 
-fn follow(place: &Place, line: &str) -> (Child, BufReader<ChildStdout>) {
-    let mut child = place.command(line).spawn().unwrap();
+fn follow(workdir: &Workdir, line: &str) -> (Child, BufReader<ChildStdout>) {
+    let mut child = workdir.command(line).spawn().unwrap();
     let out = BufReader::new(child.stdout.take().unwrap());
     (child, out)
 }
@@ -37,11 +37,11 @@ fn ends_well(mut child: Child) {
 
 #[test]
 fn audit_follow_misses_and_repeats_nothing() {
-    let (daemon, token) = Daemon::founded();
+    let (daemon, token) = Daemon::initialized();
     for (at, transport) in daemon.transports(&token).into_iter().enumerate() {
-        let place = Place::new();
+        let workdir = Workdir::new();
         let issue = |name: String| {
-            Place::new()
+            Workdir::new()
                 .jaco(&format!("token issue --name {name} {transport}"))
                 .ok();
         };
@@ -58,9 +58,9 @@ fn audit_follow_misses_and_repeats_nothing() {
         };
         burst("before");
         // The history is read while the next burst is written.
-        let (child, out) = follow(&place, &format!("audit -f -o json {transport}"));
+        let (child, out) = follow(&workdir, &format!("audit -f -o json {transport}"));
         burst("during");
-        place
+        workdir
             .jaco(&format!("token revoke marker-{at} {transport}"))
             .ok();
         let marker = format!("marker-{at}");
@@ -74,7 +74,7 @@ fn audit_follow_misses_and_repeats_nothing() {
             }
         }
         interrupt(child);
-        let listed = place.jaco(&format!("audit -o json {transport}")).json();
+        let listed = workdir.jaco(&format!("audit -o json {transport}")).json();
         assert_eq!(&followed, listed.as_array().unwrap());
         let indexes: Vec<u64> = followed
             .iter()
@@ -91,16 +91,16 @@ fn audit_follow_misses_and_repeats_nothing() {
 
 #[test]
 fn followed_events_are_filtered_and_framed() {
-    let (daemon, token) = Daemon::founded();
+    let (daemon, token) = Daemon::initialized();
     let [_, transport] = daemon.transports(&token);
-    let place = Place::new();
+    let workdir = Workdir::new();
     for (format, framed) in [("json", ""), ("yaml", "---\n"), ("table", "TYPE ")] {
         let line = format!("audit -f --type token_revoke -o {format} {transport}");
-        let (child, mut out) = follow(&place, &line);
-        place
+        let (child, mut out) = follow(&workdir, &line);
+        workdir
             .jaco(&format!("token issue --name {format} {transport}"))
             .ok();
-        place
+        workdir
             .jaco(&format!("token revoke {format} {transport}"))
             .ok();
         let mut text = String::new();
@@ -118,13 +118,13 @@ fn followed_events_are_filtered_and_framed() {
 
 #[test]
 fn watch_prints_status_after_a_change() {
-    let (daemon, token) = Daemon::founded();
+    let (daemon, token) = Daemon::initialized();
     for (format, transport) in ["json", "yaml", "table"]
         .into_iter()
         .zip(daemon.transports(&token).iter().cycle())
     {
-        let place = Place::new();
-        let (child, mut out) = follow(&place, &format!("status app -w -o {format} {transport}"));
+        let workdir = Workdir::new();
+        let (child, mut out) = follow(&workdir, &format!("status app -w -o {format} {transport}"));
         let mut text = String::new();
         let mut read_until = |wanted: &dyn Fn(&str) -> bool| {
             let mut text_now = std::mem::take(&mut text);
@@ -145,14 +145,14 @@ fn watch_prints_status_after_a_change() {
             "{first}"
         );
 
-        let file = manifests(&place, "i", "");
-        place
+        let file = manifests(&workdir, "i", "");
+        workdir
             .jaco(&format!("apply {} --detach {transport}", file.display()))
             .ok();
         let second = read_until(&|text| text.contains("app.example") || text.contains("app-web-1"));
         let separator = second.starts_with("---\n");
         assert_eq!(separator, format != "json", "{second}");
-        place.jaco(&format!("delete app {transport}")).ok();
+        workdir.jaco(&format!("delete app {transport}")).ok();
         read_until(&|text| text.ends_with(end));
         interrupt(child);
     }
@@ -160,9 +160,9 @@ fn watch_prints_status_after_a_change() {
 
 #[test]
 fn closed_pipe_ends_the_command_quietly() {
-    let (daemon, token) = Daemon::founded();
+    let (daemon, token) = Daemon::initialized();
     for transport in daemon.transports(&token) {
-        let place = Place::new();
+        let workdir = Workdir::new();
         for line in [
             "status",
             "audit",
@@ -172,7 +172,7 @@ fn closed_pipe_ends_the_command_quietly() {
         ] {
             let (reader, writer) = std::io::pipe().unwrap();
             drop(reader);
-            let output = place
+            let output = workdir
                 .command(&format!("{line} {transport}"))
                 .stdout(writer)
                 .output()
@@ -184,20 +184,20 @@ fn closed_pipe_ends_the_command_quietly() {
             );
         }
         // A stream notices the closed pipe at its next event.
-        let (child, mut out) = follow(&place, &format!("audit -f -o json {transport}"));
+        let (child, mut out) = follow(&workdir, &format!("audit -f -o json {transport}"));
         out.read_line(&mut String::new()).unwrap();
         drop(out);
-        place.jaco(&format!("token revoke x {transport}")).ok();
+        workdir.jaco(&format!("token revoke x {transport}")).ok();
         ends_well(child);
     }
 }
 
 #[test]
 fn a_revoked_token_ends_its_streams() {
-    let (daemon, token) = Daemon::founded();
+    let (daemon, token) = Daemon::initialized();
     let [_, remote] = daemon.transports(&token);
-    let place = Place::new();
-    let (child, mut out) = follow(&place, &format!("audit -f -o json {remote}"));
+    let workdir = Workdir::new();
+    let (child, mut out) = follow(&workdir, &format!("audit -f -o json {remote}"));
     out.read_line(&mut String::new()).unwrap();
     daemon.jaco("token revoke bootstrap").ok();
     let mut rest = String::new();
@@ -211,29 +211,29 @@ fn a_revoked_token_ends_its_streams() {
 #[test]
 fn broken_connection_error_names_the_daemon() {
     for at in 0..2 {
-        let (mut daemon, token) = Daemon::founded();
+        let (mut daemon, token) = Daemon::initialized();
         let transport = &daemon.transports(&token)[at];
-        let place = Place::new();
-        let (child, mut out) = follow(&place, &format!("audit -f -o json {transport}"));
+        let workdir = Workdir::new();
+        let (child, mut out) = follow(&workdir, &format!("audit -f -o json {transport}"));
         out.read_line(&mut String::new()).unwrap();
         daemon.kill();
         let output = child.wait_with_output().unwrap();
         let report = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1));
-        let place = [
+        let addresses = [
             daemon.socket().display().to_string(),
             daemon.address().to_string(),
         ];
         assert!(report.starts_with("Error: unavailable: "), "{report}");
-        assert!(report.contains(&place[at]), "{report}");
+        assert!(report.contains(&addresses[at]), "{report}");
     }
 }
 
 #[test]
 fn interrupt_ends_command_reading_stdin() {
-    let place = Place::new();
-    place.file("jaco.yaml", 0o644, "deployment: app\n");
-    let mut child = place
+    let workdir = Workdir::new();
+    workdir.file("jaco.yaml", 0o644, "deployment: app\n");
+    let mut child = workdir
         .command("apply jaco.yaml --compose -")
         .stdin(Stdio::piped())
         .spawn()
@@ -249,15 +249,15 @@ fn interrupt_ends_command_reading_stdin() {
 
 #[test]
 fn interrupted_wait_exits_with_130() {
-    let (daemon, _) = Daemon::founded();
-    let place = Place::new();
-    let file = manifests(&place, "i", "");
+    let (daemon, _) = Daemon::initialized();
+    let workdir = Workdir::new();
+    let file = manifests(&workdir, "i", "");
     let line = format!(
         "apply {} --socket {}",
         file.display(),
         daemon.socket().display()
     );
-    let mut child = place.command(&line).stdin(Stdio::null()).spawn().unwrap();
+    let mut child = workdir.command(&line).stdin(Stdio::null()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut first = String::new();
     out.read_line(&mut first).unwrap();

@@ -46,7 +46,7 @@ pub(super) fn run(stranger: bool, calls: impl AsyncFnOnce(&World)) {
         let ground = ground.get_or_init(Ground::new);
         ground.runtime.block_on(async {
             let (world, actor) = if stranger {
-                let api = ground.lab.stranger();
+                let api = ground.lab.uninitialized();
                 (World { api, raft: None }, None)
             } else {
                 let (raft, actor) = ground.cluster.handle().await.unwrap();

@@ -15,7 +15,7 @@ use super::{Error, Fingerprint, LIFETIME, NodeCert, NodeKey, check_hostname, par
 /// The common name of every cluster authority.
 pub const COMMON_NAME: &str = "JACO Cluster CA";
 /// Maximum number of addresses in one signing request.
-pub const ADDRESSES: usize = 64;
+pub const MAX_REQUEST_ADDRESSES: usize = 64;
 
 /// The CA of one cluster: its certificate and its key.
 pub struct ClusterCa {
@@ -107,7 +107,7 @@ impl ClusterCa {
     ///
     /// The request may name `hostname` only: its common name and its one DNS name must be exactly
     /// that. Its addresses must be dialable, must not be in `taken` (the addresses of other nodes),
-    /// and must be no more than [`ADDRESSES`].
+    /// and must be no more than [`MAX_REQUEST_ADDRESSES`].
     ///
     /// # Errors
     /// [`Error::Pem`] if it does not parse, [`Error::Request`] if its signature is wrong or it
@@ -199,8 +199,8 @@ fn check_request(
     if matches!(params.is_ca, IsCa::Ca(_)) {
         return refuse("a node certificate cannot be an authority".to_owned());
     }
-    if params.subject_alt_names.len() > 1 + ADDRESSES {
-        return refuse(format!("names more than {ADDRESSES} addresses"));
+    if params.subject_alt_names.len() > 1 + MAX_REQUEST_ADDRESSES {
+        return refuse(format!("names more than {MAX_REQUEST_ADDRESSES} addresses"));
     }
     let mut named = false;
     let mut ips = Vec::new();

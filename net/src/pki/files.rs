@@ -109,7 +109,7 @@ impl NodeFiles {
     ///
     /// # Errors
     /// [`Error::Hostname`] if the name cannot be a node's.
-    pub fn found(
+    pub fn bootstrap(
         ca: &ClusterCa,
         hostname: &str,
         ips: &[std::net::IpAddr],

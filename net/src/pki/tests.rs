@@ -48,7 +48,7 @@ fn ca_certificate_has_the_specified_fields() {
 #[test]
 fn node_certificate_has_one_name_and_cannot_sign() {
     let ca = ClusterCa::generate(SystemTime::now()).unwrap();
-    let files = NodeFiles::found(&ca, NAME, &[lan()], SystemTime::now()).unwrap();
+    let files = NodeFiles::bootstrap(&ca, NAME, &[lan()], SystemTime::now()).unwrap();
     let (_, cert) = parse_x509_certificate(files.cert.der()).unwrap();
     assert_eq!(cert.subject().to_string(), "CN=node-1");
     assert!(!cert.is_ca());
@@ -126,7 +126,7 @@ fn a_request_may_name_only_its_sender() {
         })
     };
     assert!(sign(&ip([10, 0, 0, 9].into())).is_ok());
-    assert!(sign(&ips(ADDRESSES as u16)).is_ok());
+    assert!(sign(&ips(MAX_REQUEST_ADDRESSES as u16)).is_ok());
     assert!(sign(&request(|_| {})).is_ok());
     assert!(
         sign(&request(|p| drop(p.subject_alt_names.pop()))).is_ok(),
@@ -177,7 +177,10 @@ fn a_request_may_name_only_its_sender() {
             "the same, mapped into IPv6",
             ip(std::net::Ipv4Addr::new(10, 0, 0, 8).to_ipv6_mapped().into()),
         ),
-        ("more addresses than a node has", ips(ADDRESSES as u16 + 1)),
+        (
+            "more addresses than a node has",
+            ips(MAX_REQUEST_ADDRESSES as u16 + 1),
+        ),
         ("no PEM", "hello".to_owned()),
     ];
     for (what, csr) in refused {
@@ -219,7 +222,7 @@ fn node_files_appear_atomically_with_their_modes() {
     let root = tempfile::tempdir().unwrap();
     let target = root.path().join("node");
     let ca = ClusterCa::generate(SystemTime::now()).unwrap();
-    let made = NodeFiles::found(&ca, NAME, &[lan()], SystemTime::now()).unwrap();
+    let made = NodeFiles::bootstrap(&ca, NAME, &[lan()], SystemTime::now()).unwrap();
 
     let staging = Staging::begin(&target, files::PUBLIC_DIR).unwrap();
     made.stage(&staging).unwrap();
@@ -242,7 +245,7 @@ fn node_files_appear_atomically_with_their_modes() {
 fn error_names_the_damaged_file() {
     let root = tempfile::tempdir().unwrap();
     let ca = ClusterCa::generate(SystemTime::now()).unwrap();
-    let made = NodeFiles::found(&ca, NAME, &[lan()], SystemTime::now()).unwrap();
+    let made = NodeFiles::bootstrap(&ca, NAME, &[lan()], SystemTime::now()).unwrap();
     for name in ["node-1.key", "node-1.crt", "ca.crt"] {
         let target = root.path().join(name).join("node");
         fs::create_dir(root.path().join(name)).unwrap();

@@ -13,7 +13,9 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::time::Instant;
 
-use super::{Shared, clock::Serving, observe::Measured, pool::Sender, upstream::Upstream};
+use super::{
+    ProxyState, observe::Measured, pool::Sender, timeouts::ServingGuard, upstream::Upstream,
+};
 
 /// Progress of forwarding the body of a request.
 #[derive(Debug)]
@@ -102,7 +104,7 @@ impl Body for RequestBody {
 
 /// The connection a response arrives on; it returns to the pool once the response is complete.
 pub(super) struct Origin {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<ProxyState>,
     pub(super) upstream: Upstream,
     pub(super) sender: Sender,
     /// The body of the request, which may still be in transit.
@@ -120,17 +122,17 @@ impl Origin {
     }
 }
 
-/// The body sent to a client; `Serving` suspends the client's timeouts while it exists.
+/// The body sent to a client; `ServingGuard` suspends the client's timeouts while it exists.
 pub(super) struct ResponseBody {
     incoming: Option<Incoming>,
     origin: Option<Origin>,
-    _serving: Option<Serving>,
+    _serving: Option<ServingGuard>,
     measured: Option<Measured>,
 }
 
 impl ResponseBody {
     /// Forwards a replica's body and returns its connection to the pool at the end.
-    pub(super) fn new(incoming: Incoming, origin: Origin, serving: Serving) -> Self {
+    pub(super) fn new(incoming: Incoming, origin: Origin, serving: ServingGuard) -> Self {
         let mut body = Self {
             incoming: Some(incoming),
             origin: Some(origin),
@@ -142,7 +144,7 @@ impl ResponseBody {
     }
 
     /// No body.
-    pub(super) fn empty(serving: Serving) -> Self {
+    pub(super) fn empty(serving: ServingGuard) -> Self {
         Self {
             incoming: None,
             origin: None,

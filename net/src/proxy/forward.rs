@@ -11,14 +11,14 @@ use tokio::time::{Instant, timeout_at};
 
 use self::head::Head;
 use super::{
-    Live, Match, Meter, Route, RouteTable, Shared,
+    ActiveTable, Match, Meter, ProxyState, Route, RouteTable,
     body::{Origin, Progress, RequestBody, ResponseBody},
-    clock::Serving,
     headers,
     observe::Measured,
     pool::Sender,
     relay::relay,
     server::Connection,
+    timeouts::ServingGuard,
     upstream::Upstream,
 };
 
@@ -28,7 +28,7 @@ const MAX_ATTEMPTS: usize = 3;
 /// Serves one request of a client connection.
 pub(super) async fn handle(
     connection: Arc<Connection>,
-    serving: Serving,
+    serving: ServingGuard,
     request: Request<Incoming>,
 ) -> Result<Response<ResponseBody>, Infallible> {
     // The request keeps its table to the end: a swap does not affect running requests.
@@ -49,8 +49,8 @@ pub(super) async fn handle(
 /// Produces the response, and sets `meter` to the one that counts the request.
 async fn respond(
     connection: &Arc<Connection>,
-    live: &Live,
-    serving: Serving,
+    live: &ActiveTable,
+    serving: ServingGuard,
     mut request: Request<Incoming>,
     meter: &mut Arc<dyn Meter>,
 ) -> Response<ResponseBody> {
@@ -63,8 +63,10 @@ async fn respond(
     *meter = live.meters.of(&head.host, service);
     let (at, path) = match found {
         Ok((route, path)) => (route.upstreams(), path),
-        Err(Refusal::Unknown) => return answer::empty(StatusCode::NOT_FOUND, serving),
-        Err(Refusal::Insecure) => return answer::redirect(&head.host, request.uri(), serving),
+        Err(RouteError::NoRoute) => return answer::empty(StatusCode::NOT_FOUND, serving),
+        Err(RouteError::RequiresTls) => {
+            return answer::redirect(&head.host, request.uri(), serving);
+        }
     };
     let upgrade = headers::upgrade(request.headers())
         .map(|protocol| (protocol, hyper::upgrade::on(&mut request)));
@@ -75,11 +77,11 @@ async fn respond(
         Ok(parts) => Request::from_parts(parts, body),
         Err(status) => return answer::empty(status, serving),
     };
-    let deal = Deal {
+    let forwarding = Forwarding {
         shared: &connection.shared,
         upstreams: at,
     };
-    match deal.run(outgoing).await {
+    match forwarding.run(outgoing).await {
         Ok((response, origin)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
             switched(connection, response, origin, switch, serving)
         }
@@ -88,9 +90,9 @@ async fn respond(
     }
 }
 
-enum Refusal {
-    Unknown,
-    Insecure,
+enum RouteError {
+    NoRoute,
+    RequiresTls,
 }
 
 /// The route of a request, and the path to request from its replicas if the prefix is stripped.
@@ -98,10 +100,10 @@ fn route<'t>(
     table: &'t RouteTable,
     head: &Head,
     path: &str,
-) -> Result<(&'t Route, Option<String>), Refusal> {
+) -> Result<(&'t Route, Option<String>), RouteError> {
     match table.lookup(&head.host, path) {
-        None => Err(Refusal::Unknown),
-        Some(Match::Redirect) => Err(Refusal::Insecure),
+        None => Err(RouteError::NoRoute),
+        Some(Match::Redirect) => Err(RouteError::RequiresTls),
         Some(Match::Forward(route)) => Ok((route, route.stripped(path))),
     }
 }
@@ -112,7 +114,7 @@ fn switched(
     mut response: Response<Incoming>,
     origin: Origin,
     client: Option<OnUpgrade>,
-    serving: Serving,
+    serving: ServingGuard,
 ) -> Response<ResponseBody> {
     let protocol = headers::upgrade(response.headers());
     let (Some(client), Some(protocol)) = (client, protocol) else {
@@ -135,7 +137,7 @@ enum Failure {
     /// The replicas that were tried could not be reached or failed.
     Unreachable,
     /// The replica did not answer in time.
-    Silent,
+    TimedOut,
     /// The client aborted its request.
     Client,
 }
@@ -145,14 +147,14 @@ impl Failure {
         match self {
             Self::NoUpstream => StatusCode::SERVICE_UNAVAILABLE,
             Self::Unreachable => StatusCode::BAD_GATEWAY,
-            Self::Silent => StatusCode::GATEWAY_TIMEOUT,
+            Self::TimedOut => StatusCode::GATEWAY_TIMEOUT,
             Self::Client => StatusCode::BAD_REQUEST,
         }
     }
 }
 
 /// Outcome of an attempt without a response.
-enum Missed {
+enum AttemptError {
     /// Nothing was sent: the request is complete.
     Unsent(Request<RequestBody>),
     /// The replica may have seen the request, which is safe to repeat.
@@ -162,12 +164,12 @@ enum Missed {
 }
 
 /// A request and the replicas it may be sent to.
-struct Deal<'a> {
-    shared: &'a Arc<Shared>,
+struct Forwarding<'a> {
+    shared: &'a Arc<ProxyState>,
     upstreams: &'a [Upstream],
 }
 
-impl Deal<'_> {
+impl Forwarding<'_> {
     /// Tries replicas until one answers, at most [`MAX_ATTEMPTS`].
     async fn run(
         &self,
@@ -180,13 +182,15 @@ impl Deal<'_> {
             let wall = shared.settings.wall_clock;
             let picked = shared
                 .health
-                .pick(self.upstreams, &tried, now, wall, &shared.dice);
+                .pick(self.upstreams, &tried, now, wall, &shared.rng);
             let Some(at) = picked else { break };
             tried.push(at);
             match self.attempt(&self.upstreams[at], request).await {
                 Ok(answered) => return Ok(answered),
-                Err(Missed::Unsent(again) | Missed::Repeatable(again)) => request = again,
-                Err(Missed::Final(failure)) => return Err(failure),
+                Err(AttemptError::Unsent(again) | AttemptError::Repeatable(again)) => {
+                    request = again
+                }
+                Err(AttemptError::Final(failure)) => return Err(failure),
             }
         }
         Err(if tried.is_empty() {
@@ -201,18 +205,18 @@ impl Deal<'_> {
         &self,
         upstream: &Upstream,
         mut request: Request<RequestBody>,
-    ) -> Result<(Response<Incoming>, Origin), Missed> {
+    ) -> Result<(Response<Incoming>, Origin), AttemptError> {
         let pool = &self.shared.pool;
         if let Some(sender) = pool.take(upstream.addr).await {
             match self.send(upstream, sender, request).await {
-                Err(Missed::Unsent(again) | Missed::Repeatable(again)) => {
+                Err(AttemptError::Unsent(again) | AttemptError::Repeatable(again)) => {
                     // A replica may close an idle connection at any time, so this does not count as
                     // a failure. The other idle connections are as old, so a new connection
                     // decides.
                     pool.forget(upstream.addr);
                     request = again;
                 }
-                ended @ (Ok(_) | Err(Missed::Final(_))) => return ended,
+                ended @ (Ok(_) | Err(AttemptError::Final(_))) => return ended,
             }
         }
         let sender = match pool.connect(upstream.addr).await {
@@ -220,15 +224,16 @@ impl Deal<'_> {
             Err(why) => {
                 tracing::debug!(subsystem = "ingress", replica_id = %upstream.replica, addr = %upstream.addr, %why, "failed to connect");
                 self.mark_down(upstream);
-                return Err(Missed::Unsent(request));
+                return Err(AttemptError::Unsent(request));
             }
         };
         let sent = self.send(upstream, sender, request).await;
         match &sent {
-            Ok(_) | Err(Missed::Final(Failure::Silent | Failure::Client | Failure::NoUpstream)) => {
-            }
-            Err(Missed::Unsent(_) | Missed::Repeatable(_))
-            | Err(Missed::Final(Failure::Unreachable)) => self.mark_down(upstream),
+            Ok(_)
+            | Err(AttemptError::Final(Failure::TimedOut | Failure::Client | Failure::NoUpstream)) =>
+                {}
+            Err(AttemptError::Unsent(_) | AttemptError::Repeatable(_))
+            | Err(AttemptError::Final(Failure::Unreachable)) => self.mark_down(upstream),
         }
         sent
     }
@@ -239,12 +244,12 @@ impl Deal<'_> {
         upstream: &Upstream,
         mut sender: Sender,
         request: Request<RequestBody>,
-    ) -> Result<(Response<Incoming>, Origin), Missed> {
+    ) -> Result<(Response<Incoming>, Origin), AttemptError> {
         let progress = request.body().progress();
-        let spare = spare(&request);
+        let repeatable_copy = repeatable_copy(&request);
         let answered = sender.try_send_request(request);
         let limit = self.shared.settings.response_timeout;
-        let mut failed = match within(limit, progress.as_deref(), answered).await {
+        let mut failed = match with_idle_timeout(limit, progress.as_deref(), answered).await {
             Ok(Ok(response)) => {
                 let (shared, upstream) = (self.shared.clone(), upstream.clone());
                 return Ok((
@@ -258,18 +263,18 @@ impl Deal<'_> {
                 ));
             }
             Ok(Err(failed)) => failed,
-            Err(Silent) => return Err(Missed::Final(Failure::Silent)),
+            Err(TimedOut) => return Err(AttemptError::Final(Failure::TimedOut)),
         };
         if let Some(whole) = failed.take_message() {
-            return Err(Missed::Unsent(whole));
+            return Err(AttemptError::Unsent(whole));
         }
         let why = failed.into_error();
         tracing::debug!(subsystem = "ingress", replica_id = %upstream.replica, %why, "upstream failed before its response");
-        Err(match spare {
+        Err(match repeatable_copy {
             // The error comes from the request body, so the client failed.
-            _ if why.is_user() => Missed::Final(Failure::Client),
-            Some(spare) => Missed::Repeatable(spare),
-            None => Missed::Final(Failure::Unreachable),
+            _ if why.is_user() => AttemptError::Final(Failure::Client),
+            Some(repeatable_copy) => AttemptError::Repeatable(repeatable_copy),
+            None => AttemptError::Final(Failure::Unreachable),
         })
     }
 
@@ -280,7 +285,7 @@ impl Deal<'_> {
 }
 
 /// A copy of a request that may be sent twice: a GET or HEAD without a body.
-fn spare(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
+fn repeatable_copy(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
     let safe = matches!(*request.method(), Method::GET | Method::HEAD);
     if !safe || request.body().progress().is_some() {
         return None;
@@ -293,15 +298,15 @@ fn spare(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
 }
 
 /// The replica did not answer in time.
-struct Silent;
+struct TimedOut;
 
 /// Waits for `answer`, at most `limit` after the start or after the last progress of the request
 /// body.
-async fn within<T>(
+async fn with_idle_timeout<T>(
     limit: Duration,
     progress: Option<&Progress>,
     answer: impl Future<Output = T>,
-) -> Result<T, Silent> {
+) -> Result<T, TimedOut> {
     tokio::pin!(answer);
     let mut since = Instant::now();
     loop {
@@ -310,7 +315,7 @@ async fn within<T>(
         }
         match progress.map(Progress::last) {
             Some(last) if last > since => since = last,
-            Some(_) | None => return Err(Silent),
+            Some(_) | None => return Err(TimedOut),
         }
     }
 }
@@ -336,10 +341,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn silent_replica_times_out_at_its_limit() {
         let start = Instant::now();
-        assert!(within(LIMIT, None, pending::<()>()).await.is_err());
+        assert!(
+            with_idle_timeout(LIMIT, None, pending::<()>())
+                .await
+                .is_err()
+        );
         assert_eq!(start.elapsed(), LIMIT);
         let just = sleep(LIMIT - Duration::from_millis(1));
-        assert!(within(LIMIT, None, just).await.is_ok());
+        assert!(with_idle_timeout(LIMIT, None, just).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
@@ -353,7 +362,11 @@ mod tests {
             }
             pending::<()>().await;
         };
-        assert!(within(LIMIT, Some(&progress), upload).await.is_err());
+        assert!(
+            with_idle_timeout(LIMIT, Some(&progress), upload)
+                .await
+                .is_err()
+        );
         assert_eq!(
             start.elapsed(),
             (LIMIT - Duration::from_secs(1)) * 10 + LIMIT

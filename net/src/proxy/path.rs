@@ -12,7 +12,7 @@ pub(super) enum Pattern {
     /// Every path.
     Any,
     /// The path itself and everything below it.
-    Tree(Box<[u8]>),
+    Subtree(Box<[u8]>),
     /// Everything that begins with these bytes.
     Prefix(Box<[u8]>),
 }
@@ -24,7 +24,7 @@ impl Pattern {
         }
         match configured.strip_suffix('*') {
             Some(prefix) => Self::Prefix(prefix.as_bytes().into()),
-            None => Self::Tree(
+            None => Self::Subtree(
                 configured
                     .strip_suffix('/')
                     .unwrap_or(configured)
@@ -34,11 +34,11 @@ impl Pattern {
         }
     }
 
-    pub(super) fn matches(&self, path: &Seen<'_>) -> bool {
+    pub(super) fn matches(&self, path: &NormalizedPath<'_>) -> bool {
         match self {
             Self::Any => true,
             Self::Prefix(prefix) => starts_with(&path.bytes, prefix),
-            Self::Tree(base) => {
+            Self::Subtree(base) => {
                 starts_with(&path.bytes, base)
                     && matches!(path.bytes.get(base.len()), None | Some(b'/'))
             }
@@ -47,13 +47,13 @@ impl Pattern {
 }
 
 /// A request path normalized for matching.
-pub(super) struct Seen<'a> {
+pub(super) struct NormalizedPath<'a> {
     bytes: Cow<'a, [u8]>,
     /// Whether dot segments were removed.
-    detour: bool,
+    has_dot_segments: bool,
 }
 
-impl<'a> Seen<'a> {
+impl<'a> NormalizedPath<'a> {
     pub(super) fn new(path: &'a str) -> Self {
         let raw = path.as_bytes();
         let decoded = if raw.contains(&b'%') {
@@ -65,12 +65,12 @@ impl<'a> Seen<'a> {
         if decoded.split(|&b| b == b'/').any(dots) {
             Self {
                 bytes: Cow::Owned(without_dots(&decoded)),
-                detour: true,
+                has_dot_segments: true,
             }
         } else {
             Self {
                 bytes: decoded,
-                detour: false,
+                has_dot_segments: false,
             }
         }
     }
@@ -81,10 +81,14 @@ impl<'a> Seen<'a> {
 /// The part after the prefix stays byte for byte as it was written, unless dot segments make it
 /// unclear where the prefix ends. The result begins with a slash.
 pub(super) fn strip(path: &str, prefix: &[u8]) -> String {
-    let seen = Seen::new(path);
-    let rest = match written_length(path.as_bytes(), prefix) {
-        Some(length) if !seen.detour && path.is_char_boundary(length) => path[length..].to_owned(),
-        Some(_) | None if starts_with(&seen.bytes, prefix) => encode(&seen.bytes[prefix.len()..]),
+    let normalized = NormalizedPath::new(path);
+    let rest = match encoded_prefix_length(path.as_bytes(), prefix) {
+        Some(length) if !normalized.has_dot_segments && path.is_char_boundary(length) => {
+            path[length..].to_owned()
+        }
+        Some(_) | None if starts_with(&normalized.bytes, prefix) => {
+            encode(&normalized.bytes[prefix.len()..])
+        }
         Some(_) | None => path.to_owned(),
     };
     if rest.starts_with('/') {
@@ -95,7 +99,7 @@ pub(super) fn strip(path: &str, prefix: &[u8]) -> String {
 }
 
 /// Length of the start of `raw` that decodes to `prefix`; `None` if it decodes to something else.
-fn written_length(raw: &[u8], prefix: &[u8]) -> Option<usize> {
+fn encoded_prefix_length(raw: &[u8], prefix: &[u8]) -> Option<usize> {
     let mut at = 0;
     for wanted in prefix {
         let (byte, length) = read(&raw[at..])?;
@@ -193,10 +197,10 @@ mod tests {
             ("/%zz%4", "/%zz%4"),
             ("*", "*"),
         ];
-        for (path, seen) in table {
+        for (path, normalized) in table {
             assert_eq!(
-                String::from_utf8_lossy(&Seen::new(path).bytes),
-                seen,
+                String::from_utf8_lossy(&NormalizedPath::new(path).bytes),
+                normalized,
                 "{path}"
             );
         }

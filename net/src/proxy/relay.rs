@@ -69,14 +69,14 @@ mod tests {
         let relayed = tokio::spawn(exchange(near, far));
         client.write_all(b"ping").await.unwrap();
         client.shutdown().await.unwrap();
-        let mut heard = String::new();
-        replica.read_to_string(&mut heard).await.unwrap();
+        let mut received = String::new();
+        replica.read_to_string(&mut received).await.unwrap();
         replica.write_all(b"pong").await.unwrap();
         drop(replica);
         let mut answered = String::new();
         client.read_to_string(&mut answered).await.unwrap();
         relayed.await.unwrap();
-        assert_eq!((heard.as_str(), answered.as_str()), ("ping", "pong"));
+        assert_eq!((received.as_str(), answered.as_str()), ("ping", "pong"));
     }
 
     #[tokio::test(start_paused = true)]

@@ -20,9 +20,8 @@ use tokio::{
 };
 
 use super::{
-    Phase, Proxy, Shared,
-    clock::{Clock, Clocked},
-    forward,
+    Phase, Proxy, ProxyState, forward,
+    timeouts::{ClientTimeouts, TimedStream},
 };
 
 /// Length of the accept queue in the kernel.
@@ -108,7 +107,7 @@ impl ProxyServer {
                     };
                     tokio::spawn(connection.serve(stream));
                 }
-                Err(why) if of_the_client(&why) => {}
+                Err(why) if is_client_error(&why) => {}
                 Err(why) => {
                     tracing::warn!(subsystem = "ingress", %why, "failed to accept a connection");
                     sleep(EXHAUSTED_PAUSE).await;
@@ -119,7 +118,7 @@ impl ProxyServer {
 }
 
 /// Whether accepting failed because the client has gone.
-fn of_the_client(why: &io::Error) -> bool {
+fn is_client_error(why: &io::Error) -> bool {
     matches!(
         why.kind(),
         io::ErrorKind::ConnectionAborted
@@ -136,7 +135,7 @@ fn peer_header(peer: SocketAddr) -> HeaderValue {
 
 /// State shared by the requests of one client connection.
 pub(super) struct Connection {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<ProxyState>,
     /// Address of the client as a field value.
     pub(super) peer: HeaderValue,
     pub(super) phase: watch::Receiver<Phase>,
@@ -149,7 +148,7 @@ impl Connection {
             return;
         }
         let settings = &self.shared.settings;
-        let clock = Clock::new(settings.request_head_timeout, settings.idle_timeout);
+        let timeouts = ClientTimeouts::new(settings.request_head_timeout, settings.idle_timeout);
         let mut builder = http1::Builder::new();
         builder
             .header_read_timeout(None)
@@ -158,22 +157,22 @@ impl Connection {
             // length.
             .max_buf_size(settings.max_head_bytes + 16 * 1024);
         let mut phase = self.phase.clone();
-        let io = TokioIo::new(Clocked {
+        let io = TokioIo::new(TimedStream {
             stream,
-            clock: clock.clone(),
+            timeouts: timeouts.clone(),
         });
         let this = Arc::new(self);
         let service = {
-            let clock = clock.clone();
-            service_fn(move |request| forward::handle(this.clone(), clock.serve(), request))
+            let timeouts = timeouts.clone();
+            service_fn(move |request| forward::handle(this.clone(), timeouts.serve(), request))
         };
         let mut connection = pin!(builder.serve_connection(io, service).with_upgrades());
-        let mut patience = pin!(sleep_until(Instant::now()));
+        let mut timer = pin!(sleep_until(Instant::now()));
         let mut draining = false;
         loop {
             let ended = poll_fn(|cx| match connection.as_mut().poll(cx) {
                 Poll::Ready(ended) => Poll::Ready(Some(ended)),
-                Poll::Pending => expired(&clock, patience.as_mut(), cx).map(|()| None),
+                Poll::Pending => poll_expired(&timeouts, timer.as_mut(), cx).map(|()| None),
             });
             tokio::select! {
                 ended = ended => {
@@ -201,22 +200,22 @@ impl Connection {
 ///
 /// The timer is reset early only if the deadline has moved to before it; a timer that fires too
 /// early is reset to the deadline of that moment.
-fn expired(
-    clock: &Clock,
-    mut patience: Pin<&mut Sleep>,
+fn poll_expired(
+    timeouts: &ClientTimeouts,
+    mut timer: Pin<&mut Sleep>,
     cx: &mut std::task::Context<'_>,
 ) -> Poll<()> {
     loop {
-        let Some(deadline) = clock.deadline() else {
+        let Some(deadline) = timeouts.deadline() else {
             return Poll::Pending;
         };
-        if patience.is_elapsed() || deadline < patience.deadline() {
+        if timer.is_elapsed() || deadline < timer.deadline() {
             if deadline <= Instant::now() {
                 return Poll::Ready(());
             }
-            patience.as_mut().reset(deadline);
+            timer.as_mut().reset(deadline);
         }
-        if patience.as_mut().poll(cx).is_pending() {
+        if timer.as_mut().poll(cx).is_pending() {
             return Poll::Pending;
         }
     }

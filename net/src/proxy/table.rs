@@ -4,7 +4,7 @@ use std::{borrow::Cow, cmp::Reverse, collections::HashMap};
 
 use super::{
     Upstream,
-    path::{Pattern, Seen},
+    path::{NormalizedPath, Pattern},
 };
 
 /// One route as declared.
@@ -87,11 +87,11 @@ impl RouteTable {
         if domain.redirect_to_https {
             return Some(Match::Redirect);
         }
-        let seen = Seen::new(path);
+        let normalized = NormalizedPath::new(path);
         domain
             .routes
             .iter()
-            .find(|route| route.pattern.matches(&seen))
+            .find(|route| route.pattern.matches(&normalized))
             .map(Match::Forward)
     }
 

@@ -61,7 +61,7 @@ impl Health {
         tried: &[usize],
         now: Instant,
         wall: impl Fn() -> SystemTime,
-        dice: &Dice,
+        rng: &SplitMix64,
     ) -> Option<usize> {
         let wall = upstreams.iter().any(|u| u.fresh_until.is_some()).then(wall);
         let fresh = |upstream: &Upstream| match (upstream.fresh_until, wall) {
@@ -84,16 +84,16 @@ impl Health {
         match all().count() {
             0 => None,
             1 => all().next(),
-            many => all().nth(dice.below(many)),
+            many => all().nth(rng.below(many)),
         }
     }
 }
 
 /// Fast pseudo-random numbers for load balancing (splitmix64); not for secrets.
 #[derive(Debug)]
-pub(super) struct Dice(AtomicU64);
+pub(super) struct SplitMix64(AtomicU64);
 
-impl Dice {
+impl SplitMix64 {
     /// A generator seeded from the system.
     pub(super) fn new() -> Self {
         // Without system randomness the load is still balanced, only predictably.
@@ -141,12 +141,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn every_eligible_replica_gets_its_share() {
-        let (health, dice) = (Health::new(DOWN_FOR), Dice::seeded(7));
+        let (health, rng) = (Health::new(DOWN_FOR), SplitMix64::seeded(7));
         let all = upstreams(3);
         let mut hits = [0u32; 3];
         for _ in 0..3000 {
             let at = health
-                .pick(&all, &[], Instant::now(), || at(0), &dice)
+                .pick(&all, &[], Instant::now(), || at(0), &rng)
                 .unwrap();
             hits[at] += 1;
         }
@@ -155,9 +155,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn failed_replica_is_excluded_until_its_mark_expires() {
-        let (health, dice) = (Health::new(DOWN_FOR), Dice::seeded(7));
+        let (health, rng) = (Health::new(DOWN_FOR), SplitMix64::seeded(7));
         let one = upstreams(1);
-        let pick = |now| health.pick(&one, &[], now, || at(0), &dice);
+        let pick = |now| health.pick(&one, &[], now, || at(0), &rng);
         let failed = Instant::now();
         health.mark_down(&one[0], failed);
         assert_eq!(pick(failed), None);
@@ -167,22 +167,22 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn health_mark_does_not_outlive_its_replica() {
-        let (health, dice) = (Health::new(DOWN_FOR), Dice::seeded(7));
+        let (health, rng) = (Health::new(DOWN_FOR), SplitMix64::seeded(7));
         let mut next = upstreams(1);
         health.mark_down(&next[0], Instant::now());
         next[0].replica = "web-9".into();
         assert_eq!(
-            health.pick(&next, &[], Instant::now(), || at(0), &dice),
+            health.pick(&next, &[], Instant::now(), || at(0), &rng),
             Some(0)
         );
     }
 
     #[tokio::test(start_paused = true)]
     async fn stale_and_tried_replicas_are_not_picked() {
-        let (health, dice) = (Health::new(DOWN_FOR), Dice::seeded(7));
+        let (health, rng) = (Health::new(DOWN_FOR), SplitMix64::seeded(7));
         let mut two = upstreams(2);
         two[0].fresh_until = Some(at(100));
-        let pick = |tried: &[usize], wall| health.pick(&two, tried, Instant::now(), || wall, &dice);
+        let pick = |tried: &[usize], wall| health.pick(&two, tried, Instant::now(), || wall, &rng);
         assert_eq!(pick(&[1], at(99)), Some(0));
         assert_eq!(pick(&[1], at(100)), None, "stale from fresh_until on");
         assert_eq!(pick(&[], at(100)), Some(1));

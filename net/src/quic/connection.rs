@@ -21,7 +21,7 @@ const HELLO: usize = 9;
 pub struct Connection {
     inner: quinn::Connection,
     member: Arc<Member>,
-    shown: Arc<[Fingerprint]>,
+    fingerprints: Arc<[Fingerprint]>,
     incarnation: u64,
 }
 
@@ -34,9 +34,9 @@ impl Connection {
         incarnation: u64,
     ) -> Result<Self, ConnectError> {
         let result = Self::exchange(&inner, roster, incarnation).await;
-        let (member, shown, incarnation) = result.inspect_err(|error| {
+        let (member, fingerprints, incarnation) = result.inspect_err(|error| {
             let reason = match error {
-                ConnectError::Stranger => Reason::NotMember,
+                ConnectError::NotMember => Reason::NotMember,
                 _ => Reason::Protocol,
             };
             inner.close(reason.code(), reason.text().as_bytes());
@@ -44,7 +44,7 @@ impl Connection {
         Ok(Self {
             inner,
             member,
-            shown,
+            fingerprints,
             incarnation,
         })
     }
@@ -55,11 +55,11 @@ impl Connection {
         incarnation: u64,
     ) -> Result<(Arc<Member>, Arc<[Fingerprint]>, u64), ConnectError> {
         // Second lookup: the roster may have changed since the certificate was verified.
-        let shown = shown_by(inner).ok_or(ConnectError::Stranger)?;
-        let member = verify::known(roster, &shown).ok_or(ConnectError::Stranger)?;
+        let fingerprints = peer_fingerprints(inner).ok_or(ConnectError::NotMember)?;
+        let member = verify::find_member(roster, &fingerprints).ok_or(ConnectError::NotMember)?;
         let lost = |error: StreamError| match error {
             StreamError::Lost(closed) => ConnectError::Handshake(closed),
-            _ => ConnectError::Greeting,
+            _ => ConnectError::MalformedGreeting,
         };
         let stream = inner.open_uni().await.map_err(|e| lost(e.into()))?;
         let mut sender = Sender::open(stream, Kind::Hello).await.map_err(lost)?;
@@ -71,16 +71,16 @@ impl Connection {
         let stream = inner.accept_uni().await.map_err(|e| lost(e.into()))?;
         let mut receiver = Receiver::new(stream);
         if receiver.kind().await.map_err(lost)? != Kind::Hello {
-            return Err(ConnectError::Greeting);
+            return Err(ConnectError::MalformedGreeting);
         }
         let hello = receiver.frames(HELLO).next().await.map_err(lost)?;
         // A later protocol version may add frames; this one ignores them.
         match hello.as_deref() {
             Some([VERSION, rest @ ..]) => match <[u8; 8]>::try_from(rest) {
-                Ok(theirs) => Ok((member, shown, u64::from_be_bytes(theirs))),
-                Err(_) => Err(ConnectError::Greeting),
+                Ok(theirs) => Ok((member, fingerprints, u64::from_be_bytes(theirs))),
+                Err(_) => Err(ConnectError::MalformedGreeting),
             },
-            _ => Err(ConnectError::Greeting),
+            _ => Err(ConnectError::MalformedGreeting),
         }
     }
 
@@ -93,8 +93,8 @@ impl Connection {
     /// Fingerprints that identify the peer: of its certificate, and of others that it presented for
     /// the same key.
     #[must_use]
-    pub fn shown(&self) -> &Arc<[Fingerprint]> {
-        &self.shown
+    pub fn fingerprints(&self) -> &Arc<[Fingerprint]> {
+        &self.fingerprints
     }
 
     /// Random number of the peer's endpoint; a different one means that the peer has restarted.
@@ -105,7 +105,7 @@ impl Connection {
 
     /// Whether this side dialled.
     #[must_use]
-    pub fn dialled_here(&self) -> bool {
+    pub fn is_outgoing(&self) -> bool {
         self.inner.side() == Side::Client
     }
 
@@ -185,14 +185,14 @@ impl fmt::Debug for Connection {
         f.debug_struct("Connection")
             .field("member", &self.member.hostname)
             .field("address", &self.remote_address())
-            .field("dialled_here", &self.dialled_here())
+            .field("is_outgoing", &self.is_outgoing())
             .finish_non_exhaustive()
     }
 }
 
-fn shown_by(connection: &quinn::Connection) -> Option<Arc<[Fingerprint]>> {
+fn peer_fingerprints(connection: &quinn::Connection) -> Option<Arc<[Fingerprint]>> {
     let identity = connection.peer_identity()?;
     let chain = identity.downcast::<Vec<CertificateDer<'static>>>().ok()?;
     let (leaf, rest) = chain.split_first()?;
-    Some(verify::shown(leaf, rest).into())
+    Some(verify::fingerprints(leaf, rest).into())
 }

@@ -17,19 +17,19 @@ use tokio::{sync::mpsc, task::JoinSet, time::timeout};
 
 use super::{
     BindError, Closed, ConnectError, Connection, Reason, Roster, Settings,
-    gate::{Gate, Verdict},
+    admission::{Admission, HandshakeLimiter},
     verify::configurations,
 };
 use crate::tls::CertSlot;
 
 /// Connection attempts that quinn queues until they are accepted; it refuses more.
-const WAITING: usize = 512;
+const MAX_QUEUED_ATTEMPTS: usize = 512;
 /// Bytes buffered for one queued attempt, and for all of them.
-const WAITING_BYTES: (u64, u64) = (16 << 10, 2 << 20);
+const QUEUED_ATTEMPT_BYTES: (u64, u64) = (16 << 10, 2 << 20);
 /// Socket buffer size requested from the kernel, which may grant less.
 const SOCKET_BUFFER: usize = 4 << 20;
 /// Longest wait of [`Endpoint::close`] for the connections to shut down.
-const FAREWELL: Duration = Duration::from_millis(500);
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Configuration of an endpoint.
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ pub struct Args {
 
 /// Outcome of an incoming connection attempt.
 #[derive(Debug)]
-pub enum Arrival {
+pub enum IncomingPeer {
     /// An authenticated member.
     Member(Connection),
     /// An attempt that failed. Under load some of these are dropped.
@@ -87,9 +87,9 @@ impl Endpoint {
         server
             .transport_config(transport.clone())
             .migration(false)
-            .max_incoming(WAITING)
-            .incoming_buffer_size(WAITING_BYTES.0)
-            .incoming_buffer_size_total(WAITING_BYTES.1);
+            .max_incoming(MAX_QUEUED_ATTEMPTS)
+            .incoming_buffer_size(QUEUED_ATTEMPT_BYTES.0)
+            .incoming_buffer_size_total(QUEUED_ATTEMPT_BYTES.1);
         let client = QuicClientConfig::try_from(client).map_err(unusable)?;
         let mut client = quinn::ClientConfig::new(Arc::new(client));
         client.transport_config(transport);
@@ -135,76 +135,76 @@ impl Endpoint {
             let connecting = self
                 .inner
                 .connect_with(self.client.clone(), address, hostname)
-                .map_err(|error| ConnectError::Undialable(error.to_string()))?;
+                .map_err(|error| ConnectError::InvalidAddress(error.to_string()))?;
             let connected = connecting
                 .await
-                .map_err(|error| ConnectError::Handshake(Closed::from(error).by_anybody()))?;
+                .map_err(|error| ConnectError::Handshake(Closed::from(error).unauthenticated()))?;
             Connection::greet(connected, &*self.roster, self.incarnation).await
         };
         let connection = timeout(self.settings.handshake, attempt)
             .await
-            .unwrap_or(Err(ConnectError::Slow))?;
+            .unwrap_or(Err(ConnectError::TimedOut))?;
         if connection.member().hostname == hostname {
             Ok(connection)
         } else {
             connection.close(Reason::NotMember);
-            Err(ConnectError::Stranger)
+            Err(ConnectError::NotMember)
         }
     }
 
     /// Accepts members until the endpoint is closed or the receiver of `arrivals` is dropped.
-    pub async fn serve(&self, arrivals: mpsc::Sender<Arrival>) {
-        let mut gate = Gate::new(&self.settings);
+    pub async fn serve(&self, arrivals: mpsc::Sender<IncomingPeer>) {
+        let mut admission = HandshakeLimiter::new(&self.settings);
         let mut handshakes = JoinSet::new();
-        let mut inside = HashMap::new();
+        let mut in_progress = HashMap::new();
         loop {
             tokio::select! {
                 () = arrivals.closed() => return,
                 Some(ended) = handshakes.join_next_with_id(), if !handshakes.is_empty() => {
                     let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
-                    if let Some((address, member, proven)) = inside.remove(&id) {
-                        gate.left(address, member, proven);
+                    if let Some((address, member, validated)) = in_progress.remove(&id) {
+                        admission.release(address, member, validated);
                     }
                 }
                 incoming = self.inner.accept() => {
                     let Some(incoming) = incoming else { return };
                     let from = incoming.remote_address();
-                    let proven = incoming.remote_address_validated();
+                    let validated = incoming.remote_address_validated();
                     // Under a flood the roster is consulted for validated addresses only.
-                    let member = (proven || !gate.wants_proof()) && self.roster.is_at(from.ip());
-                    match gate.enter(from.ip(), member, proven) {
-                        Verdict::Enter => {
+                    let member = (validated || !admission.requires_validation()) && self.roster.has_member_at(from.ip());
+                    match admission.admit(from.ip(), member, validated) {
+                        Admission::Accept => {
                             let (this, arrivals) = (self.clone(), arrivals.clone());
                             let handshake = handshakes.spawn(async move {
                                 this.receive(incoming, from, arrivals).await;
                             });
-                            inside.insert(handshake.id(), (from.ip(), member, proven));
+                            in_progress.insert(handshake.id(), (from.ip(), member, validated));
                         }
                         // An attempt that already carries a token cannot be retried; drop it.
-                        Verdict::Prove => if let Err(refused) = incoming.retry() {
+                        Admission::Retry => if let Err(refused) = incoming.retry() {
                             refused.into_incoming().ignore();
                         },
-                        Verdict::Ignore => incoming.ignore(),
+                        Admission::Ignore => incoming.ignore(),
                     }
                 }
             }
         }
     }
 
-    async fn receive(&self, incoming: Incoming, from: SocketAddr, to: mpsc::Sender<Arrival>) {
+    async fn receive(&self, incoming: Incoming, from: SocketAddr, to: mpsc::Sender<IncomingPeer>) {
         let attempt = async {
             let broken = |error: quinn::ConnectionError| ConnectError::Handshake(error.into());
             let connected = incoming.accept().map_err(broken)?.await.map_err(broken)?;
             Connection::greet(connected, &*self.roster, self.incarnation).await
         };
         let result = timeout(self.settings.handshake, attempt).await;
-        match result.unwrap_or(Err(ConnectError::Slow)) {
+        match result.unwrap_or(Err(ConnectError::TimedOut)) {
             Ok(connection) => {
-                let _ = to.send(Arrival::Member(connection)).await; // the receiver may be gone
+                let _ = to.send(IncomingPeer::Member(connection)).await; // the receiver may be gone
             }
             // Refusals are only logged, so a full channel drops them.
             Err(error) => {
-                let _ = to.try_send(Arrival::Refused(from, error));
+                let _ = to.try_send(IncomingPeer::Refused(from, error));
             }
         }
     }
@@ -219,7 +219,7 @@ impl Endpoint {
     pub async fn close(&self) {
         self.inner
             .close(Reason::Leaving.code(), Reason::Leaving.text().as_bytes());
-        let _ = timeout(FAREWELL, self.inner.wait_idle()).await; // peers time out otherwise
+        let _ = timeout(CLOSE_TIMEOUT, self.inner.wait_idle()).await; // peers time out otherwise
     }
 
     /// As [`Endpoint::close`], but without waiting.

@@ -58,10 +58,10 @@ impl Reason {
 pub enum Closed {
     /// By this side.
     #[error("closed here")]
-    Here,
+    Local,
     /// By the other side.
     #[error("closed by the peer: {}", .0.text())]
-    There(Reason),
+    Remote(Reason),
     /// No packet arrived during the idle timeout.
     #[error("timed out")]
     TimedOut,
@@ -76,15 +76,15 @@ pub enum Closed {
 impl Closed {
     /// Whether the peer reports that this node is not a member.
     #[must_use]
-    pub fn is_refusal(&self) -> bool {
-        *self == Self::There(Reason::NotMember)
+    pub fn is_not_member(&self) -> bool {
+        *self == Self::Remote(Reason::NotMember)
     }
 
     /// The same error from a peer that is not authenticated: its reason does not count as a
     /// member's.
-    pub(super) fn by_anybody(self) -> Self {
+    pub(super) fn unauthenticated(self) -> Self {
         match self {
-            Self::There(reason) => {
+            Self::Remote(reason) => {
                 Self::Other(format!("closed before authentication: {}", reason.text()))
             }
             other => other,
@@ -95,16 +95,16 @@ impl Closed {
 impl From<ConnectionError> for Closed {
     fn from(error: ConnectionError) -> Self {
         match error {
-            ConnectionError::LocallyClosed => Self::Here,
+            ConnectionError::LocallyClosed => Self::Local,
             ConnectionError::TimedOut => Self::TimedOut,
             ConnectionError::Reset => Self::Reset,
             ConnectionError::ConnectionClosed(close)
                 if close.error_code == TransportErrorCode::crypto(ACCESS_DENIED) =>
             {
-                Self::There(Reason::NotMember)
+                Self::Remote(Reason::NotMember)
             }
             ConnectionError::ApplicationClosed(close) => Reason::from_code(close.error_code)
-                .map_or_else(|| Self::Other(close.to_string()), Self::There),
+                .map_or_else(|| Self::Other(close.to_string()), Self::Remote),
             other => Self::Other(other.to_string()),
         }
     }
@@ -129,26 +129,26 @@ pub enum BindError {
 pub enum ConnectError {
     /// Not attempted: the name or address is invalid.
     #[error("cannot dial: {0}")]
-    Undialable(String),
+    InvalidAddress(String),
     /// The handshake failed.
     #[error(transparent)]
     Handshake(#[from] Closed),
     /// The handshake timed out.
     #[error("the handshake did not end in time")]
-    Slow,
+    TimedOut,
     /// The peer is no member, or not the member that was dialled.
     #[error("the peer is not the expected member")]
-    Stranger,
+    NotMember,
     /// The peer violated the protocol.
     #[error("malformed greeting from the peer")]
-    Greeting,
+    MalformedGreeting,
 }
 
 impl ConnectError {
     /// Whether the peer reports that this node is not a member.
     #[must_use]
-    pub fn is_refusal(&self) -> bool {
-        matches!(self, Self::Handshake(closed) if closed.is_refusal())
+    pub fn is_not_member(&self) -> bool {
+        matches!(self, Self::Handshake(closed) if closed.is_not_member())
     }
 }
 

@@ -5,9 +5,9 @@ use bytes::{BufMut, Bytes, BytesMut};
 /// Length of the header in bytes.
 const HEADER: usize = 4;
 /// Initial allocation for a frame; the announced length is not trusted before the data arrives.
-const GROWTH: usize = 64 << 10;
+const INITIAL_CAPACITY: usize = 64 << 10;
 /// Frames up to this length are copied into one buffer; longer ones are passed on without a copy.
-const COPIED: usize = 8 << 10;
+const MAX_COPIED_BYTES: usize = 8 << 10;
 
 /// Why bytes are not valid frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -71,7 +71,7 @@ impl Decoder {
                 return Err(FrameError::TooLong { length, limit });
             }
             self.missing = length;
-            self.body = Vec::with_capacity(length.min(GROWTH));
+            self.body = Vec::with_capacity(length.min(INITIAL_CAPACITY));
         }
         let take = input.len().min(self.missing);
         let (front, rest) = input.split_at(take);
@@ -130,14 +130,14 @@ impl Batch {
         frame: impl AsRef<[u8]> + Into<Bytes>,
     ) -> Result<(), FrameError> {
         let length = prefix.len() + frame.as_ref().len();
-        let told = u32::try_from(length).map_err(|_| FrameError::TooLong {
+        let announced = u32::try_from(length).map_err(|_| FrameError::TooLong {
             length,
             limit: u32::MAX as usize,
         })?;
-        self.short.put_u32(told);
+        self.short.put_u32(announced);
         self.short.put_slice(prefix);
         self.bytes += HEADER + length;
-        if frame.as_ref().len() <= COPIED {
+        if frame.as_ref().len() <= MAX_COPIED_BYTES {
             self.short.put_slice(frame.as_ref());
         } else {
             self.seal();
@@ -207,7 +207,7 @@ mod tests {
         let mut decoder = Decoder::new(usize::MAX);
         let mut input = &[0xff, 0xff, 0xff, 0xff, 1, 2, 3][..];
         assert_eq!(decoder.decode(&mut input).unwrap(), None);
-        assert!(decoder.body.capacity() <= GROWTH);
+        assert!(decoder.body.capacity() <= INITIAL_CAPACITY);
         assert_eq!(decoder.finish(), Err(FrameError::Truncated));
     }
 

@@ -27,5 +27,5 @@ pub trait Roster: fmt::Debug + Send + Sync + 'static {
 
     /// Whether a member is known at this address. Handshakes from such addresses have their own
     /// quota (`Settings::members`), so a flood from other addresses cannot starve them.
-    fn is_at(&self, address: IpAddr) -> bool;
+    fn has_member_at(&self, address: IpAddr) -> bool;
 }

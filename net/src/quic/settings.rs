@@ -16,17 +16,17 @@ pub struct Settings {
     /// Timeout of a handshake, greeting included.
     pub handshake: Duration,
     /// Concurrent handshakes with addresses at which no member is known.
-    pub strangers: usize,
-    /// Concurrent handshakes with addresses of members; in addition to `strangers`.
+    pub unknown: usize,
+    /// Concurrent handshakes with addresses of members; in addition to `unknown`.
     pub members: usize,
     /// Concurrent handshakes with one validated address.
     pub per_address: usize,
     /// Concurrent handshakes with one address that is not validated and may be spoofed; further
     /// attempts get a Retry.
-    pub claimed: usize,
+    pub unvalidated_per_address: usize,
     /// Number of concurrent handshakes from which on every new address must be validated by a
     /// Retry.
-    pub unproven: usize,
+    pub unvalidated: usize,
     /// Concurrent bidirectional streams that the peer may open.
     pub calls: u32,
     /// Concurrent unidirectional streams that the peer may open.
@@ -43,11 +43,11 @@ impl Default for Settings {
             keep_alive: Duration::from_secs(1),
             idle: Duration::from_secs(5),
             handshake: Duration::from_secs(5),
-            strangers: 64,
+            unknown: 64,
             members: 64,
             per_address: 16,
-            claimed: 2,
-            unproven: 16,
+            unvalidated_per_address: 2,
+            unvalidated: 16,
             calls: 1024,
             streams: 32,
             stream_window: 1 << 20,

@@ -11,7 +11,7 @@ use super::{
 /// Error code of every reset; the peer learns no reason.
 const ABANDONED: VarInt = VarInt::from_u32(0);
 /// Chunks that are read from the transport in one call.
-const PIECES: usize = 32;
+const MAX_CHUNKS: usize = 32;
 
 /// The purpose of a stream; its first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,7 +166,7 @@ impl Receiver {
         FrameReader {
             stream: self.stream,
             decoder: Decoder::new(limit),
-            pieces: std::array::from_fn(|_| Bytes::new()),
+            chunks: std::array::from_fn(|_| Bytes::new()),
             at: 0,
         }
     }
@@ -178,7 +178,7 @@ pub struct FrameReader {
     stream: quinn::RecvStream,
     decoder: Decoder,
     /// Chunks from the transport; those before `at` are consumed.
-    pieces: [Bytes; PIECES],
+    chunks: [Bytes; MAX_CHUNKS],
     at: usize,
 }
 
@@ -192,22 +192,22 @@ impl FrameReader {
     /// [`StreamError`]; the stream cannot be used any further.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, StreamError> {
         loop {
-            while let Some(piece) = self.pieces.get_mut(self.at) {
-                if piece.is_empty() {
+            while let Some(chunk) = self.chunks.get_mut(self.at) {
+                if chunk.is_empty() {
                     self.at += 1;
                     continue;
                 }
-                let mut rest = &piece[..];
+                let mut rest = &chunk[..];
                 let frame = self.decoder.decode(&mut rest)?;
-                let used = piece.len() - rest.len();
-                piece.advance(used);
+                let used = chunk.len() - rest.len();
+                chunk.advance(used);
                 if frame.is_some() {
                     return Ok(frame);
                 }
             }
-            self.pieces.fill(Bytes::new());
-            self.at = PIECES;
-            match self.stream.read_chunks(&mut self.pieces).await? {
+            self.chunks.fill(Bytes::new());
+            self.at = MAX_CHUNKS;
+            match self.stream.read_chunks(&mut self.chunks).await? {
                 Some(_) => self.at = 0,
                 None => {
                     self.decoder.finish().map_err(StreamError::Frame)?;

@@ -16,13 +16,13 @@ use crate::{
     tls::{CertSlot, Identity},
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The roster of a test: members by fingerprint.
 #[derive(Debug, Default)]
-struct Known(Mutex<HashMap<Fingerprint, Arc<Member>>>);
+struct TestRoster(Mutex<HashMap<Fingerprint, Arc<Member>>>);
 
-impl Known {
+impl TestRoster {
     fn add(&self, cert: &NodeCert, hostname: &str, address: SocketAddr) {
         let member = Member {
             hostname: hostname.to_owned(),
@@ -38,12 +38,12 @@ impl Known {
     }
 }
 
-impl Roster for Known {
+impl Roster for TestRoster {
     fn member(&self, fingerprint: &Fingerprint) -> Option<Arc<Member>> {
         self.0.lock().unwrap().get(fingerprint).cloned()
     }
 
-    fn is_at(&self, address: IpAddr) -> bool {
+    fn has_member_at(&self, address: IpAddr) -> bool {
         let known = self.0.lock().unwrap();
         let mut at = known.values().filter_map(|member| member.address);
         at.any(|at| at.ip() == address)
@@ -53,19 +53,19 @@ impl Roster for Known {
 struct Node {
     endpoint: Endpoint,
     address: SocketAddr,
-    arrivals: mpsc::Receiver<Arrival>,
-    known: Arc<Known>,
+    arrivals: mpsc::Receiver<IncomingPeer>,
+    known: Arc<TestRoster>,
     cert: NodeCert,
     slot: Arc<CertSlot>,
 }
 
 fn files(ca: &ClusterCa, hostname: &str) -> NodeFiles {
-    NodeFiles::found(ca, hostname, &[], SystemTime::now()).unwrap()
+    NodeFiles::bootstrap(ca, hostname, &[], SystemTime::now()).unwrap()
 }
 
 /// A node at 127.0.0.`last` with an empty roster.
 fn node_with(files: &NodeFiles, ca_pem: &str, last: u8, settings: Settings) -> Node {
-    let known = Arc::<Known>::default();
+    let known = Arc::<TestRoster>::default();
     let slot = CertSlot::new(&Identity::node(files).unwrap());
     let endpoint = Endpoint::bind(Args {
         address: (Ipv4Addr::new(127, 0, 0, last), 0).into(),
@@ -111,8 +111,8 @@ fn pair() -> (Node, Node) {
 }
 
 impl Node {
-    async fn arrival(&mut self) -> Arrival {
-        timeout(PATIENCE, self.arrivals.recv())
+    async fn arrival(&mut self) -> IncomingPeer {
+        timeout(TIMEOUT, self.arrivals.recv())
             .await
             .unwrap()
             .unwrap()
@@ -120,15 +120,15 @@ impl Node {
 
     async fn refused(&mut self) -> ConnectError {
         match self.arrival().await {
-            Arrival::Refused(_, why) => why,
-            Arrival::Member(connection) => panic!("{connection:?} was accepted"),
+            IncomingPeer::Refused(_, why) => why,
+            IncomingPeer::Member(connection) => panic!("{connection:?} was accepted"),
         }
     }
 
     async fn admitted(&mut self) -> Connection {
         match self.arrival().await {
-            Arrival::Member(connection) => connection,
-            Arrival::Refused(from, why) => panic!("{from}: {why}"),
+            IncomingPeer::Member(connection) => connection,
+            IncomingPeer::Refused(from, why) => panic!("{from}: {why}"),
         }
     }
 }
@@ -146,14 +146,14 @@ async fn members_connect_and_know_each_other() {
     let here = a.endpoint.dial("b", b.address).await.unwrap();
     let there = b.admitted().await;
     assert_eq!(
-        (here.member().hostname.as_str(), here.dialled_here()),
+        (here.member().hostname.as_str(), here.is_outgoing()),
         ("b", true)
     );
     assert_eq!(
-        (there.member().hostname.as_str(), there.dialled_here()),
+        (there.member().hostname.as_str(), there.is_outgoing()),
         ("a", false)
     );
-    assert_eq!(**there.shown(), [a.cert.fingerprint()]);
+    assert_eq!(**there.fingerprints(), [a.cert.fingerprint()]);
     assert_eq!(here.incarnation(), {
         let again = a.endpoint.dial("b", b.address).await.unwrap();
         again.incarnation()
@@ -171,8 +171,8 @@ async fn members_connect_and_know_each_other() {
     assert_eq!(frames.next().await.unwrap(), None);
 
     here.close(Reason::Duplicate);
-    assert_eq!(there.closed().await, Closed::There(Reason::Duplicate));
-    assert_eq!(here.closed().await, Closed::Here);
+    assert_eq!(there.closed().await, Closed::Remote(Reason::Duplicate));
+    assert_eq!(here.closed().await, Closed::Local);
 }
 
 #[tokio::test]
@@ -180,11 +180,11 @@ async fn node_outside_the_roster_is_refused() {
     let (a, mut b) = pair();
     b.known.remove(&a.cert);
     let error = a.endpoint.dial("b", b.address).await.unwrap_err();
-    assert!(error.is_refusal(), "{error}");
+    assert!(error.is_not_member(), "{error}");
     b.refused().await;
     // In the other direction the dialling side is the one that refuses.
     let error = b.endpoint.dial("a", a.address).await.unwrap_err();
-    assert!(!error.is_refusal(), "{error}");
+    assert!(!error.is_not_member(), "{error}");
 }
 
 #[tokio::test]
@@ -194,10 +194,10 @@ async fn reconnecting_checks_membership_again() {
     let there = b.admitted().await;
     b.known.remove(&a.cert);
     there.close(Reason::NotMember);
-    assert!(here.closed().await.is_refusal());
+    assert!(here.closed().await.is_not_member());
     // Sessions are not resumed, so the certificate is checked again.
     let error = a.endpoint.dial("b", b.address).await.unwrap_err();
-    assert!(error.is_refusal(), "{error}");
+    assert!(error.is_not_member(), "{error}");
     b.refused().await;
 }
 
@@ -206,16 +206,16 @@ async fn certificate_of_another_ca_is_refused() {
     let ours = ca();
     let theirs = ca();
     let mut a = node(&ours, "a", 1);
-    let stranger_files = files(&theirs, "b");
-    let mut stranger = node_with(&stranger_files, ours.cert_pem(), 2, Settings::default());
+    let other_files = files(&theirs, "b");
+    let mut non_member = node_with(&other_files, ours.cert_pem(), 2, Settings::default());
     // The chain is verified even if the fingerprint is in the roster.
-    a.known.add(&stranger.cert, "b", stranger.address);
-    stranger.known.add(&a.cert, "a", a.address);
-    let error = stranger.endpoint.dial("a", a.address).await.unwrap_err();
-    assert!(!error.is_refusal(), "{error}");
+    a.known.add(&non_member.cert, "b", non_member.address);
+    non_member.known.add(&a.cert, "a", a.address);
+    let error = non_member.endpoint.dial("a", a.address).await.unwrap_err();
+    assert!(!error.is_not_member(), "{error}");
     a.refused().await;
-    assert!(a.endpoint.dial("b", stranger.address).await.is_err());
-    stranger.refused().await;
+    assert!(a.endpoint.dial("b", non_member.address).await.is_err());
+    non_member.refused().await;
 }
 
 #[tokio::test]
@@ -254,12 +254,15 @@ async fn replaced_certificate_is_presented_in_the_next_handshake() {
             .dial("b", b.address)
             .await
             .unwrap_err()
-            .is_refusal()
+            .is_not_member()
     );
     b.refused().await;
     a.slot.replace(&Identity::node(&renewed).unwrap());
     a.endpoint.dial("b", b.address).await.unwrap();
-    assert_eq!(**b.admitted().await.shown(), [renewed.cert.fingerprint()]);
+    assert_eq!(
+        **b.admitted().await.fingerprints(),
+        [renewed.cert.fingerprint()]
+    );
 }
 
 /// Renews the certificate of `files` for `hostname`, with the same key.
@@ -287,9 +290,9 @@ async fn former_certificate_for_the_same_key_identifies_member() {
     a.slot.replace(&showing);
     let both = [own.cert.fingerprint(), former.fingerprint()];
     a.endpoint.dial("b", b.address).await.unwrap();
-    assert_eq!(**b.admitted().await.shown(), both);
+    assert_eq!(**b.admitted().await.fingerprints(), both);
     let there = b.endpoint.dial("a", a.address).await.unwrap();
-    assert_eq!(**there.shown(), both);
+    assert_eq!(**there.fingerprints(), both);
     a.admitted().await;
     // A roster that has the new certificate needs no other.
     b.known.remove(&former);
@@ -441,7 +444,7 @@ async fn dropping_a_stream_resets_it_for_the_peer() {
     let stopped = answer.stopped();
     drop((to, from));
     assert_eq!(frames.next().await.unwrap_err(), StreamError::Reset);
-    timeout(PATIENCE, stopped).await.unwrap();
+    timeout(TIMEOUT, stopped).await.unwrap();
 }
 
 #[tokio::test]
@@ -463,7 +466,7 @@ async fn streams_beyond_the_limit_wait() {
     assert!(futures_poll(&mut third).await.is_none());
     drop(first);
     drop(there.accept_bi().await.unwrap());
-    timeout(PATIENCE, third).await.unwrap().unwrap();
+    timeout(TIMEOUT, third).await.unwrap().unwrap();
 }
 
 /// Polls `future` once.
@@ -493,17 +496,17 @@ async fn first_datagram(client: &Node) -> Vec<u8> {
 async fn half_open_handshakes_leave_room_for_members() {
     let ca = ca();
     let small = Settings {
-        strangers: 4,
-        unproven: 2,
+        unknown: 4,
+        unvalidated: 2,
         ..Settings::default()
     };
     let mut b = node_with(&files(&ca, "b"), ca.cert_pem(), 2, small);
     let member = node(&ca, "a", 1);
     member.known.add(&b.cert, "b", b.address);
     b.known.add(&member.cert, "a", member.address);
-    let stranger = node(&ca, "x", 3);
+    let non_member = node(&ca, "x", 3);
     for last in 10..50 {
-        let datagram = first_datagram(&stranger).await;
+        let datagram = first_datagram(&non_member).await;
         let socket = UdpSocket::bind((Ipv4Addr::new(127, 0, 0, last), 0)).unwrap();
         socket.send_to(&datagram, b.address).unwrap();
     }
@@ -524,10 +527,10 @@ async fn spoofed_handshakes_do_not_lock_a_member_out() {
     let member = node(&ca, "a", 1);
     member.known.add(&b.cert, "b", b.address);
     b.known.add(&member.cert, "a", member.address);
-    let stranger = node(&ca, "x", 3);
+    let non_member = node(&ca, "x", 3);
     // More than the limits per address and for unvalidated attempts.
     for _ in 0..40 {
-        let datagram = first_datagram(&stranger).await;
+        let datagram = first_datagram(&non_member).await;
         let socket = UdpSocket::bind((member.address.ip(), 0)).unwrap();
         socket.send_to(&datagram, b.address).unwrap();
     }
@@ -537,9 +540,9 @@ async fn spoofed_handshakes_do_not_lock_a_member_out() {
 
 /// Resolves no certificate; rustls then sends the alert `access_denied`, like a refusal.
 #[derive(Debug)]
-struct Nobody;
+struct NoCertificate;
 
-impl rustls::server::ResolvesServerCert for Nobody {
+impl rustls::server::ResolvesServerCert for NoCertificate {
     fn resolve(
         &self,
         _hello: rustls::server::ClientHello<'_>,
@@ -556,20 +559,20 @@ async fn unauthenticated_refusal_is_not_a_members() {
         .with_protocol_versions(&[&rustls::version::TLS13])
         .unwrap()
         .with_no_client_auth()
-        .with_cert_resolver(Arc::new(Nobody));
+        .with_cert_resolver(Arc::new(NoCertificate));
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let tls = quinn::crypto::rustls::QuicServerConfig::try_from(tls).unwrap();
     let config = quinn::ServerConfig::with_crypto(Arc::new(tls));
     let address = (Ipv4Addr::new(127, 0, 0, 2), 0).into();
-    let nobody = quinn::Endpoint::server(config, address).unwrap();
-    let address = nobody.local_addr().unwrap();
+    let unauthenticated = quinn::Endpoint::server(config, address).unwrap();
+    let address = unauthenticated.local_addr().unwrap();
     tokio::spawn(async move {
-        while let Some(incoming) = nobody.accept().await {
+        while let Some(incoming) = unauthenticated.accept().await {
             let _ = incoming.await; // the handshake fails
         }
     });
     a.known.add(&b.cert, "b", address);
     let error = a.endpoint.dial("b", address).await.unwrap_err();
-    assert!(!error.is_refusal(), "{error}");
+    assert!(!error.is_not_member(), "{error}");
     assert!(error.to_string().contains("not a member"), "{error}");
 }

@@ -21,11 +21,11 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use super::{ALPN, Member, Roster};
 use crate::{
     pki::{Fingerprint, certificates},
-    tls::{CertSlot, Error, provider, roots, signatures_by},
+    tls::{CertSlot, Error, delegate_signatures, provider, roots},
 };
 
 /// Certificates after the leaf that are considered: the CA's, and a few for the same key.
-const OTHERS: usize = 8;
+const MAX_OTHER_CERTIFICATES: usize = 8;
 
 /// The TLS configurations of both sides: TLS 1.3 with mutual authentication, without resumption or
 /// early data.
@@ -46,11 +46,11 @@ pub(super) fn configurations(
     let mut server = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(versions)
         .map_err(Error::Unusable)?
-        .with_client_cert_verifier(Arc::new(Clients {
+        .with_client_cert_verifier(Arc::new(ClientVerifier {
             path: clients,
             roster: roster.clone(),
         }))
-        .with_cert_resolver(Arc::new(Presented(identity.clone())));
+        .with_cert_resolver(Arc::new(MemberCertResolver(identity.clone())));
     server.alpn_protocols = vec![ALPN.to_vec()];
     // A resumed session would not present its certificate again.
     server.session_storage = Arc::new(NoServerSessionStorage {});
@@ -61,11 +61,11 @@ pub(super) fn configurations(
         .with_protocol_versions(versions)
         .map_err(Error::Unusable)?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Servers {
+        .with_custom_certificate_verifier(Arc::new(ServerVerifier {
             path: servers,
             roster,
         }))
-        .with_client_cert_resolver(Arc::new(Presented(identity.clone())));
+        .with_client_cert_resolver(Arc::new(MemberCertResolver(identity.clone())));
     client.alpn_protocols = vec![ALPN.to_vec()];
     client.resumption = Resumption::disabled();
     client.enable_early_data = false;
@@ -77,23 +77,29 @@ pub(super) fn configurations(
 ///
 /// A renewed certificate keeps its key, so a roster that is behind or ahead of the renewal still
 /// identifies the peer by another certificate for that key.
-pub(super) fn shown(leaf: &CertificateDer<'_>, rest: &[CertificateDer<'_>]) -> Vec<Fingerprint> {
-    let mut shown = vec![Fingerprint::of(leaf)];
+pub(super) fn fingerprints(
+    leaf: &CertificateDer<'_>,
+    rest: &[CertificateDer<'_>],
+) -> Vec<Fingerprint> {
+    let mut fingerprints = vec![Fingerprint::of(leaf)];
     if let Ok(parsed) = ParsedCertificate::try_from(leaf) {
         let key = parsed.subject_public_key_info();
         let same_key = |other: &&CertificateDer<'_>| {
             ParsedCertificate::try_from(*other)
                 .is_ok_and(|other| other.subject_public_key_info() == key)
         };
-        let others = rest.iter().take(OTHERS).filter(same_key);
-        shown.extend(others.map(|other| Fingerprint::of(other)));
+        let others = rest.iter().take(MAX_OTHER_CERTIFICATES).filter(same_key);
+        fingerprints.extend(others.map(|other| Fingerprint::of(other)));
     }
-    shown
+    fingerprints
 }
 
-/// The member whose fingerprint is one of `shown`.
-pub(super) fn known(roster: &dyn Roster, shown: &[Fingerprint]) -> Option<Arc<Member>> {
-    shown.iter().find_map(|print| roster.member(print))
+/// The member whose fingerprint is one of `fingerprints`.
+pub(super) fn find_member(
+    roster: &dyn Roster,
+    fingerprints: &[Fingerprint],
+) -> Option<Arc<Member>> {
+    fingerprints.iter().find_map(|print| roster.member(print))
 }
 
 /// The member that `leaf` belongs to; the certificate must carry its hostname.
@@ -103,8 +109,8 @@ fn member(
     rest: &[CertificateDer<'_>],
 ) -> Result<Arc<Member>, rustls::Error> {
     // This error becomes the TLS alert `access_denied`, which no other check sends.
-    let stranger = CertificateError::ApplicationVerificationFailure;
-    let member = known(roster, &shown(leaf, rest)).ok_or(stranger)?;
+    let not_member = CertificateError::ApplicationVerificationFailure;
+    let member = find_member(roster, &fingerprints(leaf, rest)).ok_or(not_member)?;
     let name = ServerName::try_from(member.hostname.as_str())
         .map_err(|_| CertificateError::NotValidForName)?;
     verify_server_name(&ParsedCertificate::try_from(leaf)?, &name)?;
@@ -113,12 +119,12 @@ fn member(
 
 /// Verifies the certificate of a dialled member.
 #[derive(Debug)]
-struct Servers {
+struct ServerVerifier {
     path: Arc<WebPkiServerVerifier>,
     roster: Arc<dyn Roster>,
 }
 
-impl ServerCertVerifier for Servers {
+impl ServerCertVerifier for ServerVerifier {
     fn verify_server_cert(
         &self,
         leaf: &CertificateDer<'_>,
@@ -135,17 +141,17 @@ impl ServerCertVerifier for Servers {
         Ok(verified)
     }
 
-    signatures_by!(path);
+    delegate_signatures!(path);
 }
 
 /// Verifies the certificate of a dialling member.
 #[derive(Debug)]
-struct Clients {
+struct ClientVerifier {
     path: Arc<dyn ClientCertVerifier>,
     roster: Arc<dyn Roster>,
 }
 
-impl ClientCertVerifier for Clients {
+impl ClientCertVerifier for ClientVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         self.path.root_hint_subjects()
     }
@@ -161,14 +167,14 @@ impl ClientCertVerifier for Clients {
         Ok(verified)
     }
 
-    signatures_by!(path);
+    delegate_signatures!(path);
 }
 
 /// Presents the slot's chain for members.
 #[derive(Debug)]
-struct Presented(Arc<CertSlot>);
+struct MemberCertResolver(Arc<CertSlot>);
 
-impl ResolvesClientCert for Presented {
+impl ResolvesClientCert for MemberCertResolver {
     fn resolve(&self, _hints: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         Some(self.0.to_members())
     }
@@ -178,7 +184,7 @@ impl ResolvesClientCert for Presented {
     }
 }
 
-impl ResolvesServerCert for Presented {
+impl ResolvesServerCert for MemberCertResolver {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.0.to_members())
     }

@@ -14,7 +14,7 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use super::{Error, Trust, client, signatures_by};
+use super::{Error, Trust, client, delegate_signatures};
 use crate::pki::Fingerprint;
 
 /// Why the connection could not be established.
@@ -53,7 +53,7 @@ pub async fn dial(
     budget: Duration,
 ) -> Result<TlsStream<TcpStream>, DialError> {
     let seen = Arc::new(Mutex::new(None));
-    let verifier = Arc::new(Watching {
+    let verifier = Arc::new(RecordingVerifier {
         inner: Trust::Fingerprint(authority).verifier()?,
         seen: seen.clone(),
     });
@@ -91,12 +91,12 @@ pub async fn dial(
 /// Delegates verification to `inner`, and records the fingerprint of the last certificate in the
 /// chain.
 #[derive(Debug)]
-struct Watching {
+struct RecordingVerifier {
     inner: Arc<dyn ServerCertVerifier>,
     seen: Arc<Mutex<Option<Fingerprint>>>,
 }
 
-impl ServerCertVerifier for Watching {
+impl ServerCertVerifier for RecordingVerifier {
     fn verify_server_cert(
         &self,
         leaf: &CertificateDer<'_>,
@@ -110,7 +110,7 @@ impl ServerCertVerifier for Watching {
         self.inner.verify_server_cert(leaf, rest, name, ocsp, now)
     }
 
-    signatures_by!(inner);
+    delegate_signatures!(inner);
 }
 
 #[cfg(test)]
@@ -147,7 +147,7 @@ mod tests {
         let ca = ClusterCa::generate(now).unwrap();
         let other = ClusterCa::generate(now).unwrap();
         let local = [[127, 0, 0, 1].into()];
-        let files = NodeFiles::found(&ca, "one", &local, now).unwrap();
+        let files = NodeFiles::bootstrap(&ca, "one", &local, now).unwrap();
         let port = serve(&files).await;
         let dial = |authority| dial("127.0.0.1", port, authority, BUDGET);
 
@@ -164,7 +164,7 @@ mod tests {
     async fn wrong_hostname_is_not_reported_as_wrong_ca() {
         let now = SystemTime::now();
         let ca = ClusterCa::generate(now).unwrap();
-        let files = NodeFiles::found(&ca, "one", &[], now).unwrap();
+        let files = NodeFiles::bootstrap(&ca, "one", &[], now).unwrap();
         let port = serve(&files).await;
         let refused = dial("127.0.0.1", port, ca.fingerprint(), BUDGET).await;
         assert!(matches!(refused, Err(DialError::Unreachable(_))));

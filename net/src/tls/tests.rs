@@ -15,7 +15,7 @@ use crate::pki::{ClusterCa, Fingerprint, NodeKey};
 const LAN: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7));
 
 /// Performs a handshake and returns the fingerprint of the leaf the client accepted.
-async fn shake(slot: &Arc<CertSlot>, trust: &Trust, name: &str) -> Result<Fingerprint, Tls> {
+async fn handshake(slot: &Arc<CertSlot>, trust: &Trust, name: &str) -> Result<Fingerprint, Tls> {
     let (near, far) = tokio::io::duplex(16 * 1024);
     let acceptor = TlsAcceptor::from(api_server(slot.clone()).unwrap());
     let connector = TlsConnector::from(api_client(trust).unwrap());
@@ -35,9 +35,9 @@ async fn shake(slot: &Arc<CertSlot>, trust: &Trust, name: &str) -> Result<Finger
     }
 }
 
-fn founded(now: SystemTime) -> (ClusterCa, NodeFiles) {
+fn ca_and_files(now: SystemTime) -> (ClusterCa, NodeFiles) {
     let ca = ClusterCa::generate(now).unwrap();
-    let files = NodeFiles::found(&ca, "node-1", &[LAN], now).unwrap();
+    let files = NodeFiles::bootstrap(&ca, "node-1", &[LAN], now).unwrap();
     (ca, files)
 }
 
@@ -47,7 +47,7 @@ fn slot_of(files: &NodeFiles) -> Arc<CertSlot> {
 
 #[tokio::test]
 async fn member_is_accepted_by_ca_and_by_fingerprint() {
-    let (ca, files) = founded(SystemTime::now());
+    let (ca, files) = ca_and_files(SystemTime::now());
     let slot = slot_of(&files);
     let pem = ca.cert_pem().to_owned();
     for trust in [
@@ -56,7 +56,7 @@ async fn member_is_accepted_by_ca_and_by_fingerprint() {
         Trust::CaAndFingerprint(pem, ca.fingerprint()),
     ] {
         for name in ["node-1", "10.0.0.7"] {
-            let leaf = shake(&slot, &trust, name).await.unwrap();
+            let leaf = handshake(&slot, &trust, name).await.unwrap();
             assert_eq!(leaf, files.cert.fingerprint());
         }
     }
@@ -64,8 +64,8 @@ async fn member_is_accepted_by_ca_and_by_fingerprint() {
 
 #[tokio::test]
 async fn another_ca_is_refused_for_every_trust() {
-    let (ca, files) = founded(SystemTime::now());
-    let (other, _) = founded(SystemTime::now());
+    let (ca, files) = ca_and_files(SystemTime::now());
+    let (other, _) = ca_and_files(SystemTime::now());
     let slot = slot_of(&files);
     let (own_pem, other_pem) = (ca.cert_pem().to_owned(), other.cert_pem().to_owned());
     for trust in [
@@ -74,7 +74,7 @@ async fn another_ca_is_refused_for_every_trust() {
         Trust::CaAndFingerprint(other_pem, ca.fingerprint()),
         Trust::CaAndFingerprint(own_pem, other.fingerprint()),
     ] {
-        let why = shake(&slot, &trust, "node-1").await.unwrap_err();
+        let why = handshake(&slot, &trust, "node-1").await.unwrap_err();
         assert!(
             matches!(why, Tls::InvalidCertificate(_)),
             "{trust:?}: {why}"
@@ -84,14 +84,14 @@ async fn another_ca_is_refused_for_every_trust() {
 
 #[tokio::test]
 async fn wrong_hostname_is_refused() {
-    let (ca, files) = founded(SystemTime::now());
+    let (ca, files) = ca_and_files(SystemTime::now());
     let slot = slot_of(&files);
     for trust in [
         Trust::Ca(ca.cert_pem().to_owned()),
         Trust::Fingerprint(ca.fingerprint()),
     ] {
         for name in ["node-2", "10.0.0.8"] {
-            let why = shake(&slot, &trust, name).await.unwrap_err();
+            let why = handshake(&slot, &trust, name).await.unwrap_err();
             assert!(
                 matches!(
                     why,
@@ -113,9 +113,9 @@ async fn certificates_outside_their_validity_are_refused() {
         SystemTime::now() - eleven_years,
         SystemTime::now() + eleven_years,
     ] {
-        let (ca, files) = founded(made);
+        let (ca, files) = ca_and_files(made);
         let slot = slot_of(&files);
-        let why = shake(&slot, &Trust::Fingerprint(ca.fingerprint()), "node-1").await;
+        let why = handshake(&slot, &Trust::Fingerprint(ca.fingerprint()), "node-1").await;
         assert!(
             matches!(
                 why,
@@ -133,15 +133,15 @@ async fn certificates_outside_their_validity_are_refused() {
 
 #[tokio::test]
 async fn pinning_the_leaf_of_a_member_fails() {
-    let (_, files) = founded(SystemTime::now());
+    let (_, files) = ca_and_files(SystemTime::now());
     let slot = slot_of(&files);
     let trust = Trust::Fingerprint(files.cert.fingerprint());
-    assert!(shake(&slot, &trust, "node-1").await.is_err());
+    assert!(handshake(&slot, &trust, "node-1").await.is_err());
 }
 
 #[tokio::test]
 async fn a_member_cannot_sign_for_another_name() {
-    let (ca, files) = founded(SystemTime::now());
+    let (ca, files) = ca_and_files(SystemTime::now());
     // A leaf signed with the node's own key, as if the node were a CA.
     let forged = ClusterCa::from_pem(files.cert.pem(), files.key.pem()).unwrap();
     let key = NodeKey::generate().unwrap();
@@ -155,7 +155,10 @@ async fn a_member_cannot_sign_for_another_name() {
         Trust::Fingerprint(ca.fingerprint()),
         Trust::Fingerprint(files.cert.fingerprint()),
     ] {
-        assert!(shake(&slot, &trust, "node-2").await.is_err(), "{trust:?}");
+        assert!(
+            handshake(&slot, &trust, "node-2").await.is_err(),
+            "{trust:?}"
+        );
     }
 }
 
@@ -167,16 +170,16 @@ async fn bootstrap_certificate_is_trusted_until_it_is_replaced() {
     let by_print = Trust::Fingerprint(cert.fingerprint());
     for trust in [by_print.clone(), Trust::Ca(cert.cert_pem().to_owned())] {
         assert_eq!(
-            shake(&slot, &trust, "10.0.0.7").await.unwrap(),
+            handshake(&slot, &trust, "10.0.0.7").await.unwrap(),
             cert.fingerprint()
         );
-        assert!(shake(&slot, &trust, "node-2").await.is_err());
+        assert!(handshake(&slot, &trust, "node-2").await.is_err());
     }
 
-    let (ca, files) = founded(now);
+    let (ca, files) = ca_and_files(now);
     slot.replace(&Identity::node(&files).unwrap());
-    assert!(shake(&slot, &by_print, "node-1").await.is_err());
-    let leaf = shake(&slot, &Trust::Fingerprint(ca.fingerprint()), "node-1")
+    assert!(handshake(&slot, &by_print, "node-1").await.is_err());
+    let leaf = handshake(&slot, &Trust::Fingerprint(ca.fingerprint()), "node-1")
         .await
         .unwrap();
     assert_eq!(leaf, files.cert.fingerprint());
@@ -187,7 +190,7 @@ async fn another_bootstrap_certificate_is_refused() {
     let make = || BootstrapCert::generate("node-1", &[], SystemTime::now()).unwrap();
     let slot = CertSlot::new(&Identity::bootstrap(&make()).unwrap());
     let trust = Trust::Fingerprint(make().fingerprint());
-    assert!(shake(&slot, &trust, "node-1").await.is_err());
+    assert!(handshake(&slot, &trust, "node-1").await.is_err());
 }
 
 #[test]

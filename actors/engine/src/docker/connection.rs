@@ -21,7 +21,7 @@ mod document;
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl EngineError {
-    fn refused(status: u16, message: String) -> Self {
+    fn from_status(status: u16, message: String) -> Self {
         match status {
             404 => Self::NotFound(message),
             409 => Self::Conflict(message),
@@ -30,7 +30,7 @@ impl EngineError {
     }
 
     /// Treats absence as success, for removals.
-    pub(crate) fn unless_absent(result: Result<(), Self>) -> Result<(), Self> {
+    pub(crate) fn ignore_not_found(result: Result<(), Self>) -> Result<(), Self> {
         match result {
             Err(Self::NotFound(_)) => Ok(()),
             other => other,
@@ -44,7 +44,7 @@ impl From<Error> for EngineError {
             Error::DockerResponseServerError {
                 status_code,
                 message,
-            } => Self::refused(status_code, message),
+            } => Self::from_status(status_code, message),
             Error::DockerStreamError { error } => Self::Api {
                 status: 0,
                 message: error,
@@ -54,7 +54,7 @@ impl From<Error> for EngineError {
             // timeout.
             other => Self::Unreachable(chain(&other)),
         };
-        error.map(|message| readable(&message))
+        error.map(|message| printable(&message))
     }
 }
 
@@ -87,7 +87,7 @@ impl Connection {
     }
 
     /// Converts the error of a result; drops the client if the engine is unreachable.
-    pub(crate) fn settle<T>(&self, result: Result<T, Error>) -> Result<T, EngineError> {
+    pub(crate) fn map_result<T>(&self, result: Result<T, Error>) -> Result<T, EngineError> {
         result.map_err(|error| {
             let error = EngineError::from(error);
             if matches!(error, EngineError::Unreachable(_)) {
@@ -105,7 +105,7 @@ impl Connection {
         let connected = async move {
             let client = self.client().await?;
             let stream = open(&client);
-            Ok::<_, EngineError>(stream.map(move |item| self.settle(item)))
+            Ok::<_, EngineError>(stream.map(move |item| self.map_result(item)))
         };
         futures::stream::once(connected).try_flatten().boxed()
     }

@@ -8,14 +8,14 @@ use serde::Deserialize;
 use crate::{
     EngineError, Event, EventKind, Found, Health, Inspected, Status,
     labels::{LABEL_RAFT_INDEX, LABEL_REPLICA},
-    readable,
+    printable,
 };
 
 /// Converts one progress message of a pull, which may carry its failure.
 pub(super) fn progress(step: CreateImageInfo) -> Result<(), EngineError> {
     let failed = |message: String| EngineError::Api {
         status: 0,
-        message: readable(&message),
+        message: printable(&message),
     };
     if let Some(detail) = step.error_detail {
         let message = detail.message.filter(|message| !message.is_empty());

@@ -28,7 +28,7 @@ const MTU: &str = "com.docker.network.driver.mtu";
 
 impl Connection {
     /// Sends a request in a future that is independent of `self`.
-    fn ask<T, F>(
+    fn call<T, F>(
         self: &Arc<Self>,
         request: impl FnOnce(Arc<Docker>) -> F + Send + 'static,
     ) -> EngineResult<T>
@@ -39,7 +39,7 @@ impl Connection {
         let connection = Arc::clone(self);
         async move {
             let answer = request(connection.client().await?).await;
-            connection.settle(answer)
+            connection.map_result(answer)
         }
         .boxed()
     }
@@ -47,28 +47,28 @@ impl Connection {
 
 impl NetworkEngine for DockerEngine {
     fn list(&self) -> EngineResult<Vec<EngineNetwork>> {
-        self.connection.ask(|docker| async move {
+        self.connection.call(|docker| async move {
             let networks = docker.list_networks(None).await?;
-            Ok(networks.into_iter().map(shown).collect())
+            Ok(networks.into_iter().map(from_api).collect())
         })
     }
 
     fn create(&self, spec: NetworkSpec) -> EngineResult<String> {
         self.connection
-            .ask(|docker| async move { Ok(docker.create_network(request(spec)).await?.id) })
+            .call(|docker| async move { Ok(docker.create_network(request(spec)).await?.id) })
     }
 
     fn remove(&self, id: String) -> EngineResult<()> {
         let removed = self
             .connection
-            .ask(|docker| async move { docker.remove_network(&id).await });
-        removed.map(EngineError::unless_absent).boxed()
+            .call(|docker| async move { docker.remove_network(&id).await });
+        removed.map(EngineError::ignore_not_found).boxed()
     }
 
     fn attached(&self, network: &EngineNetwork) -> EngineResult<Vec<String>> {
         // A container that was never started refers to its networks by name only.
         let filters = HashMap::from([("network", vec![network.id.clone(), network.name.clone()])]);
-        self.connection.ask(move |docker| async move {
+        self.connection.call(move |docker| async move {
             let options = ListContainersOptionsBuilder::new()
                 .all(true)
                 .filters(&filters)
@@ -89,16 +89,16 @@ impl NetworkEngine for DockerEngine {
             .v(true)
             .build();
         let (this, id) = (Arc::clone(&self.connection), container.clone());
-        let stopped = self.connection.ask(move |docker| async move {
+        let stopped = self.connection.call(move |docker| async move {
             let patient = Docker::clone(&docker).with_timeout(REQUEST_TIMEOUT + grace);
             patient.stop_container(&id, Some(stop)).await
         });
         async move {
-            EngineError::unless_absent(stopped.await)?;
-            let removed = this.ask(move |docker| async move {
+            EngineError::ignore_not_found(stopped.await)?;
+            let removed = this.call(move |docker| async move {
                 docker.remove_container(&container, Some(remove)).await
             });
-            EngineError::unless_absent(removed.await)
+            EngineError::ignore_not_found(removed.await)
         }
         .boxed()
     }
@@ -127,7 +127,7 @@ fn request(spec: NetworkSpec) -> NetworkCreateRequest {
     }
 }
 
-fn shown(network: Network) -> EngineNetwork {
+fn from_api(network: Network) -> EngineNetwork {
     let blocks = network
         .ipam
         .and_then(|ipam| ipam.config)

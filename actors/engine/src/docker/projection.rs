@@ -84,7 +84,7 @@ fn host_config(source: &ContainerSpec) -> HostConfig {
             true,
         ),
         Networking::None => (Some("none".to_owned()), Vec::new(), false),
-        Networking::Joined(name) => (lender(source, name), Vec::new(), false),
+        Networking::Joined(name) => (namespace_of(source, name), Vec::new(), false),
     };
     let if_attached = |list: &Vec<String>| some(list.clone()).filter(|_| attached);
     let (binds, mounts) = mounts::split(source);
@@ -141,13 +141,13 @@ fn log_config(logging: &Logging) -> Option<HostConfigLogConfig> {
 fn namespace(source: &ContainerSpec, namespace: Option<&Namespace>) -> Option<String> {
     match namespace? {
         Namespace::Engine(mode) => Some(mode.clone()),
-        Namespace::Service(name) => lender(source, name),
+        Namespace::Service(name) => namespace_of(source, name),
     }
 }
 
 /// Namespace of the container that runs `service`.
-fn lender(source: &ContainerSpec, service: &str) -> Option<String> {
-    let container = source.lenders.get(service)?;
+fn namespace_of(source: &ContainerSpec, service: &str) -> Option<String> {
+    let container = source.namespace_containers.get(service)?;
     Some(format!("container:{container}"))
 }
 

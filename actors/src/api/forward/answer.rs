@@ -6,10 +6,10 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use jaco_proto::Error;
 use tonic::{Status, body::Body};
 
-use super::APPLIED;
+use super::APPLIED_INDEX;
 use crate::{
     api::body::FRAME_HEADER,
-    node::leader::typed,
+    node::leader::decode_error,
     peer::{CallError, Peers},
 };
 
@@ -19,7 +19,7 @@ const MAX_BYTES: usize = 16 << 20;
 /// Answer of the leader.
 pub(super) enum Answer {
     /// One message and its status, completely received.
-    Whole {
+    Buffered {
         head: http::response::Parts,
         body: Bytes,
         trailers: Option<HeaderMap>,
@@ -31,7 +31,7 @@ pub(super) enum Answer {
 impl Answer {
     fn head(&self) -> &HeaderMap {
         match self {
-            Self::Whole { head, .. } => &head.headers,
+            Self::Buffered { head, .. } => &head.headers,
             Self::Streaming(response) => response.headers(),
         }
     }
@@ -40,23 +40,23 @@ impl Answer {
     /// know.
     pub(super) fn error(&self) -> Option<Error> {
         match self {
-            Self::Whole {
+            Self::Buffered {
                 trailers: Some(trailers),
                 ..
             } => error(trailers),
-            Self::Whole { .. } | Self::Streaming(_) => error(self.head()),
+            Self::Buffered { .. } | Self::Streaming(_) => error(self.head()),
         }
     }
 
     /// Returns the applied index of the leader.
     pub(super) fn applied(&self) -> Option<u64> {
-        self.head().get(APPLIED)?.to_str().ok()?.parse().ok()
+        self.head().get(APPLIED_INDEX)?.to_str().ok()?.parse().ok()
     }
 
     pub(super) fn into_response(self) -> Response<Body> {
         match self {
             Self::Streaming(response) => response,
-            Self::Whole {
+            Self::Buffered {
                 head,
                 body,
                 trailers,
@@ -77,7 +77,7 @@ impl Answer {
 /// Decodes the typed error in headers or trailers.
 pub(super) fn error(headers: &HeaderMap) -> Option<Error> {
     let status = Status::from_header_map(headers)?;
-    typed(&status)
+    decode_error(&status)
 }
 
 /// Calls `host` and reads its whole answer.
@@ -101,7 +101,7 @@ pub(super) async fn exchange(
     if !status.contains_key("grpc-status") {
         return Err(broken("the answer has no status".to_owned()));
     }
-    Ok(Answer::Whole {
+    Ok(Answer::Buffered {
         head,
         body: collected.to_bytes(),
         trailers,

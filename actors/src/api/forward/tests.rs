@@ -13,18 +13,23 @@ use tokio::time::Instant;
 
 use crate::{
     api::admission::{self, Transport},
-    testing::cluster::{Cluster, Door, Fault, with},
+    testing::cluster::{Cluster, Fault, MemberApi, with},
 };
 
 const BEARER: (&str, &str) = ("authorization", "Bearer secret");
 
-/// Issues a token through `door` and returns its identity.
-async fn issue(door: Door, metadata: &[(&'static str, &str)]) -> Result<String, DecodedError> {
+/// Issues a token through `member_api` and returns its identity.
+async fn issue(
+    member_api: MemberApi,
+    metadata: &[(&'static str, &str)],
+) -> Result<String, DecodedError> {
     let request = v1::TokenIssueRequest {
         identity: "new".to_owned(),
         allows_privileged: false,
     };
-    let answer = TokensClient::new(door).issue(with(request, metadata)).await;
+    let answer = TokensClient::new(member_api)
+        .issue(with(request, metadata))
+        .await;
     Ok(answer?.into_inner().identity)
 }
 
@@ -46,16 +51,18 @@ async fn follower_forwards_a_write_and_reads_it() {
         (3, Transport::Local, &[][..], "local"),
         (1, Transport::Api, &[BEARER][..], "ci"),
     ] {
-        let calls = cluster.wire.calls().len();
-        issue(cluster.door(id, transport), metadata).await.unwrap();
+        let calls = cluster.network.calls().len();
+        issue(cluster.member_api(id, transport), metadata)
+            .await
+            .unwrap();
         assert!(cluster.state(id).tokens.contains_key("new"));
         let commands = cluster.group.committed();
         assert_eq!(commands.last().unwrap().identity, identity);
         // The leader calls no other member.
-        let made = cluster.wire.calls().len() - calls;
+        let made = cluster.network.calls().len() - calls;
         assert_eq!(made, usize::from(id != 1));
     }
-    let carried = &cluster.wire.calls()[0];
+    let carried = &cluster.network.calls()[0];
     assert_eq!((carried.from.as_str(), carried.to.as_str()), ("n2", "n1"));
     assert_eq!(carried.method, "/jaco.v1.Tokens/Issue");
     let hash = hex::encode(admission::hash(b"secret"));
@@ -65,7 +72,7 @@ async fn follower_forwards_a_write_and_reads_it() {
     assert_eq!(carried.headers["grpc-timeout"], "60000m");
     assert!(carried.headers.contains_key("x-request-id"));
     assert!(!carried.headers.contains_key("authorization"));
-    let local = &cluster.wire.calls()[1];
+    let local = &cluster.network.calls()[1];
     assert_eq!(local.headers["jaco-forwarded-identity"], "local");
     assert!(!local.headers.contains_key("jaco-forwarded-token"));
 }
@@ -75,7 +82,7 @@ async fn answer_waits_for_local_apply_up_to_limit() {
     let cluster = Cluster::start(2).await;
     cluster.group.lag(2, true);
     let begun = Instant::now();
-    let write = issue(cluster.door(2, Transport::Local), &[]);
+    let write = issue(cluster.member_api(2, Transport::Local), &[]);
     let catch_up = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(issued(&cluster), 1);
@@ -88,11 +95,13 @@ async fn answer_waits_for_local_apply_up_to_limit() {
 
     cluster.group.lag(2, true);
     let begun = Instant::now();
-    issue(cluster.door(2, Transport::Local), &[]).await.unwrap();
-    assert_eq!(begun.elapsed(), super::SHOW);
+    issue(cluster.member_api(2, Transport::Local), &[])
+        .await
+        .unwrap();
+    assert_eq!(begun.elapsed(), super::LOCAL_APPLY_TIMEOUT);
     let begun = Instant::now();
     let soon = [("grpc-timeout", "2S")];
-    issue(cluster.door(2, Transport::Local), &soon)
+    issue(cluster.member_api(2, Transport::Local), &soon)
         .await
         .unwrap();
     assert_eq!(begun.elapsed(), Duration::from_millis(1900));
@@ -102,7 +111,7 @@ async fn answer_waits_for_local_apply_up_to_limit() {
 async fn every_answer_carries_its_applied_index() {
     let cluster = Cluster::start(2).await;
     for id in [1, 2] {
-        let mut tokens = TokensClient::new(cluster.door(id, Transport::Local));
+        let mut tokens = TokensClient::new(cluster.member_api(id, Transport::Local));
         let written = tokens
             .issue(v1::TokenIssueRequest {
                 identity: "new".to_owned(),
@@ -121,20 +130,22 @@ async fn every_answer_carries_its_applied_index() {
 #[tokio::test(start_paused = true)]
 async fn unsent_request_is_retried() {
     let cluster = Cluster::start(2).await;
-    cluster.wire.faults(&[Fault::NotSent; 3]);
-    issue(cluster.door(2, Transport::Local), &[]).await.unwrap();
-    assert_eq!((cluster.wire.calls().len(), issued(&cluster)), (4, 1));
+    cluster.network.faults(&[Fault::NotSent; 3]);
+    issue(cluster.member_api(2, Transport::Local), &[])
+        .await
+        .unwrap();
+    assert_eq!((cluster.network.calls().len(), issued(&cluster)), (4, 1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn token_revoked_during_retries_is_refused() {
     let cluster = Cluster::start(2).await;
     cluster.group.elect(Some(2));
-    cluster.wire.faults(&[Fault::NotSent; 100]);
-    let call = issue(cluster.door(1, Transport::Api), &[BEARER]);
+    cluster.network.faults(&[Fault::NotSent; 100]);
+    let call = issue(cluster.member_api(1, Transport::Api), &[BEARER]);
     let revoke = async {
         let identity = "ci".to_owned();
-        TokensClient::new(cluster.door(2, Transport::Local))
+        TokensClient::new(cluster.member_api(2, Transport::Local))
             .revoke(v1::TokenRevokeRequest { identity })
             .await
             .unwrap();
@@ -142,7 +153,7 @@ async fn token_revoked_during_retries_is_refused() {
     };
     let (answer, ()) = tokio::join!(call, revoke);
     assert_eq!(code(answer), "token_revoked");
-    assert!(!cluster.wire.calls().is_empty(), "the call had started");
+    assert!(!cluster.network.calls().is_empty(), "the call had started");
     assert_eq!(issued(&cluster), 0);
 }
 
@@ -150,13 +161,13 @@ async fn token_revoked_during_retries_is_refused() {
 async fn possibly_served_request_is_not_retried() {
     for fault in [Fault::Lose, Fault::Break] {
         let cluster = Cluster::start(2).await;
-        cluster.wire.faults(&[fault]);
-        let error = issue(cluster.door(2, Transport::Local), &[])
+        cluster.network.faults(&[fault]);
+        let error = issue(cluster.member_api(2, Transport::Local), &[])
             .await
             .unwrap_err();
         assert_eq!(error.code, "raft_apply_failed");
         assert_eq!(error.details["outcome"], "unknown");
-        assert_eq!((cluster.wire.calls().len(), issued(&cluster)), (1, 1));
+        assert_eq!((cluster.network.calls().len(), issued(&cluster)), (1, 1));
     }
 }
 
@@ -165,7 +176,7 @@ async fn unknown_outcome_of_the_leader_is_returned() {
     let cluster = Cluster::start(2).await;
     for id in [1, 2] {
         cluster.group.lose_next_answers(1);
-        let error = issue(cluster.door(id, Transport::Local), &[])
+        let error = issue(cluster.member_api(id, Transport::Local), &[])
             .await
             .unwrap_err();
         assert_eq!(error.details["outcome"], "unknown");
@@ -180,7 +191,7 @@ async fn write_waits_for_an_election() {
     for (id, next) in [(2, 3), (3, 3), (1, 2)] {
         cluster.group.elect(None);
         let begun = Instant::now();
-        let write = issue(cluster.door(id, Transport::Local), &[]);
+        let write = issue(cluster.member_api(id, Transport::Local), &[]);
         let election = async {
             tokio::time::sleep(Duration::from_secs(2)).await;
             cluster.group.elect(Some(next));
@@ -198,7 +209,7 @@ async fn no_leader_is_reported_before_client_timeout() {
     for (timeout, waited) in [(None, 9_000), (Some("2S"), 1_900), (Some("60S"), 9_000)] {
         let begun = Instant::now();
         let metadata: Vec<_> = timeout.iter().map(|&t| ("grpc-timeout", t)).collect();
-        let error = issue(cluster.door(2, Transport::Local), &metadata)
+        let error = issue(cluster.member_api(2, Transport::Local), &metadata)
             .await
             .unwrap_err();
         assert_eq!(error.code, "no_leader");
@@ -218,11 +229,11 @@ async fn minority_reports_quorum_lost_at_once() {
         assert_eq!(error.details["needed"], "3");
     };
     lost(
-        issue(cluster.door(2, Transport::Local), &[])
+        issue(cluster.member_api(2, Transport::Local), &[])
             .await
             .unwrap_err(),
     );
-    let mut here = TokensClient::new(cluster.door(2, Transport::Local));
+    let mut here = TokensClient::new(cluster.member_api(2, Transport::Local));
     let confirmed = with(v1::TokenListRequest {}, &[("jaco-read", "linearizable")]);
     lost(here.list(confirmed).await.unwrap_err().into());
     here.list(v1::TokenListRequest {}).await.unwrap();
@@ -240,11 +251,11 @@ async fn anonymous_status_needs_no_linearizable_read() {
             &[("jaco-read", "linearizable")],
         )
     };
-    let mut known = ClusterClient::new(cluster.door(2, Transport::Local));
+    let mut known = ClusterClient::new(cluster.member_api(2, Transport::Local));
     let error = known.status(read()).await.unwrap_err();
     assert_eq!(error.message(), "quorum_lost");
-    let mut stranger = ClusterClient::new(cluster.door(2, Transport::Api));
-    let status = stranger.status(read()).await.unwrap().into_inner();
+    let mut anonymous = ClusterClient::new(cluster.member_api(2, Transport::Api));
+    let status = anonymous.status(read()).await.unwrap().into_inner();
     let nothing = v1::ClusterStatusResponse {
         initialized: true,
         ..Default::default()
@@ -258,12 +269,12 @@ async fn losing_the_quorum_ends_the_wait() {
     for hangs in [false, true] {
         if hangs {
             cluster.group.elect(Some(1));
-            cluster.wire.faults(&[Fault::Hang]);
+            cluster.network.faults(&[Fault::Hang]);
         } else {
             cluster.group.elect(None);
         }
         let begun = Instant::now();
-        let write = issue(cluster.door(2, Transport::Local), &[]);
+        let write = issue(cluster.member_api(2, Transport::Local), &[]);
         let insight = async {
             tokio::time::sleep(Duration::from_secs(1)).await;
             cluster.group.isolate(2, &[2]);
@@ -284,15 +295,15 @@ async fn losing_the_quorum_ends_the_wait() {
 #[tokio::test(start_paused = true)]
 async fn unreachable_leader_is_named_in_the_error() {
     let cluster = Cluster::start(2).await;
-    cluster.wire.faults(&[Fault::NotSent; 1000]);
+    cluster.network.faults(&[Fault::NotSent; 1000]);
     let begun = Instant::now();
-    let error = issue(cluster.door(2, Transport::Local), &[])
+    let error = issue(cluster.member_api(2, Transport::Local), &[])
         .await
         .unwrap_err();
     assert_eq!(error.code, "no_leader");
     assert_eq!(error.details["leader_hint"], "n1:7946");
-    assert_eq!(begun.elapsed(), super::SEARCH);
-    assert!(cluster.wire.calls().len() < 40, "attempts have pauses");
+    assert_eq!(begun.elapsed(), super::LEADER_SEARCH_TIMEOUT);
+    assert!(cluster.network.calls().len() < 40, "attempts have pauses");
 }
 
 #[tokio::test(start_paused = true)]
@@ -300,14 +311,14 @@ async fn request_is_forwarded_only_once() {
     let cluster = Cluster::start(3).await;
     cluster.group.elect(Some(3));
     cluster.group.mislead(2, Some(1));
-    let write = issue(cluster.door(2, Transport::Local), &[]);
+    let write = issue(cluster.member_api(2, Transport::Local), &[]);
     let insight = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         cluster.group.mislead(2, Some(3));
     };
     let (answer, ()) = tokio::join!(write, insight);
     answer.unwrap();
-    let calls = cluster.wire.calls();
+    let calls = cluster.network.calls();
     assert!(calls.iter().all(|call| call.from == "n2"), "{calls:?}");
     assert!(calls.len() > 2 && calls.last().unwrap().to == "n3");
     assert_eq!(issued(&cluster), 1);
@@ -316,7 +327,7 @@ async fn request_is_forwarded_only_once() {
         ("jaco-forwarded", "1"),
         ("jaco-forwarded-identity", "local"),
     ];
-    let error = issue(cluster.peer_door(1, 2), &marked).await.unwrap_err();
+    let error = issue(cluster.peer_api(1, 2), &marked).await.unwrap_err();
     assert_eq!(error.code, "no_leader");
     assert_eq!(error.details["leader_hint"], "n3:7946");
 }
@@ -324,9 +335,9 @@ async fn request_is_forwarded_only_once() {
 #[tokio::test(start_paused = true)]
 async fn call_to_a_replaced_leader_ends() {
     let cluster = Cluster::start(3).await;
-    cluster.wire.faults(&[Fault::Hang]);
+    cluster.network.faults(&[Fault::Hang]);
     let begun = Instant::now();
-    let write = issue(cluster.door(2, Transport::Local), &[]);
+    let write = issue(cluster.member_api(2, Transport::Local), &[]);
     let election = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         cluster.group.elect(Some(3));
@@ -335,17 +346,19 @@ async fn call_to_a_replaced_leader_ends() {
     let error = answer.unwrap_err();
     assert_eq!(error.details["outcome"], "unknown");
     assert_eq!(begun.elapsed(), Duration::from_millis(1_500));
-    issue(cluster.door(2, Transport::Local), &[]).await.unwrap();
+    issue(cluster.member_api(2, Transport::Local), &[])
+        .await
+        .unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn silent_leader_is_waited_for_until_deadline() {
     let cluster = Cluster::start(2).await;
     for (timeout, waited) in [(None, 60_000), (Some("3S"), 2_900)] {
-        cluster.wire.faults(&[Fault::Hang]);
+        cluster.network.faults(&[Fault::Hang]);
         let begun = Instant::now();
         let metadata: Vec<_> = timeout.iter().map(|&t| ("grpc-timeout", t)).collect();
-        let error = issue(cluster.door(2, Transport::Local), &metadata)
+        let error = issue(cluster.member_api(2, Transport::Local), &metadata)
             .await
             .unwrap_err();
         assert_eq!(error.details["outcome"], "unknown");
@@ -360,12 +373,12 @@ async fn leader_refuses_a_revoked_token() {
     let revoke = v1::TokenRevokeRequest {
         identity: "ci".to_owned(),
     };
-    let mut tokens = TokensClient::new(cluster.door(1, Transport::Local));
+    let mut tokens = TokensClient::new(cluster.member_api(1, Transport::Local));
     tokens.revoke(revoke).await.unwrap();
-    let answer = issue(cluster.door(2, Transport::Api), &[BEARER]).await;
+    let answer = issue(cluster.member_api(2, Transport::Api), &[BEARER]).await;
     assert_eq!(code(answer), "token_revoked");
     // The state of the follower still holds the token as valid.
-    assert_eq!(cluster.wire.calls().len(), 1);
+    assert_eq!(cluster.network.calls().len(), 1);
     assert_eq!(issued(&cluster), 0);
 }
 
@@ -377,21 +390,23 @@ async fn forwarding_metadata_of_clients_is_ignored() {
         ("jaco-forwarded-identity", "local"),
     ];
     for id in [1, 2] {
-        let answer = issue(cluster.door(id, Transport::Api), &pretence).await;
+        let answer = issue(cluster.member_api(id, Transport::Api), &pretence).await;
         assert_eq!(code(answer), "token_invalid");
     }
     let both = [pretence[0], pretence[1], BEARER];
-    issue(cluster.door(2, Transport::Api), &both).await.unwrap();
-    let carried = &cluster.wire.calls()[0].headers;
+    issue(cluster.member_api(2, Transport::Api), &both)
+        .await
+        .unwrap();
+    let carried = &cluster.network.calls()[0].headers;
     assert_eq!(carried["jaco-forwarded-identity"], "ci");
 }
 
 #[tokio::test(start_paused = true)]
 async fn join_is_forwarded_without_an_identity() {
     let cluster = Cluster::start(2).await;
-    let mut door = ClusterClient::new(cluster.door(2, Transport::Api));
-    let _ = door.node_join(v1::NodeJoinRequest::default()).await;
-    let carried = cluster.wire.calls()[0].clone();
+    let mut member_api = ClusterClient::new(cluster.member_api(2, Transport::Api));
+    let _ = member_api.node_join(v1::NodeJoinRequest::default()).await;
+    let carried = cluster.network.calls()[0].clone();
     assert_eq!(carried.method, "/jaco.v1.Cluster/NodeJoin");
     assert!(!carried.headers.contains_key("jaco-forwarded-identity"));
 }
@@ -408,10 +423,10 @@ async fn leader_validates_against_its_own_state() {
         compose_yaml: "services: {web: {image: nginx}}".into(),
         dry_run,
     };
-    let mut there = DeployClient::new(cluster.door(1, Transport::Local));
+    let mut there = DeployClient::new(cluster.member_api(1, Transport::Local));
     there.apply(apply("a.io", "one", false)).await.unwrap();
     assert!(!cluster.state(2).deployments.contains_key("one"));
-    let mut here = DeployClient::new(cluster.door(2, Transport::Local));
+    let mut here = DeployClient::new(cluster.member_api(2, Transport::Local));
     let error = here.apply(apply("a.io", "two", true)).await.unwrap_err();
     assert_eq!(error.message(), "route_conflict");
 }
@@ -420,8 +435,10 @@ async fn leader_validates_against_its_own_state() {
 async fn reads_are_local_and_linearizable_ones_wait() {
     let cluster = Cluster::start(2).await;
     cluster.group.lag(2, true);
-    issue(cluster.door(1, Transport::Local), &[]).await.unwrap();
-    let mut here = TokensClient::new(cluster.door(2, Transport::Local));
+    issue(cluster.member_api(1, Transport::Local), &[])
+        .await
+        .unwrap();
+    let mut here = TokensClient::new(cluster.member_api(2, Transport::Local));
     let list = here.list(v1::TokenListRequest {}).await.unwrap();
     assert_eq!(list.into_inner().tokens.len(), 1);
     let confirmed = with(v1::TokenListRequest {}, &[("jaco-read", "linearizable")]);
@@ -431,7 +448,7 @@ async fn reads_are_local_and_linearizable_ones_wait() {
     };
     let (list, ()) = tokio::join!(here.list(confirmed), catch_up);
     assert_eq!(list.unwrap().into_inner().tokens.len(), 2);
-    assert!(cluster.wire.calls().is_empty());
+    assert!(cluster.network.calls().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -439,7 +456,7 @@ async fn streams_survive_leader_change_and_end_on_revocation() {
     let cluster = Cluster::start(3).await;
     let mut streams = Vec::new();
     for id in [1, 2, 3] {
-        let mut watch = WatchClient::new(cluster.door(id, Transport::Api));
+        let mut watch = WatchClient::new(cluster.member_api(id, Transport::Api));
         let request = v1::SubscribeRequest {
             entity_types: vec!["audit".to_owned()],
             ..Default::default()
@@ -449,14 +466,16 @@ async fn streams_survive_leader_change_and_end_on_revocation() {
     }
     cluster.group.elect(None);
     cluster.group.elect(Some(2));
-    issue(cluster.door(3, Transport::Local), &[]).await.unwrap();
+    issue(cluster.member_api(3, Transport::Local), &[])
+        .await
+        .unwrap();
     for events in &mut streams {
         assert!(events.message().await.unwrap().is_some());
     }
     let revoke = v1::TokenRevokeRequest {
         identity: "ci".to_owned(),
     };
-    let mut tokens = TokensClient::new(cluster.door(3, Transport::Local));
+    let mut tokens = TokensClient::new(cluster.member_api(3, Transport::Local));
     tokens.revoke(revoke).await.unwrap();
     for events in &mut streams {
         let end = loop {
@@ -474,8 +493,11 @@ async fn streams_survive_leader_change_and_end_on_revocation() {
 async fn every_member_reports_leader_and_voters() {
     let cluster = Cluster::start(3).await;
     for id in [1, 2, 3] {
-        let mut door = ClusterClient::new(cluster.door(id, Transport::Local));
-        let status = door.status(v1::ClusterStatusRequest {}).await.unwrap();
+        let mut member_api = ClusterClient::new(cluster.member_api(id, Transport::Local));
+        let status = member_api
+            .status(v1::ClusterStatusRequest {})
+            .await
+            .unwrap();
         let status = status.into_inner();
         assert_eq!(status.leader_hostname, "n1");
         assert_eq!(status.leader, "n1:7947");

@@ -63,11 +63,11 @@ async fn token_revoked_before_the_body_is_refused() {
                 ISSUE => call(path, &new_token()),
                 _ => call(path, &v1::TokenListRequest {}),
             };
-            let door = cluster.door(1, Transport::Api);
+            let member_api = cluster.member_api(1, Transport::Api);
             let rest = async {
                 if revoked {
                     let identity = "ci".to_owned();
-                    TokensClient::new(cluster.door(1, Transport::Local))
+                    TokensClient::new(cluster.member_api(1, Transport::Local))
                         .revoke(v1::TokenRevokeRequest { identity })
                         .await
                         .unwrap();
@@ -75,7 +75,7 @@ async fn token_revoked_before_the_body_is_refused() {
                 send.send(()).unwrap();
             };
             // The call is polled first: its headers are admitted before the rest happens.
-            let (response, ()) = tokio::join!(door.oneshot(request), rest);
+            let (response, ()) = tokio::join!(member_api.oneshot(request), rest);
             let error = error(&response.unwrap()).map(|error| error.code);
             let expected = revoked.then_some("token_revoked");
             assert_eq!(error.as_deref(), expected, "{path}");
@@ -93,11 +93,14 @@ async fn missing_body_times_out() {
     for (id, path) in [(1, ISSUE), (2, ISSUE), (1, LIST)] {
         let begun = Instant::now();
         let (request, _) = call(path, &new_token());
-        let response = cluster.door(id, Transport::Api).oneshot(request).await;
+        let response = cluster
+            .member_api(id, Transport::Api)
+            .oneshot(request)
+            .await;
         let error = error(&response.unwrap()).unwrap();
         assert_eq!(error.code, "validation_failed", "{path}");
         assert_eq!(error.details["field"], "request");
         assert_eq!(begun.elapsed(), Duration::from_secs(10));
     }
-    assert!(cluster.wire.calls().is_empty());
+    assert!(cluster.network.calls().is_empty());
 }

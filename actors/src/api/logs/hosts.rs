@@ -12,13 +12,13 @@ use jaco_proto::{
 };
 use tonic::Status;
 
-use crate::{node::leader::typed, peer::PeerChannel};
+use crate::{node::leader::decode_error, peer::PeerChannel};
 
 /// Stream name of a line that clients show as a remark about the stream.
 const WARNING: &str = "warning";
 
 /// Item from one host.
-pub(super) enum Piece {
+pub(super) enum LogItem {
     /// A line.
     Line(v1::LogLine),
     /// The host could not be reached.
@@ -27,7 +27,7 @@ pub(super) enum Piece {
     Failed(Error),
 }
 
-impl From<Result<v1::LogLine, Error>> for Piece {
+impl From<Result<v1::LogLine, Error>> for LogItem {
     fn from(line: Result<v1::LogLine, Error>) -> Self {
         match line {
             Ok(line) => Self::Line(line),
@@ -41,29 +41,29 @@ pub(super) async fn remote(
     channel: PeerChannel,
     host: String,
     request: v1::LogsRequest,
-) -> impl Stream<Item = Piece> + Send + use<> {
+) -> impl Stream<Item = LogItem> + Send + use<> {
     let mut client = InternalClient::new(channel);
     let lines = match client.logs(request).await {
         Ok(answer) => answer.into_inner(),
         Err(status) => {
-            let piece = match typed(&status) {
+            let piece = match decode_error(&status) {
                 Some(error) if error.code == ErrorCode::PeerUnreachable => {
                     let reason = error.details.get("reason").cloned();
-                    Piece::Skipped {
+                    LogItem::Skipped {
                         host,
                         reason: reason.unwrap_or(error.message),
                     }
                 }
-                Some(error) if error.code == ErrorCode::LogsUnavailable => Piece::Failed(error),
-                Some(_) | None => Piece::Failed(broken(&host, &status)),
+                Some(error) if error.code == ErrorCode::LogsUnavailable => LogItem::Failed(error),
+                Some(_) | None => LogItem::Failed(broken(&host, &status)),
             };
             return stream::iter([piece]).left_stream();
         }
     };
     lines
         .map(move |line| match line {
-            Ok(line) => Piece::Line(line),
-            Err(status) => Piece::Failed(match typed(&status) {
+            Ok(line) => LogItem::Line(line),
+            Err(status) => LogItem::Failed(match decode_error(&status) {
                 Some(error) if error.code == ErrorCode::LogsStream => error,
                 Some(_) | None => broken(&host, &status),
             }),
@@ -84,11 +84,11 @@ fn broken(host: &str, status: &Status) -> Error {
 /// named at the end, or at once while following, since a followed stream may never end. After that,
 /// the first failure ends the stream.
 pub(super) fn merge(
-    sources: Vec<BoxStream<'static, Piece>>,
+    sources: Vec<BoxStream<'static, LogItem>>,
     follow: bool,
 ) -> impl Stream<Item = Result<v1::LogLine, Error>> + Send + use<> {
     struct Merged {
-        sources: SelectAll<BoxStream<'static, Piece>>,
+        sources: SelectAll<BoxStream<'static, LogItem>>,
         follow: bool,
         skipped: VecDeque<v1::LogLine>,
         failed: Option<Error>,
@@ -107,11 +107,11 @@ pub(super) fn merge(
                 return Some((Ok(warning), merged));
             }
             match merged.sources.next().await {
-                Some(Piece::Line(line)) => return Some((Ok(line), merged)),
-                Some(Piece::Skipped { host, reason }) => {
+                Some(LogItem::Line(line)) => return Some((Ok(line), merged)),
+                Some(LogItem::Skipped { host, reason }) => {
                     merged.skipped.push_back(warning(host, &reason));
                 }
-                Some(Piece::Failed(error)) => {
+                Some(LogItem::Failed(error)) => {
                     // A following client would not see the end of the other hosts.
                     if merged.follow && !merged.sources.is_empty() {
                         let host = error.details.get("host").cloned().unwrap_or_default();

@@ -36,7 +36,7 @@ fn failure(host: &str) -> Error {
     Error::new(ErrorCode::LogsStream, "it broke").with("host", host)
 }
 
-fn source(pieces: Vec<Piece>) -> BoxStream<'static, Piece> {
+fn source(pieces: Vec<LogItem>) -> BoxStream<'static, LogItem> {
     stream::iter(pieces).boxed()
 }
 
@@ -59,16 +59,16 @@ async fn seen(
     (lines, None)
 }
 
-fn sources() -> Vec<BoxStream<'static, Piece>> {
-    let piece = |host: &str, text: &str| Piece::Line(line(host, text));
-    let skipped = Piece::Skipped {
+fn sources() -> Vec<BoxStream<'static, LogItem>> {
+    let piece = |host: &str, text: &str| LogItem::Line(line(host, text));
+    let skipped = LogItem::Skipped {
         host: "c".to_owned(),
         reason: "no way".to_owned(),
     };
     vec![
         source(vec![skipped]),
-        source(vec![piece("b", "1"), Piece::Failed(failure("b"))]),
-        source(vec![Piece::Failed(failure("d"))]),
+        source(vec![piece("b", "1"), LogItem::Failed(failure("b"))]),
+        source(vec![LogItem::Failed(failure("d"))]),
         source(vec![piece("a", "1"), piece("a", "2"), piece("a", "3")]),
     ]
 }
@@ -113,7 +113,7 @@ async fn sources_are_not_read_ahead() {
         stream::iter(0..1000)
             .map(move |n| {
                 read.fetch_add(1, Ordering::Relaxed);
-                Piece::Line(line(host, &n.to_string()))
+                LogItem::Line(line(host, &n.to_string()))
             })
             .boxed()
     };
@@ -226,12 +226,12 @@ async fn running_on(hosts: &[&str]) -> Cluster {
 }
 
 async fn logs(cluster: &Cluster, id: u64) -> Result<(Vec<String>, String), String> {
-    let mut door = DeployClient::new(cluster.door(id, Transport::Local));
+    let mut member_api = DeployClient::new(cluster.member_api(id, Transport::Local));
     let request = v1::LogsRequest {
         deployment: "app".to_owned(),
         ..Default::default()
     };
-    let answer = door.logs(request).await;
+    let answer = member_api.logs(request).await;
     let mut lines = answer.map_err(|s| s.message().to_owned())?.into_inner();
     let mut warnings = Vec::new();
     loop {
@@ -252,7 +252,7 @@ async fn only_hosts_with_replicas_are_queried() {
     let cluster = running_on(&["n1", "n3"]).await;
     assert_eq!(logs(&cluster, 1).await, Ok((vec![], unavailable())));
     let asked = |cluster: &Cluster| -> Vec<String> {
-        let calls = cluster.wire.calls();
+        let calls = cluster.network.calls();
         calls.iter().map(|call| call.to.clone()).collect()
     };
     assert_eq!(asked(&cluster), ["n3"]);
@@ -261,7 +261,7 @@ async fn only_hosts_with_replicas_are_queried() {
 
     // An unreachable host gives a warning, not an error.
     let cluster = running_on(&["n2", "n3"]).await;
-    cluster.wire.faults(&[Fault::NotSent, Fault::NotSent]);
+    cluster.network.faults(&[Fault::NotSent, Fault::NotSent]);
     let both = vec!["n2".to_owned(), "n3".to_owned()];
     assert_eq!(logs(&cluster, 1).await, Ok((both, String::new())));
 }
@@ -275,6 +275,6 @@ async fn sole_host_without_engine_fails_the_call() {
             Err("logs_unavailable".to_owned()),
             "{hosts:?}"
         );
-        assert!(cluster.wire.calls().is_empty());
+        assert!(cluster.network.calls().is_empty());
     }
 }

@@ -9,7 +9,7 @@ fn ms(millis: u64) -> Duration {
 }
 
 /// Core with a clock and a state that accepts its proposals.
-struct World {
+struct Fixture {
     core: Core,
     now: Instant,
     began: Instant,
@@ -20,10 +20,10 @@ struct World {
     refuse: usize,
 }
 
-impl World {
+impl Fixture {
     fn new(members: &[(&str, NodeStatus)]) -> Self {
         let now = Instant::now();
-        let mut world = Self {
+        let mut fixture = Self {
             core: Core::new("me"),
             now,
             began: now,
@@ -32,22 +32,22 @@ impl World {
             refuse: 0,
         };
         let members = members.iter().map(|(host, s)| ((*host).to_owned(), *s));
-        world.state.extend(members);
-        world.show();
-        world
+        fixture.state.extend(members);
+        fixture.show();
+        fixture
     }
 
     fn leader(members: &[(&str, NodeStatus)]) -> Self {
-        let mut world = Self::new(members);
-        world.tell(Input::Leads(true));
-        world
+        let mut fixture = Self::new(members);
+        fixture.input(Input::Leads(true));
+        fixture
     }
 
     fn show(&mut self) {
-        self.tell(Input::Members(self.state.clone()));
+        self.input(Input::Members(self.state.clone()));
     }
 
-    fn tell(&mut self, input: Input) {
+    fn input(&mut self, input: Input) {
         for effect in self.core.handle(self.now, input) {
             let Effect::Propose { host, status, .. } = effect;
             self.log.push((self.now - self.began, host.clone(), status));
@@ -57,7 +57,7 @@ impl World {
                 self.state.insert(host.clone(), status);
                 self.show();
             }
-            self.tell(Input::Proposed(host));
+            self.input(Input::Proposed(host));
         }
     }
 
@@ -67,11 +67,11 @@ impl World {
         while self.now < until {
             self.now += TICK;
             let ran = (self.now - self.began).as_millis();
-            let beat = ran.is_multiple_of(BEAT.as_millis());
+            let beat = ran.is_multiple_of(HEARTBEAT_INTERVAL.as_millis());
             for host in beating.iter().filter(|_| beat) {
-                self.tell(Input::Heard((*host).to_owned()));
+                self.input(Input::Heartbeat((*host).to_owned()));
             }
-            self.tell(Input::Tick);
+            self.input(Input::Tick);
         }
     }
 
@@ -80,8 +80,8 @@ impl World {
         entries.map(|(_, host, s)| (host.as_str(), *s)).collect()
     }
 
-    fn heard(&self) -> Vec<&str> {
-        self.core.heard().collect()
+    fn live(&self) -> Vec<&str> {
+        self.core.live().collect()
     }
 }
 
@@ -89,97 +89,97 @@ use NodeStatus::{DrainTimeout, IsolationUnavailable, Joining, Offline, Ready, Un
 
 #[test]
 fn halted_member_is_unhealthy_despite_heartbeats() {
-    let mut world = World::leader(&[("a", NodeStatus::Ready)]);
-    world.run(4 * BEAT, &["a"]);
-    assert_eq!(world.said(), []);
-    world.tell(Input::Halted("a".to_owned(), true));
-    world.run(10 * BEAT, &["a"]);
-    assert_eq!(world.said(), [("a", NodeStatus::Unhealthy)]);
+    let mut fixture = Fixture::leader(&[("a", NodeStatus::Ready)]);
+    fixture.run(4 * HEARTBEAT_INTERVAL, &["a"]);
+    assert_eq!(fixture.said(), []);
+    fixture.input(Input::Halted("a".to_owned(), true));
+    fixture.run(10 * HEARTBEAT_INTERVAL, &["a"]);
+    assert_eq!(fixture.said(), [("a", NodeStatus::Unhealthy)]);
     // A newer version applies the entry and continues.
-    world.tell(Input::Halted("a".to_owned(), false));
-    world.state.insert("a".to_owned(), NodeStatus::Ready);
-    world.show();
-    world.run(10 * BEAT, &["a"]);
-    assert_eq!(world.said().len(), 1);
+    fixture.input(Input::Halted("a".to_owned(), false));
+    fixture.state.insert("a".to_owned(), NodeStatus::Ready);
+    fixture.show();
+    fixture.run(10 * HEARTBEAT_INTERVAL, &["a"]);
+    assert_eq!(fixture.said().len(), 1);
 }
 
 #[test]
 fn silent_member_becomes_unhealthy_then_offline_once() {
-    let mut world = World::leader(&[("a", Ready), ("b", Ready)]);
-    world.run(ms(20_000), &["a", "b"]);
-    assert_eq!(world.said(), []);
-    world.run(ms(60_000), &["b"]);
-    let times: Vec<_> = world.log.iter().map(|(at, ..)| at.as_millis()).collect();
-    assert_eq!(world.said(), [("a", Unhealthy), ("a", Offline)]);
+    let mut fixture = Fixture::leader(&[("a", Ready), ("b", Ready)]);
+    fixture.run(ms(20_000), &["a", "b"]);
+    assert_eq!(fixture.said(), []);
+    fixture.run(ms(60_000), &["b"]);
+    let times: Vec<_> = fixture.log.iter().map(|(at, ..)| at.as_millis()).collect();
+    assert_eq!(fixture.said(), [("a", Unhealthy), ("a", Offline)]);
     assert_eq!(times, [28_500, 30_000]);
-    assert_eq!(world.heard(), ["b"]);
+    assert_eq!(fixture.live(), ["b"]);
 }
 
 #[test]
 fn other_statuses_stay() {
     for status in [Joining, IsolationUnavailable, DrainTimeout, Offline] {
-        let mut world = World::leader(&[("a", status)]);
-        world.run(ms(60_000), &[]);
-        assert_eq!(world.said(), [], "{status:?}");
+        let mut fixture = Fixture::leader(&[("a", status)]);
+        fixture.run(ms(60_000), &[]);
+        assert_eq!(fixture.said(), [], "{status:?}");
     }
 }
 
 #[test]
 fn silence_of_new_member_counts_from_listing() {
-    let mut world = World::leader(&[]);
-    world.run(ms(60_000), &[]);
-    world.state.insert("late".to_owned(), Ready);
-    world.show();
-    assert_eq!(world.heard(), Vec::<&str>::new());
-    world.run(ms(8_000), &[]);
-    assert_eq!(world.said(), []);
-    world.run(ms(1_000), &[]);
-    assert_eq!(world.said(), [("late", Unhealthy)]);
+    let mut fixture = Fixture::leader(&[]);
+    fixture.run(ms(60_000), &[]);
+    fixture.state.insert("late".to_owned(), Ready);
+    fixture.show();
+    assert_eq!(fixture.live(), Vec::<&str>::new());
+    fixture.run(ms(8_000), &[]);
+    assert_eq!(fixture.said(), []);
+    fixture.run(ms(1_000), &[]);
+    assert_eq!(fixture.said(), [("late", Unhealthy)]);
 }
 
 #[test]
 fn removed_member_is_forgotten() {
-    let mut world = World::leader(&[("a", Ready)]);
-    world.run(ms(7_000), &[]);
-    world.state.remove("a");
-    world.show();
-    world.run(ms(60_000), &[]);
-    assert_eq!(world.said(), []);
+    let mut fixture = Fixture::leader(&[("a", Ready)]);
+    fixture.run(ms(7_000), &[]);
+    fixture.state.remove("a");
+    fixture.show();
+    fixture.run(ms(60_000), &[]);
+    assert_eq!(fixture.said(), []);
 }
 
 #[test]
 fn new_leader_continues_from_own_observations() {
-    let mut world = World::new(&[("old", Ready), ("b", Ready)]);
-    world.run(ms(10_000), &["old", "b"]);
+    let mut fixture = Fixture::new(&[("old", Ready), ("b", Ready)]);
+    fixture.run(ms(10_000), &["old", "b"]);
     // The leader dies; this node is elected two and a half seconds later.
-    world.run(ms(2_500), &["b"]);
-    world.tell(Input::Leads(true));
-    world.run(ms(7_500), &["b"]);
-    assert_eq!(world.said(), [("old", Unhealthy), ("old", Offline)]);
+    fixture.run(ms(2_500), &["b"]);
+    fixture.input(Input::Leads(true));
+    fixture.run(ms(7_500), &["b"]);
+    assert_eq!(fixture.said(), [("old", Unhealthy), ("old", Offline)]);
 }
 
 #[test]
 fn only_leader_proposes() {
-    let mut world = World::new(&[("a", Ready)]);
-    world.run(ms(60_000), &[]);
-    assert_eq!(world.said(), []);
-    world.tell(Input::Leads(true));
-    world.run(TICK, &[]);
-    assert_eq!(world.said(), [("a", Unhealthy), ("a", Offline)]);
-    world.tell(Input::Leads(false));
-    world.state.insert("a".to_owned(), Ready);
-    world.show();
-    world.run(ms(60_000), &[]);
-    assert_eq!(world.log.len(), 2);
+    let mut fixture = Fixture::new(&[("a", Ready)]);
+    fixture.run(ms(60_000), &[]);
+    assert_eq!(fixture.said(), []);
+    fixture.input(Input::Leads(true));
+    fixture.run(TICK, &[]);
+    assert_eq!(fixture.said(), [("a", Unhealthy), ("a", Offline)]);
+    fixture.input(Input::Leads(false));
+    fixture.state.insert("a".to_owned(), Ready);
+    fixture.show();
+    fixture.run(ms(60_000), &[]);
+    assert_eq!(fixture.log.len(), 2);
 }
 
 #[test]
 fn failed_proposal_is_repeated_at_next_tick() {
-    let mut world = World::leader(&[("a", Ready)]);
-    world.refuse = 3;
-    world.run(ms(9_250), &[]);
-    assert_eq!(world.said(), [("a", Unhealthy); 4]);
-    assert_eq!(world.state["a"], Unhealthy);
+    let mut fixture = Fixture::leader(&[("a", Ready)]);
+    fixture.refuse = 3;
+    fixture.run(ms(9_250), &[]);
+    assert_eq!(fixture.said(), [("a", Unhealthy); 4]);
+    assert_eq!(fixture.state["a"], Unhealthy);
 }
 
 #[test]
@@ -202,39 +202,39 @@ fn proposal_in_flight_repeats_only_after_leadership_loss() {
 #[test]
 fn own_pause_does_not_count_as_silence() {
     for pause in [1_500, 5_000, 8_000, 60_000, 3_600_000] {
-        let mut world = World::leader(&[("a", Ready)]);
-        world.run(ms(20_000), &["a"]);
-        world.now += ms(pause);
-        world.tell(Input::Tick);
-        world.run(ms(2_000), &[]);
-        world.tell(Input::Heard("a".to_owned()));
-        world.run(ms(2_000), &[]);
-        assert_eq!(world.said(), [], "{pause} ms");
+        let mut fixture = Fixture::leader(&[("a", Ready)]);
+        fixture.run(ms(20_000), &["a"]);
+        fixture.now += ms(pause);
+        fixture.input(Input::Tick);
+        fixture.run(ms(2_000), &[]);
+        fixture.input(Input::Heartbeat("a".to_owned()));
+        fixture.run(ms(2_000), &[]);
+        assert_eq!(fixture.said(), [], "{pause} ms");
     }
 }
 
 #[test]
 fn irregular_ticks_still_detect_dead_member() {
-    let mut world = World::leader(&[("a", Ready)]);
+    let mut fixture = Fixture::leader(&[("a", Ready)]);
     for _ in 0..30 {
-        world.now += ms(900);
-        world.tell(Input::Tick);
+        fixture.now += ms(900);
+        fixture.input(Input::Tick);
     }
-    assert_eq!(world.said(), [("a", Unhealthy), ("a", Offline)]);
+    assert_eq!(fixture.said(), [("a", Unhealthy), ("a", Offline)]);
 }
 
 #[test]
 fn returning_member_stays_unhealthy_until_state_changes() {
-    let mut world = World::leader(&[("a", Ready)]);
-    world.run(ms(9_000), &[]);
-    world.run(ms(60_000), &["a"]);
-    assert_eq!(world.said(), [("a", Unhealthy)]);
-    world.state.insert("a".to_owned(), Ready);
-    world.show();
-    world.run(ms(60_000), &["a"]);
-    assert_eq!(world.log.len(), 1);
-    world.run(ms(12_000), &[]);
-    assert_eq!(world.said()[1..], [("a", Unhealthy), ("a", Offline)]);
+    let mut fixture = Fixture::leader(&[("a", Ready)]);
+    fixture.run(ms(9_000), &[]);
+    fixture.run(ms(60_000), &["a"]);
+    assert_eq!(fixture.said(), [("a", Unhealthy)]);
+    fixture.state.insert("a".to_owned(), Ready);
+    fixture.show();
+    fixture.run(ms(60_000), &["a"]);
+    assert_eq!(fixture.log.len(), 1);
+    fixture.run(ms(12_000), &[]);
+    assert_eq!(fixture.said()[1..], [("a", Unhealthy), ("a", Offline)]);
 }
 
 /// One heartbeat: the pause before it is sent (ms), the network delay (ms), and whether it is lost.
@@ -243,12 +243,12 @@ type Beat = (u64, u64, bool);
 #[test]
 fn pause_just_under_six_seconds_is_tolerated() {
     for pause in [5_000, 5_500, 5_999] {
-        let mut world = World::leader(&[("a", Ready)]);
-        world.run(ms(20_000), &["a"]);
-        world.run(ms(2_000 + pause + 200), &[]);
-        world.tell(Input::Heard("a".to_owned()));
-        world.run(ms(20_000), &["a"]);
-        assert_eq!(world.said(), [], "{pause} ms");
+        let mut fixture = Fixture::leader(&[("a", Ready)]);
+        fixture.run(ms(20_000), &["a"]);
+        fixture.run(ms(2_000 + pause + 200), &[]);
+        fixture.input(Input::Heartbeat("a".to_owned()));
+        fixture.run(ms(20_000), &["a"]);
+        assert_eq!(fixture.said(), [], "{pause} ms");
     }
 }
 
@@ -279,43 +279,43 @@ fn arrivals(beats: &[Beat]) -> Vec<u64> {
 proptest! {
     #[test]
     fn short_pauses_and_network_delay_are_tolerated(beats in quiet_beats(6_000)) {
-        let mut world = World::leader(&[("a", Ready)]);
+        let mut fixture = Fixture::leader(&[("a", Ready)]);
         for at in arrivals(&beats) {
-            let gap = (world.began + ms(at)).saturating_duration_since(world.now);
-            world.run(gap, &[]);
-            world.tell(Input::Heard("a".to_owned()));
+            let gap = (fixture.began + ms(at)).saturating_duration_since(fixture.now);
+            fixture.run(gap, &[]);
+            fixture.input(Input::Heartbeat("a".to_owned()));
         }
-        prop_assert_eq!(world.said(), []);
+        prop_assert_eq!(fixture.said(), []);
     }
 
     #[test]
     fn status_change_implies_minimum_silence(
         gaps in prop::collection::vec((0_u64..4_000, any::<bool>()), 1..80),
     ) {
-        let mut world = World::leader(&[("a", Ready)]);
-        let mut heard = world.now;
+        let mut fixture = Fixture::leader(&[("a", Ready)]);
+        let mut heard = fixture.now;
         let mut seen = 0;
         for (gap, beats) in gaps {
-            world.now += ms(gap);
-            world.tell(if beats { Input::Heard("a".to_owned()) } else { Input::Tick });
+            fixture.now += ms(gap);
+            fixture.input(if beats { Input::Heartbeat("a".to_owned()) } else { Input::Tick });
             if beats {
-                heard = world.now;
+                heard = fixture.now;
             }
-            for (_, _, status) in &world.log[seen..] {
+            for (_, _, status) in &fixture.log[seen..] {
                 let least = if *status == Offline { OFFLINE_AFTER } else { UNHEALTHY_AFTER };
-                prop_assert!(world.now - heard >= least);
+                prop_assert!(fixture.now - heard >= least);
             }
-            seen = world.log.len();
+            seen = fixture.log.len();
         }
     }
 
     #[test]
     fn dead_member_is_offline_within_ten_seconds(alive in 0_u64..30) {
-        let mut world = World::leader(&[("a", Ready)]);
-        world.run(ms(alive * 1_000), &["a"]);
-        let died = world.now - world.began;
-        world.run(ms(10_250), &[]);
-        let (at, _, status) = world.log.last().unwrap();
+        let mut fixture = Fixture::leader(&[("a", Ready)]);
+        fixture.run(ms(alive * 1_000), &["a"]);
+        let died = fixture.now - fixture.began;
+        fixture.run(ms(10_250), &[]);
+        let (at, _, status) = fixture.log.last().unwrap();
         prop_assert_eq!(*status, Offline);
         prop_assert!(*at - died <= OFFLINE_AFTER + TICK);
     }

@@ -60,7 +60,7 @@ async fn start(state: Arc<Fake>, http_port: u16) -> World {
 }
 
 async fn start_with(state: Arc<Fake>, fresh: watch::Receiver<Hosts>, http_port: u16) -> World {
-    let facts = Facts {
+    let facts = NodeFacts {
         hostname: "here".to_owned(),
         https: false,
         mesh: true,
@@ -84,7 +84,7 @@ async fn start_with(state: Arc<Fake>, fresh: watch::Receiver<Hosts>, http_port: 
 impl World {
     async fn listening(&self) -> Option<SocketAddr> {
         self.handle
-            .call(Duration::from_secs(60), Msg::Listening)
+            .call(Duration::from_secs(60), Msg::ListenAddr)
             .await
             .unwrap()
     }
@@ -115,7 +115,7 @@ async fn burst_of_changes_becomes_one_table() {
     for n in 0..3 {
         add_replica(&mut state, &format!("web-{n}"), "here", "10.1.0.2");
         fake.set(&state);
-        sleep(QUIET - Duration::from_millis(1)).await;
+        sleep(DEBOUNCE - Duration::from_millis(1)).await;
         assert_eq!(world.served(), [""; 0]);
     }
     sleep(Duration::from_millis(2)).await;
@@ -131,7 +131,7 @@ async fn steady_changes_are_applied_within_a_second() {
         assert_eq!(world.served(), [""; 0]);
         add_replica(&mut state, &format!("web-{n}"), "here", "10.1.0.2");
         fake.set(&state);
-        sleep(LIMIT / 10).await;
+        sleep(MAX_DEBOUNCE / 10).await;
     }
     sleep(Duration::from_millis(1)).await;
     assert_eq!(world.served().len(), 10);
@@ -146,7 +146,7 @@ async fn unrelated_changes_do_not_delay_a_table() {
     for n in 0..4 {
         state.applied_index = n;
         fake.set(&state);
-        sleep(QUIET / 4).await;
+        sleep(DEBOUNCE / 4).await;
     }
     sleep(Duration::from_millis(1)).await;
     assert_eq!(world.served(), ["web-0"]);
@@ -159,12 +159,12 @@ async fn port_opens_with_first_route_and_stays_open() {
     assert_eq!(world.listening().await, None);
 
     fake.set(&state_with_route());
-    sleep(QUIET * 2).await;
+    sleep(DEBOUNCE * 2).await;
     let opened = world.listening().await;
     assert!(opened.is_some());
 
     fake.set(&State::default());
-    sleep(QUIET * 2).await;
+    sleep(DEBOUNCE * 2).await;
     assert!(world.proxy.table().is_empty());
     assert_eq!(world.listening().await, opened);
 
@@ -283,7 +283,7 @@ async fn replicas_serve_only_while_their_host_is_fresh() {
         (&[], &["web-0"]),
     ] {
         fresh.send_replace(hosts(now));
-        sleep(LIMIT).await;
+        sleep(MAX_DEBOUNCE).await;
         assert_eq!(world.served(), expected);
     }
 }

@@ -57,8 +57,8 @@ pub(crate) fn add_replica(state: &mut State, id: &str, host: &str, ip: &str) {
         .insert(id.to_owned(), Arc::new(observed));
 }
 
-fn facts() -> Facts {
-    Facts {
+fn facts() -> NodeFacts {
+    NodeFacts {
         hostname: "here".to_owned(),
         https: false,
         mesh: false,
@@ -70,7 +70,7 @@ fn served(state: &State) -> Vec<Upstream> {
 }
 
 /// Upstreams while these hosts are fresh.
-fn served_with(state: &State, facts: &Facts, fresh: &[&str]) -> Vec<Upstream> {
+fn served_with(state: &State, facts: &NodeFacts, fresh: &[&str]) -> Vec<Upstream> {
     let fresh = fresh.iter().map(|&host| host.to_owned()).collect();
     route_table(state, facts, &fresh).routes("a.example")[0]
         .upstreams()
@@ -190,7 +190,7 @@ fn remote_replicas_serve_while_fresh_and_reachable() {
         (true, &[], &["web-0"]),
         (false, &["here", "there"], &["web-0"]),
     ] {
-        let served = served_with(&state, &Facts { mesh, ..facts() }, fresh);
+        let served = served_with(&state, &NodeFacts { mesh, ..facts() }, fresh);
         let served: Vec<&str> = served.iter().map(|u| &*u.replica).collect();
         assert_eq!(served, expected, "{mesh} {fresh:?}");
     }
@@ -202,8 +202,8 @@ fn ready_ignores_reachability() {
     add_replica(&mut state, "web-1", "there", "10.1.1.2");
     let key = ("a.example".to_owned(), String::new());
     let route = state.routes.get(&key).unwrap();
-    assert!(ready(&state, |host| host == "there", route, "web-1").is_some());
-    assert!(ready(&state, |_| false, route, "web-1").is_none());
+    assert!(replica_addr(&state, |host| host == "there", route, "web-1").is_some());
+    assert!(replica_addr(&state, |_| false, route, "web-1").is_none());
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn redirect_needs_route_setting_and_https() {
         let mut route = (**state.routes.get(&key).unwrap()).clone();
         route.tls_auto = tls_auto;
         state.routes.insert(key, Arc::new(route));
-        let table = route_table(&state, &Facts { https, ..facts() }, &BTreeSet::new());
+        let table = route_table(&state, &NodeFacts { https, ..facts() }, &BTreeSet::new());
         let redirects = matches!(table.lookup("a.example", "/"), Some(Match::Redirect));
         assert_eq!(redirects, tls_auto && https);
     }

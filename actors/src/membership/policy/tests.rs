@@ -5,35 +5,35 @@ use super::*;
 const TICK: Duration = Duration::from_secs(3);
 
 /// Cluster that carries out the decisions of its leader's policy.
-struct World {
+struct Cluster {
     view: View,
     policy: Policy,
     now: Duration,
     next_id: u64,
 }
 
-impl World {
+impl Cluster {
     /// A cluster with one member, `a`.
     fn new() -> Self {
-        let mut world = Self {
+        let mut cluster = Self {
             view: View::default(),
             policy: Policy::new(),
             now: Duration::ZERO,
             next_id: 1,
         };
-        world.join("a");
-        world.view.leader = 1;
-        world.view.voters.insert(1);
-        world
+        cluster.join("a");
+        cluster.view.leader = 1;
+        cluster.view.voters.insert(1);
+        cluster
     }
 
     fn of(members: usize) -> Self {
-        let mut world = Self::new();
+        let mut cluster = Self::new();
         for name in NAMES.iter().take(members).skip(1) {
-            world.join(name);
+            cluster.join(name);
         }
-        world.settle();
-        world
+        cluster.run_until_idle();
+        cluster
     }
 
     fn join(&mut self, hostname: &str) {
@@ -63,7 +63,7 @@ impl World {
         self.view.progress.insert(id, Progress { matched, active });
     }
 
-    fn plan(&mut self) -> Verdict {
+    fn plan(&mut self) -> Decision {
         self.policy.plan(self.now, &self.view)
     }
 
@@ -85,8 +85,8 @@ impl World {
                 view.leader = id;
                 self.policy = Policy::new();
             }
-            Action::Forget(id) => assert!(view.rows.remove(&id).is_some()),
-            Action::Keep(id) => {
+            Action::DeleteRow(id) => assert!(view.rows.remove(&id).is_some()),
+            Action::ClearMark(id) => {
                 assert_eq!(id, view.leader);
                 let row = view.rows.get_mut(&id).unwrap();
                 assert!(std::mem::replace(&mut row.leaving, false));
@@ -104,19 +104,19 @@ impl World {
     }
 
     /// Ticks until no action is left, and returns the actions.
-    fn settle(&mut self) -> Vec<Action> {
+    fn run_until_idle(&mut self) -> Vec<Action> {
         let mut done = Vec::new();
         let mut idle = 0;
         // A learner is eligible two ticks after it was added at the latest.
         while idle < 3 {
             self.now += TICK;
             match self.plan() {
-                Verdict::Act(action) => {
+                Decision::Act(action) => {
                     self.act(action);
                     done.push(action);
                     idle = 0;
                 }
-                Verdict::Rest | Verdict::Blocked { .. } => idle += 1,
+                Decision::Idle | Decision::Blocked { .. } => idle += 1,
             }
             assert!(done.len() < 200, "does not converge: {done:?}");
         }
@@ -151,18 +151,18 @@ fn target_voters_match_specified_table() {
 
 #[test]
 fn cluster_grows_to_nine_and_shrinks_to_one() {
-    let mut world = World::new();
+    let mut cluster = Cluster::new();
     let up = [
         "a", "a", "abc", "abc", "abcde", "abcde", "abcdefg", "abcdefg", "abcdefg",
     ];
     for (name, voters) in NAMES.iter().zip(up) {
         if *name != "a" {
-            world.join(name);
+            cluster.join(name);
         }
-        world.settle();
-        assert_eq!(world.voters(), voters);
+        cluster.run_until_idle();
+        assert_eq!(cluster.voters(), voters);
     }
-    assert_eq!(world.learners(), "hi");
+    assert_eq!(cluster.learners(), "hi");
 
     let down = [
         ("i", "abcdefg"),
@@ -175,65 +175,73 @@ fn cluster_grows_to_nine_and_shrinks_to_one() {
         ("f", "b"),
     ];
     for (name, voters) in down {
-        world.leave(name);
-        world.settle();
-        assert_eq!(world.voters(), voters, "after {name} left");
-        assert_eq!(world.id(name), 0);
+        cluster.leave(name);
+        cluster.run_until_idle();
+        assert_eq!(cluster.voters(), voters, "after {name} left");
+        assert_eq!(cluster.id(name), 0);
     }
-    assert_eq!(world.learners(), "");
+    assert_eq!(cluster.learners(), "");
 }
 
 #[test]
 fn two_learners_are_promoted_one_after_another() {
-    let mut world = World::of(2);
-    assert_eq!((world.voters(), world.learners()), ("a".into(), "b".into()));
-    world.join("c");
-    let done = world.settle();
+    let mut cluster = Cluster::of(2);
+    assert_eq!(
+        (cluster.voters(), cluster.learners()),
+        ("a".into(), "b".into())
+    );
+    cluster.join("c");
+    let done = cluster.run_until_idle();
     let expected = [Action::Add(3), Action::Promote(2), Action::Promote(3)];
     assert_eq!(done, expected);
 }
 
 #[test]
 fn change_in_progress_blocks_next_action() {
-    let mut world = World::new();
-    world.join("b");
-    world.view.changing = true;
-    assert_eq!(world.plan(), Verdict::Rest);
-    world.view.changing = false;
-    assert_eq!(world.plan(), Verdict::Act(Action::Add(2)));
+    let mut cluster = Cluster::new();
+    cluster.join("b");
+    cluster.view.changing = true;
+    assert_eq!(cluster.plan(), Decision::Idle);
+    cluster.view.changing = false;
+    assert_eq!(cluster.plan(), Decision::Act(Action::Add(2)));
 }
 
 #[test]
 fn only_known_active_current_learner_is_promoted() {
-    let world = || {
-        let mut world = World::of(2);
-        world.join("c");
-        world.view.commit = 1000;
-        world.set_active(2, true);
-        world.set_active(3, true);
-        assert_eq!(world.plan(), Verdict::Act(Action::Add(3)));
-        world.act(Action::Add(3));
+    let cluster = || {
+        let mut cluster = Cluster::of(2);
+        cluster.join("c");
+        cluster.view.commit = 1000;
+        cluster.set_active(2, true);
+        cluster.set_active(3, true);
+        assert_eq!(cluster.plan(), Decision::Act(Action::Add(3)));
+        cluster.act(Action::Add(3));
         // The age of `c` counts from here.
-        assert_eq!(world.plan(), Verdict::Rest);
-        world
+        assert_eq!(cluster.plan(), Decision::Idle);
+        cluster
     };
-    let promote_b = Verdict::Act(Action::Promote(2));
-    let almost = SETTLED - Duration::from_millis(1);
-    type Case = (&'static str, fn(&mut World), Duration, Verdict);
+    let promote_b = Decision::Act(Action::Promote(2));
+    let almost = MIN_LEARNER_AGE - Duration::from_millis(1);
+    type Case = (&'static str, fn(&mut Cluster), Duration, Decision);
     let cases: [Case; 6] = [
-        ("too new", |_| (), almost, Verdict::Rest),
-        ("settled", |_| (), SETTLED, promote_b),
-        ("silent", |w| w.set_active(3, false), SETTLED, Verdict::Rest),
+        ("too new", |_| (), almost, Decision::Idle),
+        ("settled", |_| (), MIN_LEARNER_AGE, promote_b),
+        (
+            "silent",
+            |w| w.set_active(3, false),
+            MIN_LEARNER_AGE,
+            Decision::Idle,
+        ),
         (
             "far behind",
             |w| w.view.progress.get_mut(&3).unwrap().matched = 1000 - MAX_LAG - 1,
-            SETTLED,
-            Verdict::Rest,
+            MIN_LEARNER_AGE,
+            Decision::Idle,
         ),
         (
             "close enough",
             |w| w.view.progress.get_mut(&3).unwrap().matched = 1000 - MAX_LAG,
-            SETTLED,
+            MIN_LEARNER_AGE,
             promote_b,
         ),
         (
@@ -243,182 +251,210 @@ fn only_known_active_current_learner_is_promoted() {
                 w.plan();
             },
             Duration::from_secs(1),
-            Verdict::Rest,
+            Decision::Idle,
         ),
     ];
     for (name, change, later, expected) in cases {
-        let mut world = world();
-        change(&mut world);
-        world.now += later;
-        assert_eq!(world.plan(), expected, "{name}");
+        let mut cluster = cluster();
+        change(&mut cluster);
+        cluster.now += later;
+        assert_eq!(cluster.plan(), expected, "{name}");
     }
 }
 
 #[test]
 fn dead_voter_is_replaced_only_after_removal() {
-    let mut world = World::of(4);
-    assert_eq!(world.voters(), "abc");
-    world.set_active(2, false);
-    assert_eq!(world.settle(), []);
-    world.leave("b");
-    world.settle();
-    assert_eq!(world.voters(), "acd");
+    let mut cluster = Cluster::of(4);
+    assert_eq!(cluster.voters(), "abc");
+    cluster.set_active(2, false);
+    assert_eq!(cluster.run_until_idle(), []);
+    cluster.leave("b");
+    cluster.run_until_idle();
+    assert_eq!(cluster.voters(), "acd");
 }
 
 #[test]
 fn dead_voter_is_demoted_before_live_one() {
-    let mut world = World::of(3);
-    world.set_active(2, false);
-    world.leave("b");
-    let done = world.settle();
+    let mut cluster = Cluster::of(3);
+    cluster.set_active(2, false);
+    cluster.leave("b");
+    let done = cluster.run_until_idle();
     let expected = [
         Action::Demote(2),
         Action::Demote(3),
         Action::Remove(2),
-        Action::Forget(2),
+        Action::DeleteRow(2),
     ];
     assert_eq!(done, expected);
-    assert_eq!((world.voters(), world.learners()), ("a".into(), "c".into()));
+    assert_eq!(
+        (cluster.voters(), cluster.learners()),
+        ("a".into(), "c".into())
+    );
 }
 
 #[test]
 fn removal_of_live_voter_demotes_dead_one_first() {
-    let mut world = World::of(3);
-    world.set_active(2, false);
-    world.leave("c");
+    let mut cluster = Cluster::of(3);
+    cluster.set_active(2, false);
+    cluster.leave("c");
     // Without `c`, `a` and `b` have no active majority, so `b` is demoted first.
-    assert_eq!(world.settle()[0], Action::Demote(2));
-    assert_eq!((world.voters(), world.learners()), ("a".into(), "b".into()));
+    assert_eq!(cluster.run_until_idle()[0], Action::Demote(2));
+    assert_eq!(
+        (cluster.voters(), cluster.learners()),
+        ("a".into(), "b".into())
+    );
 }
 
 #[test]
 fn change_that_loses_majority_is_not_made() {
-    let mut world = World::of(5);
+    let mut cluster = Cluster::of(5);
     for dead in [4, 5] {
-        world.set_active(dead, false);
+        cluster.set_active(dead, false);
     }
-    world.leave("b");
-    assert_eq!(world.settle()[0], Action::Demote(5));
-    assert!(world.has_quorum());
+    cluster.leave("b");
+    assert_eq!(cluster.run_until_idle()[0], Action::Demote(5));
+    assert!(cluster.has_quorum());
 
-    let mut world = World::of(2);
-    world.leave("a");
-    world.set_active(2, false);
-    let blocked = Verdict::Blocked {
+    let mut cluster = Cluster::of(2);
+    cluster.leave("a");
+    cluster.set_active(2, false);
+    let blocked = Decision::Blocked {
         raft_id: 1,
         reason: "no other member can lead",
     };
-    assert_eq!(world.plan(), blocked);
+    assert_eq!(cluster.plan(), blocked);
 }
 
 #[test]
 fn last_member_stays_and_its_mark_is_cleared() {
-    let mut world = World::new();
-    world.leave("a");
-    assert!(matches!(world.plan(), Verdict::Blocked { raft_id: 1, .. }));
-    world.now += HEIRLESS;
-    assert_eq!(world.plan(), Verdict::Act(Action::Keep(1)));
-    world.act(Action::Keep(1));
-    assert_eq!(world.settle(), []);
+    let mut cluster = Cluster::new();
+    cluster.leave("a");
+    assert!(matches!(
+        cluster.plan(),
+        Decision::Blocked { raft_id: 1, .. }
+    ));
+    cluster.now += TRANSFER_TARGET_TIMEOUT;
+    assert_eq!(cluster.plan(), Decision::Act(Action::ClearMark(1)));
+    cluster.act(Action::ClearMark(1));
+    assert_eq!(cluster.run_until_idle(), []);
 }
 
 #[test]
 fn leader_unable_to_leave_blocks_no_removal() {
     // `b` is dead, but `a` was removed by mistake.
-    let mut world = World::of(2);
-    world.set_active(2, false);
-    world.leave("a");
-    assert!(matches!(world.plan(), Verdict::Blocked { raft_id: 1, .. }));
-    world.leave("b");
-    let gone = [Action::Remove(2), Action::Forget(2), Action::Keep(1)];
+    let mut cluster = Cluster::of(2);
+    cluster.set_active(2, false);
+    cluster.leave("a");
+    assert!(matches!(
+        cluster.plan(),
+        Decision::Blocked { raft_id: 1, .. }
+    ));
+    cluster.leave("b");
+    let gone = [
+        Action::Remove(2),
+        Action::DeleteRow(2),
+        Action::ClearMark(1),
+    ];
     let mut done = Vec::new();
     for _ in 0..10 {
-        world.now += TICK;
-        if let Verdict::Act(action) = world.plan() {
-            world.act(action);
+        cluster.now += TICK;
+        if let Decision::Act(action) = cluster.plan() {
+            cluster.act(action);
             done.push(action);
         }
     }
     assert_eq!(done, gone);
-    assert_eq!(world.settle(), []);
-    assert_eq!((world.voters(), world.learners()), ("a".into(), "".into()));
+    assert_eq!(cluster.run_until_idle(), []);
+    assert_eq!(
+        (cluster.voters(), cluster.learners()),
+        ("a".into(), "".into())
+    );
 }
 
 #[test]
 fn leaving_leader_waits_for_lagging_member() {
     // `b` is active, but far behind.
-    let mut world = World::of(2);
-    world.view.commit = 1000;
-    world.view.progress.get_mut(&2).unwrap().matched = 0;
-    world.leave("a");
+    let mut cluster = Cluster::of(2);
+    cluster.view.commit = 1000;
+    cluster.view.progress.get_mut(&2).unwrap().matched = 0;
+    cluster.leave("a");
     for _ in 0..10 {
-        world.now += TICK;
-        assert!(matches!(world.plan(), Verdict::Blocked { raft_id: 1, .. }));
+        cluster.now += TICK;
+        assert!(matches!(
+            cluster.plan(),
+            Decision::Blocked { raft_id: 1, .. }
+        ));
     }
-    // `b` is inactive for less than `HEIRLESS`, then active again.
-    world.set_active(2, false);
+    // `b` is inactive for less than `TRANSFER_TARGET_TIMEOUT`, then active again.
+    cluster.set_active(2, false);
     for _ in 0..3 {
-        world.now += TICK;
-        assert!(matches!(world.plan(), Verdict::Blocked { raft_id: 1, .. }));
+        cluster.now += TICK;
+        assert!(matches!(
+            cluster.plan(),
+            Decision::Blocked { raft_id: 1, .. }
+        ));
     }
-    world.set_active(2, true);
-    world.now += TICK;
-    assert_eq!(world.plan(), Verdict::Act(Action::Promote(2)));
+    cluster.set_active(2, true);
+    cluster.now += TICK;
+    assert_eq!(cluster.plan(), Decision::Act(Action::Promote(2)));
     // The wait starts over.
-    world.set_active(2, false);
-    world.now += TICK;
-    assert!(matches!(world.plan(), Verdict::Blocked { raft_id: 1, .. }));
-    world.now += HEIRLESS;
-    assert_eq!(world.plan(), Verdict::Act(Action::Keep(1)));
+    cluster.set_active(2, false);
+    cluster.now += TICK;
+    assert!(matches!(
+        cluster.plan(),
+        Decision::Blocked { raft_id: 1, .. }
+    ));
+    cluster.now += TRANSFER_TARGET_TIMEOUT;
+    assert_eq!(cluster.plan(), Decision::Act(Action::ClearMark(1)));
 }
 
 #[test]
 fn leader_of_two_promotes_other_before_leaving() {
-    let mut world = World::of(2);
-    world.leave("a");
+    let mut cluster = Cluster::of(2);
+    cluster.leave("a");
     let expected = [
         Action::Promote(2),
         Action::Transfer(2),
         Action::Demote(1),
         Action::Remove(1),
-        Action::Forget(1),
+        Action::DeleteRow(1),
     ];
-    assert_eq!(world.settle(), expected);
-    assert_eq!(world.voters(), "b");
+    assert_eq!(cluster.run_until_idle(), expected);
+    assert_eq!(cluster.voters(), "b");
 }
 
 #[test]
 fn leadership_goes_to_voter_with_longest_log() {
-    let mut world = World::of(3);
-    world.view.commit = 50;
-    world.set_active(3, true);
-    world.leave("a");
-    assert_eq!(world.plan(), Verdict::Act(Action::Transfer(3)));
-    world.set_active(2, true);
-    assert_eq!(world.plan(), Verdict::Act(Action::Transfer(2)));
-    world.set_active(2, false);
-    assert_eq!(world.plan(), Verdict::Act(Action::Transfer(3)));
+    let mut cluster = Cluster::of(3);
+    cluster.view.commit = 50;
+    cluster.set_active(3, true);
+    cluster.leave("a");
+    assert_eq!(cluster.plan(), Decision::Act(Action::Transfer(3)));
+    cluster.set_active(2, true);
+    assert_eq!(cluster.plan(), Decision::Act(Action::Transfer(2)));
+    cluster.set_active(2, false);
+    assert_eq!(cluster.plan(), Decision::Act(Action::Transfer(3)));
 }
 
 #[test]
 fn interrupted_change_is_completed() {
     // Row without configuration entry: an interrupted join.
-    let mut world = World::of(3);
-    world.join("d");
-    assert_eq!(world.plan(), Verdict::Act(Action::Add(4)));
+    let mut cluster = Cluster::of(3);
+    cluster.join("d");
+    assert_eq!(cluster.plan(), Decision::Act(Action::Add(4)));
     // Configuration entry without row: an interrupted removal.
-    let mut world = World::of(4);
-    world.view.rows.remove(&4);
-    assert_eq!(world.settle(), [Action::Remove(4)]);
-    let mut world = World::of(4);
-    world.view.rows.remove(&2);
-    world.settle();
-    assert_eq!(world.voters(), "acd");
+    let mut cluster = Cluster::of(4);
+    cluster.view.rows.remove(&4);
+    assert_eq!(cluster.run_until_idle(), [Action::Remove(4)]);
+    let mut cluster = Cluster::of(4);
+    cluster.view.rows.remove(&2);
+    cluster.run_until_idle();
+    assert_eq!(cluster.voters(), "acd");
     // Row of a leaving member without configuration entry.
-    let mut world = World::of(2);
-    world.leave("b");
-    world.view.learners.clear();
-    assert_eq!(world.settle(), [Action::Forget(2)]);
+    let mut cluster = Cluster::of(2);
+    cluster.leave("b");
+    cluster.view.learners.clear();
+    assert_eq!(cluster.run_until_idle(), [Action::DeleteRow(2)]);
 }
 
 #[derive(Clone, Debug)]
@@ -453,65 +489,65 @@ proptest! {
     /// voters and that a majority of them is active.
     #[test]
     fn random_changes_converge_on_target_voters(ops in prop::collection::vec(op(), 0..120)) {
-        let mut world = World::new();
+        let mut cluster = Cluster::new();
         for op in ops {
-            let all: BTreeSet<u64> = world.view.rows.keys().copied().collect();
+            let all: BTreeSet<u64> = cluster.view.rows.keys().copied().collect();
             match op {
-                Op::Join => world.join(&format!("n{:03}", (world.next_id * 7919) % 1000)),
+                Op::Join => cluster.join(&format!("n{:03}", (cluster.next_id * 7919) % 1000)),
                 // At least one member has to stay.
                 Op::Leave(at) => {
-                    let staying = all.iter().filter(|id| !world.view.leaves(**id)).count();
+                    let staying = all.iter().filter(|id| !cluster.view.is_leaving(**id)).count();
                     if let Some(id) = pick(&all, at).filter(|_| staying > 1) {
-                        world.view.rows.get_mut(&id).unwrap().leaving = true;
+                        cluster.view.rows.get_mut(&id).unwrap().leaving = true;
                     }
                 }
                 Op::Silence(at) => {
-                    if let Some(id) = pick(&all, at).filter(|id| *id != world.view.leader) {
-                        world.set_active(id, false);
-                        if !world.has_quorum() {
-                            world.set_active(id, true);
+                    if let Some(id) = pick(&all, at).filter(|id| *id != cluster.view.leader) {
+                        cluster.set_active(id, false);
+                        if !cluster.has_quorum() {
+                            cluster.set_active(id, true);
                         }
                     }
                 }
                 Op::Wake(at) => {
                     if let Some(id) = pick(&all, at) {
-                        world.set_active(id, true);
+                        cluster.set_active(id, true);
                     }
                 }
                 Op::NewLeader(at) => {
-                    if let Some(id) = pick(&world.view.voters, at)
-                        && world.view.active(id)
+                    if let Some(id) = pick(&cluster.view.voters, at)
+                        && cluster.view.active(id)
                     {
-                        world.act(Action::Transfer(id));
+                        cluster.act(Action::Transfer(id));
                     }
                 }
                 Op::LoseRow(at) => {
-                    let staying = all.iter().filter(|id| !world.view.leaves(**id)).count();
+                    let staying = all.iter().filter(|id| !cluster.view.is_leaving(**id)).count();
                     if let Some(id) = pick(&all, at).filter(|_| staying > 1) {
-                        world.view.rows.remove(&id);
+                        cluster.view.rows.remove(&id);
                     }
                 }
                 Op::Tick => {
-                    world.now += TICK;
-                    if let Verdict::Act(action) = world.plan() {
-                        world.act(action);
+                    cluster.now += TICK;
+                    if let Decision::Act(action) = cluster.plan() {
+                        cluster.act(action);
                     }
                 }
             }
         }
         let known: BTreeSet<u64> =
-            world.view.rows.keys().chain(&world.view.voters).copied().collect();
+            cluster.view.rows.keys().chain(&cluster.view.voters).copied().collect();
         for id in known {
-            world.set_active(id, true);
+            cluster.set_active(id, true);
         }
         // `Leave` and `LoseRow` count rows, so at least one member stays.
-        world.settle();
-        let view = &world.view;
+        cluster.run_until_idle();
+        let view = &cluster.view;
         let members: BTreeSet<u64> = view.voters.union(&view.learners).copied().collect();
         let rows: BTreeSet<u64> = view.rows.keys().copied().collect();
         prop_assert_eq!(members, rows);
         prop_assert!(view.rows.values().all(|row| !row.leaving));
         prop_assert_eq!(view.voters.len(), target_voters(view.rows.len()));
-        prop_assert_eq!(world.plan(), Verdict::Rest);
+        prop_assert_eq!(cluster.plan(), Decision::Idle);
     }
 }

@@ -10,26 +10,26 @@ use tokio::{sync::watch, time::Instant};
 use tracing::{info, warn};
 
 use super::{
-    BridgeReady, Error, Refused, Removal, Wanted,
+    BridgeReady, DesiredNetwork, Error, RefusedBlocks, Removal,
     core::{Core, Effect},
     ensure, remove,
 };
 use crate::{
+    log_dedup::LogDedup,
     network::{
         SharedEngine,
         ipam::{SharedAllocator, SubnetKey, existing},
         manager,
         names::NetworkId,
     },
-    repeat::Repeats,
 };
 
 /// Blocks tried per job before the requests fail; callers retry.
-const BLOCKS_AT_ONCE: usize = 4;
+const MAX_BLOCK_ATTEMPTS: usize = 4;
 
 /// Dependencies shared by all bridges of a host.
 #[derive(Clone)]
-pub struct Env {
+pub struct BridgeContext {
     /// Cluster this host belongs to.
     pub cluster_id: String,
     /// This host.
@@ -41,10 +41,10 @@ pub struct Env {
     /// Allocates address blocks.
     pub allocator: SharedAllocator,
     /// Blocks that this host cannot use.
-    pub refused: Refused,
+    pub refused_blocks: RefusedBlocks,
 }
 
-impl Env {
+impl BridgeContext {
     /// Key of this host's block of a network.
     pub(in crate::network) fn subnet(&self, id: &NetworkId) -> SubnetKey {
         SubnetKey {
@@ -59,7 +59,7 @@ impl Env {
 #[derive(Clone)]
 pub struct Args {
     /// Dependencies shared with the other bridges.
-    pub env: Env,
+    pub env: BridgeContext,
     /// Network of this bridge.
     pub id: NetworkId,
     /// Manager to notify when the network is removed.
@@ -87,9 +87,9 @@ pub struct BridgeActor {
     /// Requests received since the current job began.
     waiting: Vec<Reply<Result<BridgeReady, Error>>>,
     /// Requests that the current job answers.
-    served: Vec<Reply<Result<BridgeReady, Error>>>,
+    answering: Vec<Reply<Result<BridgeReady, Error>>>,
     timer: Option<TaskHandle>,
-    failures: Repeats,
+    failures: LogDedup,
 }
 
 impl Worker for BridgeActor {
@@ -105,9 +105,9 @@ impl Worker for BridgeActor {
             core: Core::new(has_row, Instant::now().into_std()),
             args,
             waiting: Vec::new(),
-            served: Vec::new(),
+            answering: Vec::new(),
             timer: None,
-            failures: Repeats::default(),
+            failures: LogDedup::default(),
         };
         bridge.follow(ctx, has_row, states);
         bridge.drain(ctx);
@@ -126,13 +126,13 @@ impl Worker for BridgeActor {
                     Ok(_) => {
                         self.failures.clear();
                     }
-                    Err(error) if self.failures.is_news(chain(error)) => {
+                    Err(error) if self.failures.is_new(chain(error)) => {
                         warn!(subsystem = "bridge", network = %self.args.id, error = chain(error), "network not ready")
                     }
                     Err(_) => {}
                 }
                 self.core.handle_ensured(result.is_ok(), now);
-                for reply in self.served.drain(..) {
+                for reply in self.answering.drain(..) {
                     reply.send(result.clone());
                 }
             }
@@ -142,7 +142,7 @@ impl Worker for BridgeActor {
                         info!(subsystem = "bridge", network = %self.args.id, "network removed")
                     }
                     Ok(Removal::InUse) => {}
-                    Err(error) if self.failures.is_news(error) => {
+                    Err(error) if self.failures.is_new(error) => {
                         warn!(subsystem = "bridge", network = %self.args.id, %error, "removal failed")
                     }
                     Err(_) => {}
@@ -179,8 +179,8 @@ impl BridgeActor {
             let Args { env, id, .. } = self.args.clone();
             match effect {
                 Effect::Ensure => {
-                    self.served.append(&mut self.waiting);
-                    ctx.spawn(async move { Msg::Ensured(provide(env, id).await) });
+                    self.answering.append(&mut self.waiting);
+                    ctx.spawn(async move { Msg::Ensured(ensure_with_block(env, id).await) });
                 }
                 Effect::Remove => {
                     ctx.spawn(async move {
@@ -207,18 +207,18 @@ impl BridgeActor {
 
 /// Obtains the block of a network and ensures the network. A block that this host cannot use is
 /// exchanged for another one.
-async fn provide(env: Env, id: NetworkId) -> Result<BridgeReady, Error> {
+async fn ensure_with_block(env: BridgeContext, id: NetworkId) -> Result<BridgeReady, Error> {
     let mut taken = None;
-    for _ in 0..BLOCKS_AT_ONCE {
-        let wanted = Wanted {
+    for _ in 0..MAX_BLOCK_ATTEMPTS {
+        let wanted = DesiredNetwork {
             id: id.clone(),
             cluster_id: env.cluster_id.clone(),
             cidr: block(&env, &id).await?,
         };
         match ensure(&env.engine, &wanted).await {
-            Err(error @ Error::Taken(cidr, _)) => {
+            Err(error @ Error::BlockInUse(cidr, _)) => {
                 warn!(subsystem = "bridge", network = %id, %cidr, error = chain(&error), "block not usable on this host, requesting another");
-                env.refused.add(cidr);
+                env.refused_blocks.add(cidr);
                 taken = Some(error);
             }
             done => return done,
@@ -229,8 +229,8 @@ async fn provide(env: Env, id: NetworkId) -> Result<BridgeReady, Error> {
 
 /// Returns this host's block of a network. The leader is called only if the state does not show a
 /// usable block, so a node without contact to the leader still restarts its containers.
-async fn block(env: &Env, id: &NetworkId) -> Result<Cidr, Error> {
-    let (key, refused) = (env.subnet(id), env.refused.blocks());
+async fn block(env: &BridgeContext, id: &NetworkId) -> Result<Cidr, Error> {
+    let (key, refused) = (env.subnet(id), env.refused_blocks.blocks());
     let usable = |cidr: &Cidr| !refused.iter().any(|refused| refused.overlaps(*cidr));
     if let Some(cidr) = existing(&env.raft.state(), &key).filter(usable) {
         return Ok(cidr);

@@ -4,8 +4,8 @@ use jaco_engine::fake::networks::{Event, FakeNetworks};
 
 use super::*;
 
-fn wanted(deployment: &str, network: &str, cidr: &str) -> Wanted {
-    Wanted {
+fn wanted(deployment: &str, network: &str, cidr: &str) -> DesiredNetwork {
+    DesiredNetwork {
         id: NetworkId::new(deployment, network),
         cluster_id: "c1".into(),
         cidr: cidr.parse().unwrap(),
@@ -13,7 +13,7 @@ fn wanted(deployment: &str, network: &str, cidr: &str) -> Wanted {
 }
 
 /// Network `wanted` as an engine reports it after creation.
-fn shown(wanted: &Wanted, id: &str) -> EngineNetwork {
+fn shown(wanted: &DesiredNetwork, id: &str) -> EngineNetwork {
     EngineNetwork {
         id: id.into(),
         name: wanted.id.engine_name(),

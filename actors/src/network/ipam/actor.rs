@@ -13,7 +13,7 @@ use super::{
     Allocator, Decision, Error, Pool, Quarantine, SharedAllocator, SubnetKey, allocation, decide,
     utilisation,
 };
-use crate::{clock::Clock, commit::commit, network::cidr::Cidr, repeat::Repeats};
+use crate::{clock::Clock, commit::commit, log_dedup::LogDedup, network::cidr::Cidr};
 
 /// Identity under which allocations are proposed.
 const IDENTITY: &str = "ipam";
@@ -67,7 +67,7 @@ pub struct IpamActor {
     quarantine: Quarantine,
     waiting: VecDeque<Request>,
     committing: Option<Request>,
-    exhausted: Repeats,
+    exhausted_log: LogDedup,
 }
 
 impl Worker for IpamActor {
@@ -81,7 +81,7 @@ impl Worker for IpamActor {
             quarantine: Quarantine::default(),
             waiting: VecDeque::new(),
             committing: None,
-            exhausted: Repeats::default(),
+            exhausted_log: LogDedup::default(),
         };
         ipam.follow(ctx, ipam.args.raft.follow());
         Ok(ipam)
@@ -136,7 +136,7 @@ impl IpamActor {
             match self.choose(&request) {
                 Ok(Decision::Existing(cidr)) => request.reply.send(Ok(cidr)),
                 Ok(Decision::Exhausted) => {
-                    if self.exhausted.is_news(&request.key) {
+                    if self.exhausted_log.is_new(&request.key) {
                         warn!(subsystem = "ipam", key = %request.key, "no address block left");
                     }
                     let exhausted = Error::Exhausted(request.key);
@@ -196,7 +196,7 @@ impl IpamActor {
             0.75.. => warn!(subsystem = "ipam", %key, %cidr, used, "address pool is filling up"),
             _ => info!(subsystem = "ipam", %key, %cidr, used, "allocated an address block"),
         }
-        self.exhausted.clear();
+        self.exhausted_log.clear();
         reply.send(Ok(cidr));
     }
 }

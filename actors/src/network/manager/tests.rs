@@ -29,7 +29,7 @@ impl Lab {
         let raft = MemoryRaft::with_ready_nodes(&["n1", "n2"]);
         let lab = Self::with(raft, FakeNetworks::default()).await;
         lab.deploy("app", 1);
-        settle().await;
+        run_until_idle().await;
         lab
     }
 
@@ -49,7 +49,7 @@ impl Lab {
             clock: Clock::from_fn(|| SystemTime::UNIX_EPOCH),
             pool: Pool::default(),
             engine: shared,
-            elsewhere: ipam::nobody(),
+            remote: ipam::no_allocator(),
         };
         let (network, _, directory, _) = crate::network::supervisor(args);
         let tree = Tree::start(
@@ -93,7 +93,7 @@ impl Lab {
     }
 }
 
-async fn settle() {
+async fn run_until_idle() {
     tokio::time::sleep(Duration::from_millis(100)).await;
 }
 
@@ -213,7 +213,7 @@ async fn host_without_usable_block_returns_error() {
     let lab = Lab::start().await;
     lab.engine.put(vpn("10.0.0.0/8"));
     let error = lab.directory.ensure("app", "front").await.unwrap_err();
-    assert!(matches!(error, Error::Taken(..)), "{error}");
+    assert!(matches!(error, Error::BlockInUse(..)), "{error}");
     assert_eq!(lab.engine.names(), ["vpn"]);
 }
 
@@ -280,7 +280,7 @@ async fn blocks_of_other_hosts_create_no_bridge() {
         cidr: "10.244.9.0/24".into(),
         host: "n2".into(),
     }));
-    settle().await;
+    run_until_idle().await;
     assert!(lab.bridges().is_empty());
 }
 

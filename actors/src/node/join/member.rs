@@ -8,13 +8,13 @@ use std::{
 use jaco_proto::{Error, ErrorCode, v1};
 use jaco_raftnode::{Propose as _, State};
 
-use super::{Joining, ask, place};
-use crate::node::{NodeMsg, Running, Shared, already, files::Layout};
+use super::{JoinRequest, place, request_admission};
+use crate::node::{MemberContext, NodeContext, NodeMsg, already, files::Layout};
 
 /// Time limit of a new member's catch-up, after which the operator gets an error.
 const CATCH_UP_BUDGET: Duration = Duration::from_secs(45);
 
-impl Shared {
+impl NodeContext {
     /// Joins the cluster that the token names; returns once the local state holds the join.
     ///
     /// An admission cannot be undone, so the join continues when the caller disconnects.
@@ -29,11 +29,11 @@ impl Shared {
             let opening = "the node is opening its state";
             return Err(Error::new(ErrorCode::StateUnavailable, opening));
         }
-        let joining = Joining::new(request)?;
+        let request = JoinRequest::new(request)?;
         let one = self.begin_membership()?;
         let shared = Arc::clone(self);
         let joined = tokio::spawn(async move {
-            let joined = shared.become_one_of(joining).await;
+            let joined = shared.join_cluster(request).await;
             drop(one);
             joined
         });
@@ -46,11 +46,11 @@ impl Shared {
         }
     }
 
-    async fn become_one_of(self: Arc<Self>, joining: Joining) -> Result<(), Error> {
+    async fn join_cluster(self: Arc<Self>, request: JoinRequest) -> Result<(), Error> {
         let starting = || Error::new(ErrorCode::StateUnavailable, "the node is starting");
         let hostname = self.hostname.get().ok_or_else(starting)?;
         let lifecycle = self.lifecycle.get().ok_or_else(starting)?;
-        let admitted = ask(&self.config, hostname, &joining).await?;
+        let admitted = request_admission(&self.config, hostname, &request).await?;
         let raft_id = admitted.membership().raft_id;
 
         let shared = Arc::clone(&self);
@@ -66,21 +66,21 @@ impl Shared {
             |error| Error::new(ErrorCode::Internal, "the join failed").with("reason", error);
         placed.await.map_err(failed)??;
 
-        let mut settled = self.settled.subscribe();
+        let mut startup_done = self.startup_done.subscribe();
         let _ = lifecycle.cast(NodeMsg::Open); // a restarted actor sends itself `Open`
         let member = loop {
             if let Some(member) = self.try_running() {
                 break member;
             }
             // The sender is part of `self`.
-            let _ = settled.changed().await;
+            let _ = startup_done.changed().await;
         };
         caught_up(&member, raft_id).await
     }
 }
 
 /// Waits until the local state includes the join.
-async fn caught_up(member: &Running, raft_id: u64) -> Result<(), Error> {
+async fn caught_up(member: &MemberContext, raft_id: u64) -> Result<(), Error> {
     let mut states = member.raft.subscribe();
     let holds = |state: &Arc<State>| {
         let own = state.nodes.get(&member.hostname);

@@ -16,7 +16,7 @@ use crate::{
     api::admission::Transport,
     network::cidr::Cidr,
     network::ipam::{self, Allocator, SubnetKey},
-    node::subnets::AtLeader,
+    node::subnets::LeaderAllocator,
     testing::cluster::{Cluster, Fault},
 };
 
@@ -40,7 +40,7 @@ async fn followers_propose_through_the_leader() {
         let host = format!("n{id}");
         let submitter = submitter(&cluster, id);
         let committed = submitter.propose(about(&host, "2.0.0")).await.unwrap();
-        assert_eq!(cluster.wire.calls().len(), calls);
+        assert_eq!(cluster.network.calls().len(), calls);
         let state = submitter.state();
         assert_eq!(state.applied_index, committed.index);
         assert_eq!(state.nodes[&host].version, "2.0.0");
@@ -67,10 +67,10 @@ async fn failures_map_to_distinct_errors() {
     let cluster = Cluster::start(3).await;
     let submitter = submitter(&cluster, 2);
     let propose = || submitter.propose(about("n2", "2.0.0"));
-    cluster.wire.faults(&[Fault::NotSent]);
+    cluster.network.faults(&[Fault::NotSent]);
     assert_eq!(propose().await, Err(ProposeError::NoLeader));
     for fault in [Fault::Lose, Fault::Hang, Fault::Break] {
-        cluster.wire.faults(&[fault]);
+        cluster.network.faults(&[fault]);
         let answer = propose().await;
         assert!(matches!(answer, Err(ProposeError::Unknown(_))), "{fault:?}");
     }
@@ -94,7 +94,7 @@ async fn failures_map_to_distinct_errors() {
 }
 
 async fn submit_raw(
-    mut client: InternalClient<crate::testing::cluster::Door>,
+    mut client: InternalClient<crate::testing::cluster::MemberApi>,
     command_bytes: Vec<u8>,
 ) -> Result<u64, String> {
     let answer = client.submit(v1::SubmitRequest { command_bytes }).await;
@@ -109,10 +109,10 @@ async fn only_members_submit_and_only_to_the_leader() {
     let bytes = about("n2", "2.0.0").encode_to_vec();
     let code = |code: &str| Err(code.to_owned());
     for transport in [Transport::Local, Transport::Api, Transport::Process] {
-        let client = InternalClient::new(cluster.door(1, transport));
+        let client = InternalClient::new(cluster.member_api(1, transport));
         assert_eq!(submit_raw(client, bytes.clone()).await, code("peer_only"));
     }
-    let from = |id, sender| InternalClient::new(cluster.peer_door(id, sender));
+    let from = |id, sender| InternalClient::new(cluster.peer_api(id, sender));
     assert_eq!(
         submit_raw(from(1, 3), bytes.clone()).await,
         code("peer_only"),
@@ -181,10 +181,10 @@ async fn block_is_returned_once_applied_locally() {
     let leader = cluster.node(1).try_running().unwrap();
     let chooses: ipam::SharedAllocator = Arc::new(Chooses(cluster.group.handle(1)));
     let _ = leader.allocator.set(chooses);
-    let here = AtLeader(cluster.node(2).try_running().unwrap().leader.clone());
+    let here = LeaderAllocator(cluster.node(2).try_running().unwrap().leader.clone());
     cluster.group.lag(2, true);
     // The first request is not sent, so the block comes from a retry.
-    cluster.wire.faults(&[Fault::NotSent]);
+    cluster.network.faults(&[Fault::NotSent]);
     let begun = Instant::now();
     let catch_up = async {
         tokio::time::sleep(Duration::from_secs(2)).await;
@@ -215,7 +215,7 @@ async fn blocks_for_another_host_are_refused() {
         host: "n3".to_owned(),
         ..Default::default()
     };
-    let mut client = InternalClient::new(cluster.peer_door(1, 2));
+    let mut client = InternalClient::new(cluster.peer_api(1, 2));
     let error = client.ensure_subnet(request).await.unwrap_err();
     assert_eq!(error.message(), "privilege_denied");
 }
@@ -223,7 +223,7 @@ async fn blocks_for_another_host_are_refused() {
 #[tokio::test(start_paused = true)]
 async fn invalid_refused_blocks_fail_validation() {
     let cluster = Cluster::start(2).await;
-    let mut client = InternalClient::new(cluster.peer_door(1, 2));
+    let mut client = InternalClient::new(cluster.peer_api(1, 2));
     let many = vec!["10.9.0.0/24".to_owned(); 65];
     for refused in [many, vec!["10.9.0.1/24".to_owned()]] {
         let request = v1::EnsureSubnetRequest {
@@ -241,10 +241,10 @@ async fn invalid_refused_blocks_fail_validation() {
 async fn without_leader_no_block_is_allocated() {
     let cluster = Cluster::start(2).await;
     cluster.group.elect(None);
-    let here = AtLeader(cluster.node(2).try_running().unwrap().leader.clone());
+    let here = LeaderAllocator(cluster.node(2).try_running().unwrap().leader.clone());
     let begun = Instant::now();
     let answer = here.ensure(key("n2"), Vec::new()).await;
     assert_eq!(answer, Err(ipam::Error::NotLeader));
     assert!(begun.elapsed() <= Duration::from_secs(10));
-    assert!(cluster.wire.calls().is_empty());
+    assert!(cluster.network.calls().is_empty());
 }

@@ -22,7 +22,7 @@ pub struct Line {
 
 /// Splits the frames of one stream into lines.
 #[derive(Clone, Debug, Default)]
-pub struct Cutter {
+pub struct LineSplitter {
     ts: Option<Timestamp>,
     /// Timestamp of the newest piece.
     newest: Option<Timestamp>,
@@ -31,7 +31,7 @@ pub struct Cutter {
     open: bool,
 }
 
-impl Cutter {
+impl LineSplitter {
     /// Consumes one frame and returns the lines it completes.
     pub fn feed(&mut self, frame: &[u8]) -> Vec<Line> {
         let mut lines = Vec::new();
@@ -64,7 +64,7 @@ impl Cutter {
 
     /// Timestamp of the incomplete line; the outer `None` means that there is no incomplete line.
     #[must_use]
-    pub fn begun(&self) -> Option<Option<Timestamp>> {
+    pub fn open_line_start(&self) -> Option<Option<Timestamp>> {
         self.open.then_some(self.ts)
     }
 
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn timestamp_and_following_space_are_removed() {
-        let lines = Cutter::default().feed(format!("{TS}  two spaces\r\n").as_bytes());
+        let lines = LineSplitter::default().feed(format!("{TS}  two spaces\r\n").as_bytes());
         assert_eq!(texts(&lines), [" two spaces\r"]);
         let ts = lines[0].ts.unwrap();
         assert_eq!((ts.seconds, ts.nanos), (1_767_323_045, 6));
@@ -154,7 +154,7 @@ mod tests {
             "x",
             "\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9} x",
         ] {
-            let lines = Cutter::default().feed(format!("{text}\n").as_bytes());
+            let lines = LineSplitter::default().feed(format!("{text}\n").as_bytes());
             assert_eq!((lines[0].ts, texts(&lines)), (None, vec![text.to_owned()]));
         }
     }
@@ -163,14 +163,14 @@ mod tests {
     fn empty_lines_are_kept() {
         let frame = format!("{TS} \n{TS} a\n\n");
         assert_eq!(
-            texts(&Cutter::default().feed(frame.as_bytes())),
+            texts(&LineSplitter::default().feed(frame.as_bytes())),
             ["", "a", ""]
         );
     }
 
     #[test]
     fn line_may_span_several_frames() {
-        let mut cutter = Cutter::default();
+        let mut cutter = LineSplitter::default();
         assert!(cutter.feed(format!("{TS} begin").as_bytes()).is_empty());
         assert!(cutter.feed(format!("{TS} middle").as_bytes()).is_empty());
         let lines = cutter.feed(format!("{TS} end\n").as_bytes());
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn partial_last_line_is_flushed() {
-        let mut cutter = Cutter::default();
+        let mut cutter = LineSplitter::default();
         cutter.feed(format!("{TS} half").as_bytes());
         let line = cutter.finish().unwrap();
         assert_eq!(texts(&[line]), ["half"]);
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn overlong_line_is_split_with_its_timestamp() {
-        let mut cutter = Cutter::default();
+        let mut cutter = LineSplitter::default();
         let mut frame = format!("{TS} ").into_bytes();
         frame.extend(std::iter::repeat_n(b'x', MAX_LINE + 3));
         frame.push(b'\n');
@@ -205,7 +205,7 @@ mod tests {
             lines in proptest::collection::vec("[a-z ]{0,20}", 0..20),
             cuts in proptest::collection::vec(1usize..8, 0..40),
         ) {
-            let mut cutter = Cutter::default();
+            let mut cutter = LineSplitter::default();
             let mut out = Vec::new();
             let mut cuts = cuts.into_iter();
             for line in &lines {
@@ -225,7 +225,7 @@ mod tests {
         fn no_byte_is_lost_in_bounded_lines(frames in proptest::collection::vec(
             proptest::collection::vec(any::<u8>(), 0..40), 0..20,
         )) {
-            let mut cutter = Cutter::default();
+            let mut cutter = LineSplitter::default();
             let mut out = Vec::new();
             for frame in &frames {
                 out.extend(cutter.feed(frame));

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use jaco_engine::{Found, LogStream, Status};
 use prost_types::Timestamp;
 
-use super::lines::{Cutter, Line};
+use super::lines::{Line, LineSplitter};
 
 /// Seconds by which a read begins before the newest known line: the engine may write the lines of a
 /// container's two streams in another order than that of their timestamps.
@@ -24,7 +24,7 @@ const OVERLAP: i64 = 5;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// List the containers, then call [`Reattach::handle_found`].
-    Look,
+    List,
     /// Read a container's output to its end: call [`Reattach::handle_frame`] for each frame, then
     /// [`Reattach::handle_ended`]. A container that does not exist counts as ended.
     Read {
@@ -48,7 +48,7 @@ pub struct Reattach {
     follow: bool,
     reading: Option<Reading>,
     /// Replaced containers that are still listed.
-    left: BTreeSet<String>,
+    replaced: BTreeSet<String>,
     lines: VecDeque<(LogStream, Line)>,
 }
 
@@ -64,16 +64,16 @@ struct Reading {
     /// The last read began while it was running.
     live: bool,
     /// The last read returned a line.
-    fruitful: bool,
+    returned_lines: bool,
 }
 
 /// State of one stream of a container.
 #[derive(Clone, Debug, Default)]
 struct Channel {
-    cutter: Cutter,
+    cutter: LineSplitter,
     mark: Option<Mark>,
     /// While this read is before the mark: number of lines with the mark's timestamp so far.
-    behind: Option<u64>,
+    lines_at_mark: Option<u64>,
 }
 
 /// Position of the last delivered line: the `count`-th one with timestamp `ts`.
@@ -94,7 +94,7 @@ impl Reattach {
             since,
             follow,
             reading: None,
-            left: BTreeSet::new(),
+            replaced: BTreeSet::new(),
             lines: VecDeque::new(),
         }
     }
@@ -102,16 +102,16 @@ impl Reattach {
     /// Handles a listing of the replica's containers in any state; `wanted` while the replica has a
     /// row here.
     pub fn handle_found(&mut self, found: &[Found], wanted: bool) -> Next {
-        self.left.retain(|id| found.iter().any(|f| f.id == *id));
+        self.replaced.retain(|id| found.iter().any(|f| f.id == *id));
         let current = self.reading.as_ref().map(|reading| &reading.container);
-        let is_new = |f: &&Found| Some(&f.id) != current && !self.left.contains(&f.id);
+        let is_new = |f: &&Found| Some(&f.id) != current && !self.replaced.contains(&f.id);
         let successor = found
             .iter()
             .filter(is_new)
             .max_by_key(|f| f.status == Status::Running);
         if let Some(successor) = successor {
             let first = self.reading.is_none();
-            self.leave();
+            self.finish_container();
             let since = if first { self.since } else { 0 };
             let reading = self
                 .reading
@@ -125,15 +125,15 @@ impl Reattach {
         match listed {
             // A container that is running but ends every read at once: pause instead of reading in
             // a loop.
-            Some((reading, Status::Running)) if reading.live && !reading.fruitful => {
-                reading.fruitful = true;
+            Some((reading, Status::Running)) if reading.live && !reading.returned_lines => {
+                reading.returned_lines = true;
                 Next::Pause
             }
             Some((reading, status)) if reading.stale || status == Status::Running => {
                 reading.read(status, self.follow)
             }
             Some(_) | None => {
-                self.rest();
+                self.flush_open_lines();
                 if self.follow && wanted {
                     Next::Pause
                 } else {
@@ -151,8 +151,8 @@ impl Reattach {
         };
         let channel = reading.channels.entry(stream).or_default();
         for line in channel.cutter.feed(bytes) {
-            if channel.pass(&line) {
-                reading.fruitful = true;
+            if channel.advance_mark(&line) {
+                reading.returned_lines = true;
                 self.lines.push_back((stream, line));
             }
         }
@@ -161,17 +161,17 @@ impl Reattach {
     /// Handles the end of a read.
     pub fn handle_ended(&mut self) -> Next {
         if !self.follow {
-            self.leave();
+            self.finish_container();
             return Next::End;
         }
         if let Some(reading) = &mut self.reading {
             reading.stale = reading.live;
         }
-        Next::Look
+        Next::List
     }
 
     /// Handles an engine event about a container of the replica.
-    pub fn handle_news(&mut self) {
+    pub fn handle_event(&mut self) {
         if let Some(reading) = &mut self.reading {
             reading.stale = true;
         }
@@ -183,22 +183,23 @@ impl Reattach {
     }
 
     /// Delivers incomplete lines: nothing shows that they will be continued.
-    fn rest(&mut self) {
+    fn flush_open_lines(&mut self) {
         let Some(reading) = &mut self.reading else {
             return;
         };
         for (stream, channel) in &mut reading.channels {
             if let Some(line) = channel.cutter.finish()
-                && channel.pass(&line)
+                && channel.advance_mark(&line)
             {
                 self.lines.push_back((*stream, line));
             }
         }
     }
 
-    fn leave(&mut self) {
-        self.rest();
-        self.left.extend(self.reading.take().map(|r| r.container));
+    fn finish_container(&mut self) {
+        self.flush_open_lines();
+        self.replaced
+            .extend(self.reading.take().map(|r| r.container));
     }
 }
 
@@ -210,14 +211,14 @@ impl Reading {
             channels: BTreeMap::new(),
             stale: true,
             live: false,
-            fruitful: true,
+            returned_lines: true,
         }
     }
 
     fn read(&mut self, status: Status, follow: bool) -> Next {
         self.live = status == Status::Running;
         self.stale = false;
-        self.fruitful = false;
+        self.returned_lines = false;
         Next::Read {
             container: self.container.clone(),
             since: self.resume(),
@@ -231,11 +232,14 @@ impl Reading {
         let stamps: Option<Vec<i64>> = marks.map(|mark| Some(mark.ts?.seconds)).collect();
         let newest = stamps.and_then(|stamps| stamps.into_iter().max());
         // An incomplete line is read again from its beginning.
-        let open = self.channels.values().filter_map(|c| c.cutter.begun());
+        let open = self
+            .channels
+            .values()
+            .filter_map(|c| c.cutter.open_line_start());
         let open = open.map(|ts| ts.map(|ts| ts.seconds)).min();
         for channel in self.channels.values_mut() {
-            channel.cutter = Cutter::default();
-            channel.behind = channel.mark.map(|_| 0);
+            channel.cutter = LineSplitter::default();
+            channel.lines_at_mark = channel.mark.map(|_| 0);
         }
         // Start from the beginning if nothing, or a line without a timestamp, was delivered.
         let from = open.map_or(newest, |open| newest.min(open));
@@ -245,12 +249,12 @@ impl Reading {
 
 impl Channel {
     /// Whether a line is new; a new line becomes the mark.
-    fn pass(&mut self, line: &Line) -> bool {
-        if let (Some(seen), Some(mark)) = (&mut self.behind, self.mark) {
+    fn advance_mark(&mut self, line: &Line) -> bool {
+        if let (Some(seen), Some(mark)) = (&mut self.lines_at_mark, self.mark) {
             if line.ts == mark.ts {
                 *seen += 1;
                 if *seen >= mark.count {
-                    self.behind = None;
+                    self.lines_at_mark = None;
                 }
                 return false;
             }
@@ -259,7 +263,7 @@ impl Channel {
             if key(line.ts) < key(mark.ts) || remains {
                 return false;
             }
-            self.behind = None;
+            self.lines_at_mark = None;
         }
         let earlier = self.mark.filter(|mark| mark.ts == line.ts);
         self.mark = Some(Mark {

@@ -15,42 +15,42 @@ use super::{
     Error,
     buffer::{Buffer, Closed},
     lines::Line,
-    readers::Reader,
     reattach::{Next, Reattach},
+    tail_registry::TailProgress,
 };
-use crate::runtime::Shared;
+use crate::runtime::RuntimeContext;
 
 /// Delay before listing containers again when no engine event arrives.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Output of one replica across its containers.
-pub(super) struct Source {
-    shared: Arc<Shared>,
+pub(super) struct LogSource {
+    shared: Arc<RuntimeContext>,
     id: String,
     core: Reattach,
     state: watch::Receiver<Arc<State>>,
-    news: broadcast::Receiver<Event>,
+    engine_events: broadcast::Receiver<Event>,
 }
 
 /// Reason a source ends early.
-enum Stop {
+enum StopReason {
     Failed(EngineError),
     Closed,
 }
 
-impl From<Closed> for Stop {
+impl From<Closed> for StopReason {
     fn from(_: Closed) -> Self {
         Self::Closed
     }
 }
 
-impl Source {
-    pub(super) fn new(shared: Arc<Shared>, id: String, since: i64, follow: bool) -> Self {
+impl LogSource {
+    pub(super) fn new(shared: Arc<RuntimeContext>, id: String, since: i64, follow: bool) -> Self {
         Self {
             core: Reattach::new(since, follow),
             state: shared.deps.raft.subscribe(),
             // Subscribe before the first listing, so that no event is missed.
-            news: shared.news.subscribe(),
+            engine_events: shared.engine_events.subscribe(),
             shared,
             id,
         }
@@ -59,22 +59,22 @@ impl Source {
     /// Reads until the tail is complete or its consumer is gone.
     pub(super) async fn run(mut self, lines: Buffer) -> Result<(), Error> {
         match self.follow(&lines).await {
-            Ok(()) | Err(Stop::Closed) => Ok(()),
-            Err(Stop::Failed(source)) => Err(Error {
+            Ok(()) | Err(StopReason::Closed) => Ok(()),
+            Err(StopReason::Failed(source)) => Err(Error {
                 replica_id: self.id,
                 source,
             }),
         }
     }
 
-    async fn follow(&mut self, lines: &Buffer) -> Result<(), Stop> {
-        let mut reader = self.shared.readers.join(&self.id);
-        let mut next = Next::Look;
+    async fn follow(&mut self, lines: &Buffer) -> Result<(), StopReason> {
+        let mut reader = self.shared.tails.join(&self.id);
+        let mut next = Next::List;
         loop {
             next = match next {
-                Next::Look => {
-                    reader.look();
-                    let found = self.containers().await.map_err(Stop::Failed)?;
+                Next::List => {
+                    reader.begin_listing();
+                    let found = self.containers().await.map_err(StopReason::Failed)?;
                     let wanted = self.wanted();
                     self.core.handle_found(&found, wanted)
                 }
@@ -87,9 +87,9 @@ impl Source {
                         .await?
                 }
                 Next::Pause => {
-                    reader.read_all();
+                    reader.mark_read();
                     self.pause(&mut reader, lines).await?;
-                    Next::Look
+                    Next::List
                 }
                 Next::End => return Ok(()),
             };
@@ -117,31 +117,31 @@ impl Source {
         &mut self,
         container: &str,
         request: LogRequest,
-        reader: &Reader,
+        reader: &TailProgress,
         lines: &Buffer,
-    ) -> Result<Next, Stop> {
+    ) -> Result<Next, StopReason> {
         let mut frames = self.shared.deps.engine.logs(container, request);
         loop {
             let frame = tokio::select! {
                 frame = frames.next() => frame,
-                () = lines.closed() => return Err(Stop::Closed),
+                () = lines.closed() => return Err(StopReason::Closed),
             };
             match frame {
                 Some(Ok(frame)) => {
-                    reader.come_on();
+                    reader.record_progress();
                     self.core.handle_frame(frame.stream, &frame.bytes);
                 }
                 // The container is removed or being removed.
                 None | Some(Err(EngineError::NotFound(_) | EngineError::Conflict(_))) => {
                     return Ok(self.core.handle_ended());
                 }
-                Some(Err(error)) => return Err(Stop::Failed(error)),
+                Some(Err(error)) => return Err(StopReason::Failed(error)),
             }
             self.deliver(lines).await?;
         }
     }
 
-    async fn deliver(&mut self, lines: &Buffer) -> Result<(), Stop> {
+    async fn deliver(&mut self, lines: &Buffer) -> Result<(), StopReason> {
         while let Some((stream, line)) = self.core.poll_line() {
             lines.put(self.line(stream, line)).await?;
         }
@@ -149,12 +149,12 @@ impl Source {
     }
 
     /// Waits for a reason to list the containers again.
-    async fn pause(&mut self, reader: &mut Reader, lines: &Buffer) -> Result<(), Stop> {
+    async fn pause(&mut self, reader: &mut TailProgress, lines: &Buffer) -> Result<(), StopReason> {
         tokio::select! {
-            () = told(&mut self.news, &self.id) => self.core.handle_news(),
-            () = reader.stopped() => self.core.handle_news(),
+            () = wait_for_event(&mut self.engine_events, &self.id) => self.core.handle_event(),
+            () = reader.stopped() => self.core.handle_event(),
             () = tokio::time::sleep(LOOK_AGAIN) => {}
-            () = lines.closed() => return Err(Stop::Closed),
+            () = lines.closed() => return Err(StopReason::Closed),
         }
         Ok(())
     }
@@ -172,10 +172,10 @@ impl Source {
 }
 
 /// Waits for a start, exit or removal of one of the replica's containers.
-async fn told(news: &mut broadcast::Receiver<Event>, id: &str) {
+async fn wait_for_event(engine_events: &mut broadcast::Receiver<Event>, id: &str) {
     loop {
-        match news.recv().await {
-            Ok(event) if event.replica_id == id && matters(event.kind) => break,
+        match engine_events.recv().await {
+            Ok(event) if event.replica_id == id && is_lifecycle_event(event.kind) => break,
             Ok(_) => {}
             // The missed events may include one of this replica.
             Err(RecvError::Lagged(_)) => break,
@@ -184,12 +184,12 @@ async fn told(news: &mut broadcast::Receiver<Event>, id: &str) {
     }
     // The listing that follows covers all queued events.
     while !matches!(
-        news.try_recv(),
+        engine_events.try_recv(),
         Err(broadcast::error::TryRecvError::Empty | broadcast::error::TryRecvError::Closed)
     ) {}
 }
 
-fn matters(kind: EventKind) -> bool {
+fn is_lifecycle_event(kind: EventKind) -> bool {
     match kind {
         EventKind::Start | EventKind::Die | EventKind::Destroy => true,
         EventKind::Oom | EventKind::Health => false,

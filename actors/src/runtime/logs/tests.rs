@@ -30,7 +30,7 @@ impl Networks for NoNetworks {
 }
 
 /// Creates a host with one container per output, for replicas `web-0`, `web-1` and so on.
-fn host(engine: &FakeEngine, outputs: Vec<Output>) -> Arc<Shared> {
+fn host(engine: &FakeEngine, outputs: Vec<Output>) -> Arc<RuntimeContext> {
     let mut state = State {
         cluster: Some(Arc::new(v1::ClusterMeta {
             cluster_id: CLUSTER.into(),
@@ -42,7 +42,7 @@ fn host(engine: &FakeEngine, outputs: Vec<Output>) -> Arc<Shared> {
         let id = format!("web-{index}");
         let container = format!("c{index}");
         let labels = [(LABEL_CLUSTER, CLUSTER), (LABEL_REPLICA, id.as_str())];
-        engine.plant(&container, &labels);
+        engine.insert_container(&container, &labels);
         engine.set_output(&container, output);
         let row = v1::ReplicaDesired {
             id: id.clone(),
@@ -61,7 +61,7 @@ fn host(engine: &FakeEngine, outputs: Vec<Output>) -> Arc<Shared> {
         caught_up: tokio::sync::watch::channel(true).1,
         metrics: Metrics::new("n1", Clock::system()),
     };
-    Arc::new(Shared::new(deps))
+    Arc::new(RuntimeContext::new(deps))
 }
 
 fn query(follow: bool) -> Query {
@@ -82,7 +82,7 @@ async fn lines(tail: &mut Tail) -> Vec<String> {
 }
 
 fn text(text: &str) -> Output {
-    Output::default().says(LogStream::Stdout, text)
+    Output::default().with_output(LogStream::Stdout, text)
 }
 
 #[tokio::test(start_paused = true)]
@@ -108,7 +108,7 @@ async fn other_sources_continue_after_a_failure() {
     let mut tail = tail(&shared, &query(true));
     assert_eq!(tail.next().await.unwrap().line, "a");
     tokio::time::sleep(Duration::from_secs(60)).await;
-    engine.say("c0", LogStream::Stdout, "later\n");
+    engine.write_output("c0", LogStream::Stdout, "later\n");
     assert_eq!(tail.next().await.unwrap().line, "later");
 }
 

@@ -24,26 +24,26 @@ impl ReplicaManager {
             return;
         }
         self.listing = true;
-        self.left = self.args.shared.leaving.all();
-        let stretch = self.stretch;
-        ctx.spawn(async move { Msg::Listed(stretch, deps.engine.list(&cluster.cluster_id).await) });
+        self.leaving_at_listing = self.args.shared.leaving.all();
+        let epoch = self.epoch;
+        ctx.spawn(async move { Msg::Listed(epoch, deps.engine.list(&cluster.cluster_id).await) });
     }
 
     /// Handles a change of `caught_up`. After catching up, containers of rows that moved away are
     /// stopped before any container is started.
     pub(super) fn caught_up(&mut self, ctx: &Context<Self>, mut caught_up: watch::Receiver<bool>) {
         let now = *caught_up.borrow_and_update();
-        self.stretch += 1;
+        self.epoch += 1;
         // Also when the node is caught up: it may have fallen behind in between, so containers of
         // rows that moved meanwhile may still run here.
-        if self.args.shared.set_settled(false) {
+        if self.args.shared.set_orphans_cleared(false) {
             if !now {
                 info!(
                     subsystem = "runtime/reconciler",
                     "not caught up with the cluster: container starts are held back"
                 );
             }
-            self.everyone(|| replica::Msg::Dispatch);
+            self.cast_to_all(|| replica::Msg::Reconcile);
         }
         ctx.send_to_self(Msg::Sweep);
         ctx.spawn(async move {
@@ -56,22 +56,27 @@ impl ReplicaManager {
     }
 
     /// Schedules another listing while containers without a row hold back starts.
-    pub(super) fn look_again(&mut self, ctx: &Context<Self>, at_once: bool) {
-        if let Some(earlier) = self.again.take() {
+    pub(super) fn schedule_sweep(&mut self, ctx: &Context<Self>, at_once: bool) {
+        if let Some(earlier) = self.next_sweep.take() {
             earlier.abort();
         }
-        if self.args.shared.settled() {
+        if self.args.shared.orphans_cleared() {
             return;
         }
         let delay = if at_once { Duration::ZERO } else { RETRY };
-        self.again = Some(ctx.send_after(delay, Msg::Sweep));
+        self.next_sweep = Some(ctx.send_after(delay, Msg::Sweep));
     }
 
     /// Allows starts once no container without a row is running here. Stopped containers do not
     /// hold back starts: their removal may take long or need an operator.
-    fn settle(&mut self, ctx: &Context<Self>, here: &BTreeSet<String>, found: &[Found]) {
+    fn check_orphans_cleared(
+        &mut self,
+        ctx: &Context<Self>,
+        here: &BTreeSet<String>,
+        found: &[Found],
+    ) {
         let shared = &self.args.shared;
-        if shared.settled() || !*shared.deps.caught_up.borrow() {
+        if shared.orphans_cleared() || !*shared.deps.caught_up.borrow() {
             return;
         }
         let wanted = |replica: &String| here.contains(replica);
@@ -80,65 +85,67 @@ impl ReplicaManager {
             .filter(|container| !container.status.has_stopped());
         // A child without an assignment may have been creating its container during the listing.
         let leaving = shared.leaving.all();
-        let gone = |replica: &String| self.left.contains(replica) && leaving.contains(replica);
+        let gone = |replica: &String| {
+            self.leaving_at_listing.contains(replica) && leaving.contains(replica)
+        };
         let clean = running.all(|container| container.replica_id.as_ref().is_none_or(wanted))
             && self.children.keys().all(|id| wanted(id) || gone(id));
         if !clean {
-            return self.look_again(ctx, false);
+            return self.schedule_sweep(ctx, false);
         }
-        shared.set_settled(true);
+        shared.set_orphans_cleared(true);
         debug!(
             subsystem = "runtime/reconciler",
             "caught up with the cluster"
         );
-        self.everyone(|| replica::Msg::Dispatch);
+        self.cast_to_all(|| replica::Msg::Reconcile);
     }
 
     pub(super) fn listed(
         &mut self,
         ctx: &Context<Self>,
         listed: Result<Vec<Found>, EngineError>,
-        stretch: u64,
+        epoch: u64,
     ) {
         self.listing = false;
-        if stretch != self.stretch {
+        if epoch != self.epoch {
             // The listing may be older than the state the node has caught up with.
             return ctx.send_to_self(Msg::Sweep);
         }
         let deps = self.args.shared.deps.clone();
         let found = match listed {
             Ok(found) => {
-                self.unlisted.clear();
+                self.list_errors.clear();
                 found
             }
             Err(error) => {
-                if self.unlisted.is_news(&error) {
+                if self.list_errors.is_new(&error) {
                     warn!(subsystem = "runtime/reconciler", %error, "containers not listed");
                 }
-                return self.look_again(ctx, false);
+                return self.schedule_sweep(ctx, false);
             }
         };
         // The listing completed before the state is read, so the state is never older than the
         // listing.
         let here = assignment::here(&deps.raft.state(), &deps.host);
-        self.settle(ctx, &here, &found);
-        let tended = |id: &str| {
+        self.check_orphans_cleared(ctx, &here, &found);
+        let managed = |id: &str| {
             here.contains(id)
                 || self
                     .children
                     .get(id)
-                    .is_some_and(|child| *child == Child::Up)
+                    .is_some_and(|child| *child == Child::Active)
         };
-        for replica in crowded(&found) {
-            self.tell(replica, replica::Msg::Crowded);
+        for replica in duplicates(&found) {
+            self.cast_to(replica, replica::Msg::DuplicateContainers);
         }
-        for container in orphans(found, tended) {
+        for container in orphans(found, managed) {
             let Found {
                 id: container,
                 replica_id,
                 ..
             } = container;
-            if !self.reclaiming.insert(container.clone()) {
+            if !self.removing_orphans.insert(container.clone()) {
                 continue;
             }
             info!(subsystem = "runtime/reconciler", %container, "removing a container without a row");
@@ -146,7 +153,7 @@ impl ReplicaManager {
             ctx.spawn(async move {
                 let replica_id = replica_id.unwrap_or_default();
                 let result = discard(shared, replica_id, vec![container.clone()]).await;
-                Msg::Reclaimed(container, result)
+                Msg::OrphanRemoved(container, result)
             });
         }
     }
@@ -155,16 +162,16 @@ impl ReplicaManager {
 /// Containers whose replica is neither assigned to this host nor handled by an actor.
 ///
 /// A container without a replica id was not created by the runtime and is left alone.
-fn orphans(found: Vec<Found>, tended: impl Fn(&str) -> bool) -> Vec<Found> {
+fn orphans(found: Vec<Found>, managed: impl Fn(&str) -> bool) -> Vec<Found> {
     let orphaned = |container: &Found| {
         let replica = container.replica_id.as_deref();
-        replica.is_some_and(|replica| !tended(replica))
+        replica.is_some_and(|replica| !managed(replica))
     };
     found.into_iter().filter(orphaned).collect()
 }
 
 /// Replicas with more than one container; the surplus ones were not created by this actor.
-fn crowded(found: &[Found]) -> BTreeSet<&str> {
+fn duplicates(found: &[Found]) -> BTreeSet<&str> {
     let mut met = BTreeSet::new();
     let replicas = found
         .iter()
@@ -195,7 +202,7 @@ mod tests {
             container("d", None),
             container("e", Some("web-0")),
         ];
-        assert_eq!(Vec::from_iter(crowded(&found)), ["web-0"]);
+        assert_eq!(Vec::from_iter(duplicates(&found)), ["web-0"]);
     }
 
     #[test]

@@ -8,20 +8,20 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::{
-    core::{Assignment, Core, Effect, Gate, Input, Now, PrepareError, Seed},
+    core::{Assignment, Core, Effect, Input, Now, PrepareError, Seed, StartGate},
     launch::{self, Launch},
     report::{Report, code},
 };
 use crate::{
-    repeat::Repeats,
-    runtime::{Shared, assignment, manager, publisher},
+    log_dedup::LogDedup,
+    runtime::{RuntimeContext, assignment, manager, publisher},
 };
 
 /// Arguments of a [`ReplicaActor`].
 #[derive(Clone)]
 pub struct Args {
     pub(crate) id: String,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<RuntimeContext>,
     pub(crate) reports: Handle<publisher::Msg>,
     pub(crate) manager: Handle<manager::Msg>,
 }
@@ -30,13 +30,13 @@ pub struct Args {
 #[derive(Debug)]
 pub enum Msg {
     /// Relevant state may have changed: recompute the assignment.
-    Dispatch,
+    Reconcile,
     /// Thirty seconds passed: republish a report that the state lacks.
     Tick,
     /// The engine sent an event about the container.
-    Hint,
+    EngineEvent,
     /// More than one container carries the replica's label.
-    Crowded,
+    DuplicateContainers,
     /// The engine's event stream connected or broke.
     EventsUp(bool),
     /// The core's deadline passed.
@@ -62,11 +62,11 @@ pub struct ReplicaActor {
     state: ReplicaState,
     /// Input of the next create.
     launch: Option<Launch>,
-    slow: Option<TaskHandle>,
+    effect_in_flight: Option<TaskHandle>,
     /// Armed timer and its deadline.
     timer: Option<(std::time::Instant, TaskHandle)>,
     deferred: Option<String>,
-    unprepared: Repeats,
+    prepare_errors: LogDedup,
 }
 
 impl Worker for ReplicaActor {
@@ -101,27 +101,27 @@ impl Worker for ReplicaActor {
             state: observed.map_or(ReplicaState::Unspecified, |row| row.state()),
             args,
             launch: None,
-            slow: None,
+            effect_in_flight: None,
             timer: None,
             deferred: None,
-            unprepared: Repeats::default(),
+            prepare_errors: LogDedup::default(),
         };
-        ctx.send_to_self(Msg::Dispatch);
+        ctx.send_to_self(Msg::Reconcile);
         Ok(this)
     }
 
     async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
         let input = match msg {
-            Msg::Dispatch => match self.assignment() {
+            Msg::Reconcile => match self.assignment() {
                 Some(assignment) => Input::Assign(assignment),
                 None => return Ok(()),
             },
             Msg::Tick => {
-                self.say_again();
+                self.republish();
                 return Ok(());
             }
-            Msg::Hint => Input::Hint,
-            Msg::Crowded => Input::Crowded,
+            Msg::EngineEvent => Input::EngineEvent,
+            Msg::DuplicateContainers => Input::DuplicateContainers,
             Msg::EventsUp(up) => Input::Events(up),
             Msg::Timeout => {
                 if let Some((_, task)) = self.timer.take() {
@@ -134,9 +134,9 @@ impl Worker for ReplicaActor {
                 let result = result.map(|launch| self.launch = Some(*launch));
                 match &result {
                     Ok(()) => {
-                        self.unprepared.clear();
+                        self.prepare_errors.clear();
                     }
-                    Err(error) if self.unprepared.is_news(error) => {
+                    Err(error) if self.prepare_errors.is_new(error) => {
                         info!(subsystem = "runtime/health", replica_id = %self.args.id, %error, "start not prepared yet");
                     }
                     Err(_) => {}
@@ -184,13 +184,13 @@ impl ReplicaActor {
         let mut assignment = assignment::of(&state, documents, host, &self.args.id);
         let deferred = matches!(
             &assignment,
-            Assignment::Own(wanted) if matches!(wanted.gate, Gate::Deferred(_))
+            Assignment::Own(wanted) if matches!(wanted.gate, StartGate::Deferred(_))
         );
         shared.deferred.set(&self.args.id, deferred);
         if let Assignment::Own(wanted) = &mut assignment
-            && !shared.settled()
+            && !shared.orphans_cleared()
         {
-            wanted.gate = Gate::Behind;
+            wanted.gate = StartGate::NotCaughtUp;
         }
         Some(assignment)
     }
@@ -210,7 +210,7 @@ impl ReplicaActor {
             }
             Effect::Prepare(generation) => {
                 let task = launch::prepare(Arc::clone(shared), id);
-                self.slow(ctx, async move {
+                self.spawn_effect(ctx, async move {
                     let prepared = task.await.map(Box::new);
                     OutcomeKind::Prepared(generation, prepared)
                 });
@@ -248,7 +248,7 @@ impl ReplicaActor {
                 self.input(ctx, async move { Input::Discarded(generation, task.await) });
             }
             Effect::Cancel => {
-                if let Some(task) = self.slow.take() {
+                if let Some(task) = self.effect_in_flight.take() {
                     task.abort();
                 }
             }
@@ -260,15 +260,15 @@ impl ReplicaActor {
     }
 
     fn input(&mut self, ctx: &Context<Self>, task: impl Future<Output = Input> + Send + 'static) {
-        self.slow(ctx, async move { OutcomeKind::Input(task.await) });
+        self.spawn_effect(ctx, async move { OutcomeKind::Input(task.await) });
     }
 
-    fn slow(
+    fn spawn_effect(
         &mut self,
         ctx: &Context<Self>,
         task: impl Future<Output = OutcomeKind> + Send + 'static,
     ) {
-        self.slow = Some(ctx.spawn(async move { Msg::Done(Outcome(task.await)) }));
+        self.effect_in_flight = Some(ctx.spawn(async move { Msg::Done(Outcome(task.await)) }));
     }
 
     fn publish(&mut self, report: &Report) {
@@ -295,7 +295,7 @@ impl ReplicaActor {
     }
 
     /// Republishes the last report if the state's observation differs from it or is missing.
-    fn say_again(&mut self) {
+    fn republish(&mut self) {
         let shared = &self.args.shared;
         let (state, host) = (shared.deps.raft.state(), &shared.deps.host);
         let row = state.replicas_desired.get(&self.args.id);
@@ -303,18 +303,18 @@ impl ReplicaActor {
             return;
         };
         let known = state.replicas_observed.get(&self.args.id);
-        let unheard = if row.host == *host {
-            let heard =
-                known.is_some_and(|seen| Report::from(seen.as_ref()).says_the_same_as(&report));
-            !heard && report.raft_index >= row.raft_index
+        let is_unreplicated = if row.host == *host {
+            let replicated =
+                known.is_some_and(|seen| Report::from(seen.as_ref()).is_equivalent_to(&report));
+            !replicated && report.raft_index >= row.raft_index
         } else {
             // This host serves until the new host's container runs. The observation holds the new
             // host's progress, so the reports differ; once the new host runs, this host stays
             // silent.
-            let silent = known.is_none_or(|seen| seen.state() != ReplicaState::Running);
-            row.previous_host == *host && report.state == ReplicaState::Running && silent
+            let not_taken_over = known.is_none_or(|seen| seen.state() != ReplicaState::Running);
+            row.previous_host == *host && report.state == ReplicaState::Running && not_taken_over
         };
-        if unheard {
+        if is_unreplicated {
             self.publish(&report);
         }
     }

@@ -11,7 +11,9 @@ use jaco_engine::EngineError;
 use jaco_proto::v1::ReplicaState;
 
 use super::report::{Report, code};
-pub use input::{Assignment, Effect, Gate, Input, Now, PROGRESS_EVERY, PrepareError, Seed, Wanted};
+pub use input::{
+    Assignment, DesiredReplica, Effect, Input, Now, PROGRESS_EVERY, PrepareError, Seed, StartGate,
+};
 use watch::Watch;
 
 mod input;
@@ -28,7 +30,7 @@ pub const RESTARTS: u32 = 3;
 /// Delay before a failed start is retried; also the longest backoff of other retries.
 pub const RETRY: Duration = Duration::from_secs(30);
 /// Consecutive failures to prepare a start that are not published.
-pub(super) const TELL_AFTER: u32 = 1;
+pub(super) const UNREPORTED_PREPARE_FAILURES: u32 = 1;
 /// Poll interval of a container that is not yet running.
 pub const POLL_PENDING: Duration = Duration::from_secs(1);
 /// Time between polls of a running container without engine events.
@@ -40,7 +42,7 @@ pub const POLL_SAFETY: Duration = Duration::from_secs(30);
 /// full, but its bytes must not pause for minutes.
 ///
 /// Source: the default of containerd's `image_pull_progress_timeout`.
-pub const PULL_SILENCE: Duration = Duration::from_secs(300);
+pub const PULL_PROGRESS_TIMEOUT: Duration = Duration::from_secs(300);
 
 const PULL_BACKOFF_MAX: Duration = Duration::from_secs(3600);
 
@@ -48,7 +50,7 @@ const PULL_BACKOFF_MAX: Duration = Duration::from_secs(3600);
 enum Phase {
     /// Nothing in flight; lists containers again at the deadline or on a new assignment.
     Waiting(Option<Instant>),
-    Looking,
+    LookingUp,
     Preparing,
     /// Fails at the deadline, which every progress message extends.
     Pulling(Instant),
@@ -79,14 +81,14 @@ pub struct Core {
     /// dependencies or catching up do not hold it back.
     restarting: bool,
     /// The engine has listed the containers since the last create.
-    looked: bool,
+    listed: bool,
     /// The image of the current start was pulled.
     pulled: bool,
     failures: u32,
     pull_attempts: u32,
-    troubles: u32,
+    engine_failures: u32,
     conflicts: u32,
-    setbacks: u32,
+    prepare_failures: u32,
     engine_down: bool,
     /// Log index of the row whose restart budget is exhausted.
     exhausted: Option<u64>,
@@ -107,13 +109,13 @@ impl Core {
             target: None,
             abandoned: false,
             restarting: false,
-            looked: false,
+            listed: false,
             pulled: false,
             failures: seed.failures,
             pull_attempts: 0,
-            troubles: 0,
+            engine_failures: 0,
             conflicts: 0,
-            setbacks: 0,
+            prepare_failures: 0,
             engine_down: false,
             exhausted: seed
                 .report
@@ -131,8 +133,8 @@ impl Core {
         match input {
             Input::Assign(assignment) => self.assign(assignment),
             Input::Timeout => self.timeout(now),
-            Input::Hint => self.hint(),
-            Input::Crowded => self.crowded(),
+            Input::EngineEvent => self.handle_engine_event(),
+            Input::DuplicateContainers => self.handle_duplicates(),
             Input::Events(up) => self.events_changed(now, up),
             Input::Found(generation, result) if self.expects(generation) => {
                 self.found(now, result);
@@ -179,7 +181,7 @@ impl Core {
             | Phase::PullBackoff(until)
             | Phase::RestartBackoff { until, .. } => Some(*until),
             Phase::Watching(watch) => watch.next_poll(),
-            Phase::Looking
+            Phase::LookingUp
             | Phase::Preparing
             | Phase::Launching
             | Phase::Starting(_)
@@ -197,8 +199,8 @@ impl Core {
     /// Reason why a wanted start is deferred, if it is.
     #[must_use]
     pub fn deferred(&self) -> Option<&str> {
-        let Assignment::Own(Wanted {
-            gate: Gate::Deferred(why),
+        let Assignment::Own(DesiredReplica {
+            gate: StartGate::Deferred(why),
             raft_index,
             ..
         }) = &self.assignment
@@ -208,7 +210,7 @@ impl Core {
         let waits = match &self.phase {
             Phase::Waiting(until) => until.is_none(),
             Phase::Watching(watch) => watch.index() != *raft_index,
-            Phase::Looking
+            Phase::LookingUp
             | Phase::Preparing
             | Phase::Pulling(_)
             | Phase::PullBackoff(_)
@@ -232,9 +234,9 @@ impl Core {
         };
         let passive = matches!(
             self.phase,
-            Phase::Waiting(_) | Phase::Looking | Phase::Discarding
+            Phase::Waiting(_) | Phase::LookingUp | Phase::Discarding
         );
-        unwanted && passive && self.looked
+        unwanted && passive && self.listed
     }
 
     fn assign(&mut self, assignment: Assignment) {
@@ -254,32 +256,32 @@ impl Core {
             if self.exhausted != own_index(&assignment) {
                 self.exhausted = None;
             }
-            self.setbacks = 0;
+            self.prepare_failures = 0;
             self.restarting = false;
             self.abandoned = false;
         }
         self.assignment = assignment;
         match &self.phase {
             // These phases read the assignment when their outcome arrives.
-            Phase::Looking | Phase::Launching | Phase::Starting(_) | Phase::Discarding => {
-                self.note_abandoned();
+            Phase::LookingUp | Phase::Launching | Phase::Starting(_) | Phase::Discarding => {
+                self.mark_abandoned_start();
             }
             Phase::Preparing | Phase::Pulling(_) | Phase::PullBackoff(_) => {
-                if self.raft_index() != self.target || self.is_shut_out() {
-                    self.note_abandoned();
+                if self.raft_index() != self.target || self.is_gate_closed() {
+                    self.mark_abandoned_start();
                     self.effects.push(Effect::Cancel);
-                    self.look();
+                    self.lookup();
                 }
             }
             Phase::RestartBackoff { .. } => {
                 if self.raft_index() != self.target {
-                    self.note_abandoned();
-                    self.look();
+                    self.mark_abandoned_start();
+                    self.lookup();
                 }
             }
             Phase::Waiting(_) => {
-                self.note_abandoned();
-                self.look();
+                self.mark_abandoned_start();
+                self.lookup();
             }
             Phase::Watching(watch) => {
                 let superseded = match &self.assignment {
@@ -292,11 +294,11 @@ impl Core {
                     Assignment::Gone => true,
                 };
                 if superseded {
-                    self.look();
+                    self.lookup();
                 }
             }
             // Look even if the row is gone: a container may be left.
-            Phase::Finished => self.look(),
+            Phase::Finished => self.lookup(),
         }
     }
 
@@ -304,11 +306,11 @@ impl Core {
         if self.poll_timeout().is_none_or(|due| due > now.instant) {
             return;
         }
-        let shut_out = self.is_shut_out();
+        let gate_closed = self.is_gate_closed();
         match &mut self.phase {
-            Phase::Waiting(_) => self.look(),
-            Phase::Pulling(_) => self.pull_silent(now),
-            Phase::PullBackoff(_) if shut_out => self.look(),
+            Phase::Waiting(_) => self.lookup(),
+            Phase::Pulling(_) => self.pull_timed_out(now),
+            Phase::PullBackoff(_) if gate_closed => self.lookup(),
             Phase::PullBackoff(_) => self.pull(now),
             Phase::RestartBackoff { container, .. } => {
                 let container = std::mem::take(container);
@@ -316,7 +318,7 @@ impl Core {
                 self.discard(vec![container]);
             }
             Phase::Watching(_) => self.inspect(true),
-            Phase::Looking
+            Phase::LookingUp
             | Phase::Preparing
             | Phase::Launching
             | Phase::Starting(_)
@@ -329,26 +331,26 @@ impl Core {
         let came_up = up && !self.events;
         self.events = up;
         if came_up && self.engine_down {
-            self.look();
+            self.lookup();
         } else if let Phase::Watching(watch) = &mut self.phase {
             watch.reschedule(now.instant, up);
             if came_up {
                 // Events in between were lost.
-                self.hint();
+                self.handle_engine_event();
             }
         }
     }
 
     /// Lists the containers to remove surplus ones; phases other than watching list them anyway.
-    fn crowded(&mut self) {
+    fn handle_duplicates(&mut self) {
         if matches!(self.phase, Phase::Watching(_)) {
-            self.look();
+            self.lookup();
         }
     }
 
     /// Restarts the decision from a listing of the engine's containers.
-    fn look(&mut self) {
-        self.phase = Phase::Looking;
+    fn lookup(&mut self) {
+        self.phase = Phase::LookingUp;
         let generation = self.next_generation();
         self.effects.push(Effect::Lookup(generation));
     }
@@ -361,22 +363,22 @@ impl Core {
 
     fn discarded(&mut self, now: Now, result: Result<(), EngineError>) {
         match result {
-            Ok(()) => self.look(),
-            Err(error) => self.trouble(now, &error),
+            Ok(()) => self.lookup(),
+            Err(error) => self.engine_failed(now, &error),
         }
     }
 
     /// Handles an engine failure that should be temporary: retries with exponential backoff.
-    fn trouble(&mut self, now: Now, error: &EngineError) {
+    fn engine_failed(&mut self, now: Now, error: &EngineError) {
         self.engine_down = true;
-        let delay = exponential(self.troubles, RETRY);
-        self.troubles = self.troubles.saturating_add(1);
+        let delay = exponential(self.engine_failures, RETRY);
+        self.engine_failures = self.engine_failures.saturating_add(1);
         self.phase = Phase::Waiting(Some(now.instant + delay));
         let (Some(index), None) = (self.raft_index(), self.exhausted) else {
             return;
         };
         // An engine failure does not mean that a container kept serving is down.
-        if !self.serves_on() {
+        if !self.keeps_serving() {
             self.publish(
                 Report::new(ReplicaState::Pending, index)
                     .because(code::DOCKER_ERROR, error.to_string())
@@ -387,7 +389,7 @@ impl Core {
 
     fn publish(&mut self, report: Report) {
         let known = self.published.as_ref();
-        if known.is_some_and(|last| last.says_the_same_as(&report)) {
+        if known.is_some_and(|last| last.is_equivalent_to(&report)) {
             return;
         }
         self.published = Some(report.clone());
@@ -409,7 +411,7 @@ impl Core {
 
     /// Marks a start that its row left: only a container whose start completed is kept for a moved
     /// row.
-    fn note_abandoned(&mut self) {
+    fn mark_abandoned_start(&mut self) {
         if matches!(self.assignment, Assignment::Kept { .. }) && self.target.is_some() {
             self.abandoned = true;
         }

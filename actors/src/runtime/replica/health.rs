@@ -15,7 +15,7 @@ pub const POLLS_UNTIL_RUNNING: u8 = 5;
 /// `checked` means that the service declares a health check; one declared only by the image does
 /// not count.
 #[must_use]
-pub fn judge(seen: &Inspected, checked: bool, timed: bool, up_polls: &mut u8) -> Report {
+pub fn assess(seen: &Inspected, has_healthcheck: bool, timed: bool, up_polls: &mut u8) -> Report {
     let report = |state| Report::new(state, 0);
     let running = match seen.status {
         None => {
@@ -30,7 +30,7 @@ pub fn judge(seen: &Inspected, checked: bool, timed: bool, up_polls: &mut u8) ->
         Some(Status::Running) => true,
         Some(Status::Created | Status::Other) => false,
     };
-    if checked {
+    if has_healthcheck {
         match seen.health {
             Some(Health::Starting) => return report(ReplicaState::Pending),
             Some(Health::Healthy) => return report(ReplicaState::Running),
@@ -57,7 +57,7 @@ pub fn judge(seen: &Inspected, checked: bool, timed: bool, up_polls: &mut u8) ->
 
 /// Derives a report from a failed inspection, unless the engine was unreachable.
 #[must_use]
-pub fn judge_failure(error: &EngineError) -> Report {
+pub fn assess_failure(error: &EngineError) -> Report {
     Report::new(ReplicaState::Failed, 0).because(code::INSPECT_FAILED, error.to_string())
 }
 
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn every_row_of_health_table_holds() {
         let up = Some(Status::Running);
-        for (status, health, checked, before, state, code, after) in [
+        for (status, health, has_healthcheck, before, state, code, after) in [
             (None, None, false, 3, Failed, "no_state", 0),
             (
                 Some(Status::Exited),
@@ -126,8 +126,8 @@ mod tests {
             (Some(Status::Created), None, false, 4, Pending, "", 0),
         ] {
             let mut polls = before;
-            let report = judge(&seen(status, health), checked, true, &mut polls);
-            let what = format!("{status:?} {health:?} checked={checked} after {before}");
+            let report = assess(&seen(status, health), has_healthcheck, true, &mut polls);
+            let what = format!("{status:?} {health:?} checked={has_healthcheck} after {before}");
             assert_eq!(
                 (report.state, report.code.as_str()),
                 (state, code),
@@ -140,17 +140,17 @@ mod tests {
     #[test]
     fn only_timed_polls_count() {
         let mut polls = 4;
-        let report = judge(&seen(Some(Status::Running), None), false, false, &mut polls);
+        let report = assess(&seen(Some(Status::Running), None), false, false, &mut polls);
         assert_eq!((report.state, polls), (Pending, 4));
     }
 
     #[test]
     fn clean_exit_has_no_exit_code_detail() {
         let mut inspected = seen(Some(Status::Exited), None);
-        assert!(judge(&inspected, false, true, &mut 0).details.is_empty());
+        assert!(assess(&inspected, false, true, &mut 0).details.is_empty());
         inspected.exit_code = 137;
         assert_eq!(
-            judge(&inspected, false, true, &mut 0).details["exit_code"],
+            assess(&inspected, false, true, &mut 0).details["exit_code"],
             "137"
         );
     }

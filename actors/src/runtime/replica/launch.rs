@@ -3,16 +3,16 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jaco_engine::{
-    Engine, EngineError, readable,
+    Engine, EngineError, printable,
     spec::{
         Attachment, ContainerSpec, Networking, aliases, container_name, image, joined_service,
-        lending_services, networks,
+        namespace_services, networks,
     },
 };
 use jaco_proto::{secret::Redacted, v1::ReplicaDesired};
 
 use super::core::{PROGRESS_EVERY, PrepareError};
-use crate::runtime::{Deps, NetworkError, Shared, assignment, registry_key};
+use crate::runtime::{Deps, NetworkError, RuntimeContext, assignment, registry_key};
 
 /// Prepared start.
 #[derive(Clone, Debug)]
@@ -29,7 +29,10 @@ pub(super) struct Launch {
 }
 
 /// Reads the row's service, ensures its networks and determines the container's parameters.
-pub(super) async fn prepare(shared: Arc<Shared>, id: String) -> Result<Launch, PrepareError> {
+pub(super) async fn prepare(
+    shared: Arc<RuntimeContext>,
+    id: String,
+) -> Result<Launch, PrepareError> {
     let deps = &shared.deps;
     let state = deps.raft.state();
     let retry = |why: &str| PrepareError::Retry(why.to_owned());
@@ -54,13 +57,13 @@ pub(super) async fn prepare(shared: Arc<Shared>, id: String) -> Result<Launch, P
     for network in networks(spec, service) {
         bridges.push(ensure(deps, &row.deployment, &network).await?);
     }
-    let mut lenders = BTreeMap::new();
-    for name in lending_services(service) {
+    let mut namespace_containers = BTreeMap::new();
+    for name in namespace_services(service) {
         let container = assignment::running_here(&state, &deps.host, &row.deployment, name);
         let container = container.ok_or_else(|| {
             PrepareError::Retry(format!("no running same-host replica of {name}"))
         })?;
-        lenders.insert(name.to_owned(), container);
+        namespace_containers.insert(name.to_owned(), container);
     }
     let rest = bridges.iter().skip(1);
     let rest = rest.map(|bridge| bridge.engine_network.clone()).collect();
@@ -83,7 +86,7 @@ pub(super) async fn prepare(shared: Arc<Shared>, id: String) -> Result<Launch, P
             service: service.clone(),
             volumes: document.volumes.clone(),
             networking,
-            lenders,
+            namespace_containers,
             home,
         }),
     })
@@ -102,7 +105,7 @@ async fn ensure(deps: &Deps, deployment: &str, network: &str) -> Result<Attachme
 /// Pulls the image once with the current credential, sharing the attempt with other replicas that
 /// pull the same image; calls `progressed` when it progresses.
 pub(super) async fn pull(
-    shared: Arc<Shared>,
+    shared: Arc<RuntimeContext>,
     launch: Launch,
     progressed: impl Fn() + Send + 'static,
 ) -> Result<(), EngineError> {
@@ -111,14 +114,17 @@ pub(super) async fn pull(
     let credential =
         registry_key::resolve(&launch.image, &stored).map_err(|error| EngineError::Api {
             status: 0,
-            message: readable(&error.to_string()),
+            message: printable(&error.to_string()),
         })?;
     let pull = shared.pulls.join(&deps.engine, &launch.image, credential);
     pull.finish(PROGRESS_EVERY, progressed).await
 }
 
 /// Creates, connects and starts the container; removes it if a later step fails.
-pub(super) async fn launch(shared: Arc<Shared>, launch: Launch) -> Result<String, EngineError> {
+pub(super) async fn launch(
+    shared: Arc<RuntimeContext>,
+    launch: Launch,
+) -> Result<String, EngineError> {
     let deps = &shared.deps;
     let (deployment, service) = (launch.deployment.clone(), launch.service.clone());
     let launched = create_and_start(&*deps.engine, launch).await;
@@ -153,14 +159,14 @@ async fn create_and_start(engine: &dyn Engine, launch: Launch) -> Result<String,
 
 /// Stops and removes each container of a replica; returns at the first error.
 pub(crate) async fn discard(
-    shared: Arc<Shared>,
+    shared: Arc<RuntimeContext>,
     replica_id: String,
     containers: Vec<String>,
 ) -> Result<(), EngineError> {
     let engine = &shared.deps.engine;
     for container in containers {
         engine.stop(&container).await?;
-        shared.readers.done(&replica_id).await;
+        shared.tails.wait_drained(&replica_id).await;
         engine.remove(&container).await?;
     }
     Ok(())

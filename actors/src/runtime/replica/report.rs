@@ -89,7 +89,7 @@ impl Report {
     /// Whether the reports differ at most in message and start time, which are not worth a
     /// proposal.
     #[must_use]
-    pub fn says_the_same_as(&self, other: &Self) -> bool {
+    pub fn is_equivalent_to(&self, other: &Self) -> bool {
         self.state == other.state
             && self.code == other.code
             && self.details == other.details
@@ -158,7 +158,7 @@ mod tests {
     fn message_alone_does_not_make_reports_differ() {
         let a = Report::new(ReplicaState::Running, 1).of("c1");
         let b = a.clone().because("", "other words");
-        assert!(a.says_the_same_as(&b));
-        assert!(!a.says_the_same_as(&b.with("ip.n", "10.0.0.1")));
+        assert!(a.is_equivalent_to(&b));
+        assert!(!a.is_equivalent_to(&b.with("ip.n", "10.0.0.1")));
     }
 }

@@ -29,7 +29,7 @@ async fn on_bridges() -> (Node, watch::Sender<bool>) {
         clock: Clock::system(),
         pool: network::ipam::Pool::default(),
         engine: Arc::new(engine.clone()),
-        elsewhere: network::ipam::nobody(),
+        remote: network::ipam::no_allocator(),
     });
     let root = SupervisorSpec::new(Strategy::OneForOne).child(bridges);
     let networks = Arc::new(directory);

@@ -50,10 +50,10 @@ impl Node {
     }
 
     async fn settles(&self) {
-        let mut settled = self.settled.clone();
-        let settled = settled.wait_for(|settled| *settled);
-        let settled = tokio::time::timeout(10 * MINUTE, settled).await;
-        assert!(*settled.expect("settled in time").unwrap());
+        let mut cleared = self.orphans_cleared.clone();
+        let cleared = cleared.wait_for(|cleared| *cleared);
+        let cleared = tokio::time::timeout(10 * MINUTE, cleared).await;
+        assert!(*cleared.expect("orphans cleared in time").unwrap());
     }
 }
 
@@ -103,12 +103,12 @@ async fn rejoining_node_stops_moved_replicas_before_starts() {
     let api = one.put("api", "n1", "");
     two.running(&web).await;
     tokio::time::sleep(2 * MINUTE).await;
-    assert!(!*one.settled.borrow());
+    assert!(!*one.orphans_cleared.borrow());
     assert!(!one.raft.state().replicas_observed.contains_key(&api));
 
     one.caught_up.send_replace(true);
     one.running(&api).await;
-    assert!(*one.settled.borrow());
+    assert!(*one.orphans_cleared.borrow());
     assert_eq!(
         one.engine.journal(),
         ["+jaco_shop-web-0", "-jaco_shop-web-0", "+jaco_shop-api-0"]
@@ -139,12 +139,15 @@ async fn brief_disconnect_also_triggers_orphan_check() {
     let (one, _two) = pair().await;
     one.settles().await;
     let labels = [("jaco.cluster_id", CLUSTER), ("jaco.replica_id", "moved-0")];
-    one.engine.plant("moved", &labels);
+    one.engine.insert_container("moved", &labels);
     one.engine.set_stopping_takes(Duration::from_secs(10));
     one.caught_up.send_replace(false);
     one.caught_up.send_replace(true);
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(!*one.settled.borrow(), "no listing since the disconnect");
+    assert!(
+        !*one.orphans_cleared.borrow(),
+        "no listing since the disconnect"
+    );
     let api = one.put("api", "n1", "");
     one.running(&api).await;
     assert_eq!(one.engine.journal(), ["-moved", "+jaco_shop-api-0"]);
@@ -198,7 +201,7 @@ async fn orphan_check_needs_a_responding_engine() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     one.caught_up.send_replace(true);
     tokio::time::sleep(2 * MINUTE).await;
-    assert!(!*one.settled.borrow());
+    assert!(!*one.orphans_cleared.borrow());
     one.engine.set_down(false);
     one.settles().await;
 }
@@ -210,7 +213,7 @@ async fn unremovable_stopped_container_does_not_block_starts() {
     let moved = one.running(&web).await.container_id;
     let labels = [("jaco.cluster_id", CLUSTER), ("jaco.replica_id", "gone-0")];
     one.caught_up.send_replace(false);
-    one.engine.plant("gone", &labels);
+    one.engine.insert_container("gone", &labels);
     for stuck in ["gone", &moved] {
         one.engine.set_stuck(stuck, true);
     }

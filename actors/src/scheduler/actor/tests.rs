@@ -112,7 +112,7 @@ async fn leader_creates_replicas_and_then_writes_nothing() {
     let began = Instant::now();
     lab.deploy(1, 3);
     lab.replicas(3).await;
-    assert!(began.elapsed() <= crate::scheduler::pace::LONGEST_WAIT + COMMIT);
+    assert!(began.elapsed() <= crate::scheduler::pass_timer::MAX_DEBOUNCE + COMMIT);
     let commits = lab.commits();
     pass(Duration::from_secs(3600)).await;
     assert_eq!(lab.commits(), commits);
@@ -148,7 +148,7 @@ async fn commands_that_do_not_fit_follow_at_once() {
     lab.replicas(10_000).await;
     let passes = u32::try_from(lab.commits() - commits).unwrap();
     assert!(passes > 1);
-    assert!(began.elapsed() <= crate::scheduler::pace::LONGEST_WAIT + COMMIT * passes);
+    assert!(began.elapsed() <= crate::scheduler::pass_timer::MAX_DEBOUNCE + COMMIT * passes);
     pass(Duration::from_secs(3600)).await;
     assert_eq!(lab.commits() - commits, passes as usize);
 }
@@ -225,7 +225,7 @@ async fn scheduler_killed_during_proposal_issues_nothing_twice() {
         pass(Duration::from_secs(1)).await;
         let commits = lab.commits();
         lab.deploy(1, 2);
-        pass(crate::scheduler::pace::QUIET + COMMIT / 2).await;
+        pass(crate::scheduler::pass_timer::DEBOUNCE + COMMIT / 2).await;
         assert_eq!(lab.commits(), commits + 1, "the proposal is in flight");
         lab.tree.kill("node/scheduler/reconcile", mode).unwrap();
         pass(Duration::from_secs(60)).await;

@@ -27,28 +27,28 @@ impl Stuck {
 
 /// Eligibility of a member for replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum HostEligibility {
     /// Ready: accepts new replicas.
     Eligible,
     /// Unhealthy: accepts no new replicas, keeps its own.
-    Holding,
+    Suspect,
     /// Alive but draining or unusable: movable replicas move. Holds the reason why the others are
     /// stuck, if they cannot run properly.
-    Leaving(Option<Stuck>),
+    Evacuating(Option<Stuck>),
     /// Offline: movable replicas move, and its containers are not expected to serve.
-    Lost,
+    Down,
 }
 
-impl Standing {
+impl HostEligibility {
     fn of(node: &v1::Node) -> Self {
         match node.status() {
-            NodeStatus::Offline => Self::Lost,
-            NodeStatus::IsolationUnavailable => Self::Leaving(Some(Stuck::IsolationUnavailable)),
-            NodeStatus::Ready | NodeStatus::Unhealthy if node.draining => Self::Leaving(None),
+            NodeStatus::Offline => Self::Down,
+            NodeStatus::IsolationUnavailable => Self::Evacuating(Some(Stuck::IsolationUnavailable)),
+            NodeStatus::Ready | NodeStatus::Unhealthy if node.draining => Self::Evacuating(None),
             NodeStatus::Ready => Self::Eligible,
-            NodeStatus::Unhealthy => Self::Holding,
+            NodeStatus::Unhealthy => Self::Suspect,
             NodeStatus::Unspecified | NodeStatus::Joining | NodeStatus::DrainTimeout => {
-                Self::Leaving(None)
+                Self::Evacuating(None)
             }
         }
     }
@@ -56,9 +56,9 @@ impl Standing {
     /// Reason why a replica that cannot move from such a host is stuck, if it is.
     pub(super) fn stuck(self) -> Option<Stuck> {
         match self {
-            Self::Eligible | Self::Holding => None,
-            Self::Leaving(why) => why,
-            Self::Lost => Some(Stuck::NodeOffline),
+            Self::Eligible | Self::Suspect => None,
+            Self::Evacuating(why) => why,
+            Self::Down => Some(Stuck::NodeOffline),
         }
     }
 }
@@ -67,7 +67,7 @@ impl Standing {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hosts {
     eligible: Vec<String>,
-    standing: BTreeMap<String, Standing>,
+    eligibility: BTreeMap<String, HostEligibility>,
 }
 
 impl Hosts {
@@ -77,7 +77,7 @@ impl Hosts {
         state
             .nodes
             .iter()
-            .map(|(host, node)| (host.clone(), Standing::of(node)))
+            .map(|(host, node)| (host.clone(), HostEligibility::of(node)))
             .collect()
     }
 
@@ -89,8 +89,8 @@ impl Hosts {
 
     /// Eligibility of `host`; `None` if it is not a member.
     #[must_use]
-    pub fn standing(&self, host: &str) -> Option<Standing> {
-        self.standing.get(host).copied()
+    pub fn eligibility(&self, host: &str) -> Option<HostEligibility> {
+        self.eligibility.get(host).copied()
     }
 
     /// Whether a container on `host` is expected to serve while its successor starts elsewhere. An
@@ -98,21 +98,28 @@ impl Hosts {
     /// and the host stops the container once it is back.
     #[must_use]
     pub fn serves(&self, host: &str) -> bool {
-        match self.standing(host) {
-            Some(Standing::Eligible | Standing::Holding | Standing::Leaving(_)) => true,
-            Some(Standing::Lost) | None => false,
+        match self.eligibility(host) {
+            Some(
+                HostEligibility::Eligible
+                | HostEligibility::Suspect
+                | HostEligibility::Evacuating(_),
+            ) => true,
+            Some(HostEligibility::Down) | None => false,
         }
     }
 }
 
-impl FromIterator<(String, Standing)> for Hosts {
-    fn from_iter<T: IntoIterator<Item = (String, Standing)>>(members: T) -> Self {
-        let standing: BTreeMap<_, _> = members.into_iter().collect();
-        let eligible = standing
+impl FromIterator<(String, HostEligibility)> for Hosts {
+    fn from_iter<T: IntoIterator<Item = (String, HostEligibility)>>(members: T) -> Self {
+        let eligibility: BTreeMap<_, _> = members.into_iter().collect();
+        let eligible = eligibility
             .iter()
-            .filter(|(_, standing)| **standing == Standing::Eligible)
+            .filter(|(_, eligibility)| **eligibility == HostEligibility::Eligible)
             .map(|(host, _)| host.clone())
             .collect();
-        Self { eligible, standing }
+        Self {
+            eligible,
+            eligibility,
+        }
     }
 }

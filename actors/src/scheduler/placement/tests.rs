@@ -18,19 +18,21 @@ fn hosts(names: &[&str]) -> Vec<String> {
 
 fn ready(names: &[String]) -> Hosts {
     let names = names.iter().cloned();
-    names.map(|name| (name, Standing::Eligible)).collect()
+    names
+        .map(|name| (name, HostEligibility::Eligible))
+        .collect()
 }
 
 /// Rows of one service and the load of the others; repeated placements update both.
 #[derive(Clone, Default)]
-struct World {
+struct Fixture {
     rows: BTreeMap<String, v1::ReplicaDesired>,
-    others: Load,
+    others: ReplicaCounts,
 }
 
-impl World {
+impl Fixture {
     fn with(rows: &[(usize, &str)]) -> Self {
-        let mut world = Self::default();
+        let mut fixture = Self::default();
         for &(index, host) in rows {
             let placed = Placed {
                 id: positional_id("app", "web", index),
@@ -38,9 +40,9 @@ impl World {
                 host: host.to_owned(),
                 stuck: None,
             };
-            world.put(&placed);
+            fixture.put(&placed);
         }
-        world
+        fixture
     }
 
     fn put(&mut self, placed: &Placed) {
@@ -67,7 +69,7 @@ impl World {
         stateful: bool,
         hosts: &Hosts,
     ) -> Result<Vec<Placed>, Unplaceable> {
-        let subject = Subject {
+        let subject = ServiceToPlace {
             deployment: "app",
             spec,
             stateful,
@@ -142,40 +144,40 @@ fn spread_prefers_lower_load_over_higher_weight() {
     let lighter = if heavier == "a" { "b" } else { "a" };
     let spec = spec(PlacementMode::Unspecified, 1, &[]);
 
-    let empty = World::default();
+    let empty = Fixture::default();
     assert_eq!(on(&empty.plan(&spec, &eligible).unwrap()), [heavier]);
 
-    let mut busy = World::default();
+    let mut busy = Fixture::default();
     busy.others.add(heavier);
     assert_eq!(on(&busy.plan(&spec, &eligible).unwrap()), [lighter]);
 }
 
 #[test]
 fn pack_places_new_replicas_on_one_host() {
-    let world = World::with(&[(0, "a")]);
-    let placed = world.plan(&spec(PlacementMode::Pack, 4, &[]), &hosts(&["a", "b", "c"]));
+    let fixture = Fixture::with(&[(0, "a")]);
+    let placed = fixture.plan(&spec(PlacementMode::Pack, 4, &[]), &hosts(&["a", "b", "c"]));
     assert_eq!(on(&placed.unwrap()), ["a", "b", "b", "b"]);
 }
 
 #[test]
 fn pinned_replicas_take_listed_hosts_in_order() {
     let spec = spec(PlacementMode::Hosts, 2, &["c", "a", "gone"]);
-    let placed = World::default().plan(&spec, &hosts(&["a", "b", "c"]));
+    let placed = Fixture::default().plan(&spec, &hosts(&["a", "b", "c"]));
     assert_eq!(on(&placed.unwrap()), ["a", "c"]);
 }
 
 #[test]
 fn pinned_replica_skips_hosts_already_used() {
     let spec = spec(PlacementMode::Hosts, 3, &["b", "c", "d"]);
-    let world = World::with(&[(0, "a"), (1, "b"), (2, "c")]);
-    let placed = world.plan(&spec, &hosts(&["a", "b", "c", "d"]));
+    let fixture = Fixture::with(&[(0, "a"), (1, "b"), (2, "c")]);
+    let placed = fixture.plan(&spec, &hosts(&["a", "b", "c", "d"]));
     assert_eq!(on(&placed.unwrap()), ["d", "b", "c"]);
 }
 
 #[test]
 fn too_few_listed_hosts_error_has_both_counts() {
     let spec = spec(PlacementMode::Hosts, 3, &["a", "b"]);
-    let error = World::default()
+    let error = Fixture::default()
         .plan(&spec, &hosts(&["a", "b", "c"]))
         .unwrap_err();
     assert_eq!(
@@ -192,7 +194,7 @@ fn no_eligible_host_fails_all_modes_except_global() {
         PlacementMode::Pack,
         PlacementMode::Hosts,
     ] {
-        let error = World::default()
+        let error = Fixture::default()
             .plan(&spec(mode, 1, &["x"]), &[])
             .unwrap_err();
         assert_eq!(
@@ -201,17 +203,17 @@ fn no_eligible_host_fails_all_modes_except_global() {
             "{mode:?}"
         );
         assert_eq!(
-            World::default().plan(&spec(mode, 0, &["x"]), &[]),
+            Fixture::default().plan(&spec(mode, 0, &["x"]), &[]),
             Ok(Vec::new())
         );
     }
-    let global = World::default().plan(&spec(PlacementMode::Global, 1, &[]), &[]);
+    let global = Fixture::default().plan(&spec(PlacementMode::Global, 1, &[]), &[]);
     assert_eq!(global, Ok(Vec::new()));
 }
 
 #[test]
 fn global_runs_one_replica_on_each_eligible_host() {
-    let placed = World::default()
+    let placed = Fixture::default()
         .plan(&spec(PlacementMode::Global, 0, &[]), &hosts(&["a", "b"]))
         .unwrap();
     let found: Vec<_> = placed.iter().map(|p| (p.id.as_str(), p.index)).collect();
@@ -221,7 +223,7 @@ fn global_runs_one_replica_on_each_eligible_host() {
 
 #[test]
 fn colliding_global_ids_are_an_error() {
-    let clash = World::default().plan(
+    let clash = Fixture::default().plan(
         &spec(PlacementMode::Global, 0, &[]),
         &hosts(&["a-b", "a:b"]),
     );
@@ -236,8 +238,8 @@ fn colliding_global_ids_are_an_error() {
 #[test]
 fn placed_replica_keeps_host_when_nodes_join() {
     for mode in [PlacementMode::Spread, PlacementMode::Pack] {
-        let world = World::with(&[(0, "c"), (1, "c")]);
-        let placed = world.plan(&spec(mode, 2, &[]), &hosts(&["a", "b", "c"]));
+        let fixture = Fixture::with(&[(0, "c"), (1, "c")]);
+        let placed = fixture.plan(&spec(mode, 2, &[]), &hosts(&["a", "b", "c"]));
         assert_eq!(on(&placed.unwrap()), ["c", "c"], "{mode:?}");
     }
 }
@@ -250,12 +252,12 @@ fn others() -> impl Strategy<Value = Vec<usize>> {
     proptest::collection::vec(0_usize..7, 0..12)
 }
 
-fn world(eligible: &[String], others: &[usize]) -> World {
-    let mut world = World::default();
+fn fixture(eligible: &[String], others: &[usize]) -> Fixture {
+    let mut fixture = Fixture::default();
     for at in others {
-        world.others.add(&eligible[at % eligible.len()]);
+        fixture.others.add(&eligible[at % eligible.len()]);
     }
-    world
+    fixture
 }
 
 fn counts(placed: &[Placed], eligible: &[String]) -> Vec<usize> {
@@ -270,7 +272,7 @@ proptest! {
     fn spread_counts_differ_by_at_most_one(
         eligible in host_set(), others in others(), replicas in 0..30,
     ) {
-        let placed = world(&eligible, &others)
+        let placed = fixture(&eligible, &others)
             .plan(&spec(PlacementMode::Spread, replicas, &[]), &eligible)
             .unwrap();
         let counts = counts(&placed, &eligible);
@@ -282,9 +284,9 @@ proptest! {
         eligible in host_set(), others in others(),
         steps in proptest::collection::vec(0..12, 1..6), last in 0..12,
     ) {
-        let once = world(&eligible, &others)
+        let once = fixture(&eligible, &others)
             .apply(&spec(PlacementMode::Spread, last, &[]), &eligible);
-        let mut stepwise = world(&eligible, &others);
+        let mut stepwise = fixture(&eligible, &others);
         for replicas in steps {
             stepwise.apply(&spec(PlacementMode::Spread, replicas, &[]), &eligible);
         }
@@ -306,9 +308,9 @@ proptest! {
             replicas
         };
         let spec = spec(mode, replicas, &pins);
-        let mut world = world(&eligible, &others);
-        let first = world.apply(&spec, &eligible);
-        prop_assert_eq!(world.plan(&spec, &eligible).unwrap(), first);
+        let mut fixture = fixture(&eligible, &others);
+        let first = fixture.apply(&spec, &eligible);
+        prop_assert_eq!(fixture.plan(&spec, &eligible).unwrap(), first);
     }
 
     #[test]
@@ -316,19 +318,19 @@ proptest! {
         eligible in host_set(), others in others(), replicas in 0..20, lost in 0_usize..7,
     ) {
         let spec = spec(PlacementMode::Spread, replicas, &[]);
-        let mut world = world(&eligible, &others);
-        let before = world.apply(&spec, &eligible);
+        let mut fixture = fixture(&eligible, &others);
+        let before = fixture.apply(&spec, &eligible);
         let mut fewer = eligible.clone();
         let lost = fewer.remove(lost % eligible.len());
         if !fewer.is_empty() {
-            let after = world.apply(&spec, &fewer);
+            let after = fixture.apply(&spec, &fewer);
             for (old, new) in before.iter().zip(&after) {
                 prop_assert!(old.host == lost || old.host == new.host);
                 prop_assert!(new.host != lost);
             }
             let counts = counts(&after, &fewer);
             prop_assert!(counts.iter().max().unwrap() - counts.iter().min().unwrap() <= 1);
-            prop_assert_eq!(world.plan(&spec, &eligible).unwrap(), after);
+            prop_assert_eq!(fixture.plan(&spec, &eligible).unwrap(), after);
         }
     }
 
@@ -340,14 +342,14 @@ proptest! {
             let picked = all.iter().enumerate().filter(|(at, _)| mask & (1 << at) != 0);
             picked.map(|(_, host)| host.as_str()).collect()
         };
-        let mut world = World::default();
+        let mut fixture = Fixture::default();
         for pins in [pick(first), pick(second)] {
             let replicas = i32::try_from(pins.len()).unwrap();
-            let placed = world.apply(&spec(PlacementMode::Hosts, replicas, &pins), &all);
+            let placed = fixture.apply(&spec(PlacementMode::Hosts, replicas, &pins), &all);
             prop_assert!(counts(&placed, &all).iter().all(|&count| count <= 1));
             prop_assert!(placed.iter().all(|placed| pins.contains(&placed.host.as_str())));
         }
     }
 }
 
-mod standing;
+mod eligibility;

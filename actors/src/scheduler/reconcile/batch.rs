@@ -9,24 +9,24 @@ use super::{IDENTITY, Pass, Summary};
 
 /// Limit of a batch's encoded commands in bytes: half of raft's default limit. A replica takes some
 /// hundred bytes, and a service may have ten thousand replicas.
-pub(super) const ROOM: usize = 4 << 20;
+pub(super) const MAX_BATCH_BYTES: usize = 4 << 20;
 
 /// Upper bound of a command's tag and length prefix in its batch.
 const FRAMING: usize = 8;
 
 /// Commands of a pass, in order.
 #[derive(Default)]
-pub(super) struct Children {
+pub(super) struct PassCommands {
     commands: Vec<v1::Command>,
     /// Encoded bytes up to the end of each command.
     ends: Vec<usize>,
     /// Index at which each section begins; a section is one deployment, or the commands of none.
     sections: Vec<usize>,
     /// Indexes of commands that must be in the same batch as their predecessor.
-    bound: Vec<usize>,
+    tied_to_previous: Vec<usize>,
 }
 
-impl Children {
+impl PassCommands {
     /// Begins a section; sections are split across batches only if necessary.
     pub(super) fn begin_section(&mut self) {
         self.sections.push(self.commands.len());
@@ -41,7 +41,7 @@ impl Children {
     /// Adds a command that must be in the same batch as its predecessor, because the next pass
     /// would not issue it again.
     pub(super) fn push_with_last(&mut self, command: v1::Command) {
-        self.bound.push(self.commands.len());
+        self.tied_to_previous.push(self.commands.len());
         self.push(command);
     }
 
@@ -49,9 +49,9 @@ impl Children {
     /// Passes depend only on the state, so the next one issues the remaining commands.
     pub(super) fn finish(mut self, now: Timestamp) -> Pass {
         let all = self.commands.len();
-        self.commands.truncate(self.fitting(ROOM));
+        self.commands.truncate(self.fitting(MAX_BATCH_BYTES));
         let mut summary = Summary {
-            left: all - self.commands.len(),
+            deferred: all - self.commands.len(),
             ..Summary::default()
         };
         for command in &self.commands {
@@ -78,7 +78,7 @@ impl Children {
         match section {
             Some(at) if *at > 0 => *at,
             Some(_) | None => {
-                let breaks = |at: &usize| self.bound.binary_search(at).is_err();
+                let breaks = |at: &usize| self.tied_to_previous.binary_search(at).is_err();
                 let last = (1..=most).rfind(breaks);
                 // A single command above the limit is left for raft to reject.
                 last.or_else(|| (most.max(1)..self.commands.len()).find(breaks))
@@ -92,8 +92,8 @@ impl Children {
 mod tests {
     use super::*;
 
-    fn children(sections: &[&[(usize, bool)]]) -> Children {
-        let mut children = Children::default();
+    fn children(sections: &[&[(usize, bool)]]) -> PassCommands {
+        let mut children = PassCommands::default();
         for section in sections {
             children.begin_section();
             for (bytes, bound) in *section {

@@ -6,7 +6,7 @@ use jaco_proto::v1;
 use jaco_state::State;
 use prost_types::Timestamp;
 
-use crate::scheduler::restarts::{RESTART_EXHAUSTED, order};
+use crate::scheduler::restarts::{RESTART_EXHAUSTED, sort_key};
 
 /// Replicas that were re-armed, with the apply that caused it and the row that was exhausted.
 ///
@@ -32,8 +32,8 @@ impl Rearmed {
         let Some(applied) = &deployment.updated_at else {
             return false;
         };
-        let before = seen.last_health_at.as_ref().map(order);
-        if before.is_some_and(|gave_up_at| gave_up_at >= order(applied)) {
+        let before = seen.last_health_at.as_ref().map(sort_key);
+        if before.is_some_and(|gave_up_at| gave_up_at >= sort_key(applied)) {
             return false;
         }
         match self.0.get(id) {

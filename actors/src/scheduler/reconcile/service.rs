@@ -8,7 +8,7 @@ use jaco_state::command;
 
 use super::{IDENTITY, Plan, Rearmed};
 use crate::scheduler::{
-    placement::{self, Placed, Stuck, Subject, Unplaceable},
+    placement::{self, Placed, ServiceToPlace, Stuck, Unplaceable},
     projects::{Template, Templates},
 };
 
@@ -75,7 +75,7 @@ impl<'a> Plan<'a> {
                 return;
             }
         };
-        self.retire(deployment);
+        self.remove_retired_services(deployment);
         let mut specs: Vec<&v1::ServiceSpec> = deployment.services.iter().collect();
         specs.sort_by(|a, b| a.name.cmp(&b.name));
         let mut blocked = None;
@@ -98,7 +98,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Removes the replicas of services that the revision no longer has.
-    fn retire(&mut self, deployment: &'a v1::Deployment) {
+    fn remove_retired_services(&mut self, deployment: &'a v1::Deployment) {
         let wanted: BTreeSet<&str> = deployment
             .services
             .iter()
@@ -128,7 +128,7 @@ impl<'a> Plan<'a> {
         let template =
             template.ok_or_else(|| format!("service {name:?} not found in compose project"))?;
         let owner = (deployment.name.as_str(), spec.name.as_str());
-        let subject = Subject {
+        let subject = ServiceToPlace {
             deployment: &deployment.name,
             spec,
             stateful: template.stateful,
@@ -203,13 +203,13 @@ impl<'a> Plan<'a> {
     /// previous host if the row never ran on the one it leaves.
     fn previous_host<'r>(&self, row: &'r v1::ReplicaDesired, host: &str) -> Option<&'r str> {
         let left = (row.host != host).then_some(row.host.as_str());
-        let before = (!self.has_arrived(row)).then_some(row.previous_host.as_str());
+        let before = (!self.runs_on_its_host(row)).then_some(row.previous_host.as_str());
         let mut candidates = left.into_iter().chain(before);
         candidates.find(|old| *old != host && self.hosts.serves(old))
     }
 
     /// Whether `row` runs on its host, so that no move is in progress.
-    fn has_arrived(&self, row: &v1::ReplicaDesired) -> bool {
+    fn runs_on_its_host(&self, row: &v1::ReplicaDesired) -> bool {
         let observed = self.state.replicas_observed.get(&row.id);
         observed.is_some_and(|seen| {
             seen.state() == v1::ReplicaState::Running

@@ -33,25 +33,25 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 /// State, cache of the scheduler, and a minimal apply of the commands that passes depend on.
-struct World {
+struct Fixture {
     state: State,
-    memo: Memo,
+    cache: PassCache,
 }
 
-impl World {
+impl Fixture {
     fn new(hosts: &[&str]) -> Self {
-        let memo = Memo {
+        let cache = PassCache {
             projects: Projects::reading_with(read),
-            ..Memo::default()
+            ..PassCache::default()
         };
-        let mut world = Self {
+        let mut fixture = Self {
             state: State::default(),
-            memo,
+            cache,
         };
         hosts
             .iter()
-            .for_each(|host| world.node(host, NodeStatus::Ready));
-        world
+            .for_each(|host| fixture.node(host, NodeStatus::Ready));
+        fixture
     }
 
     fn node(&mut self, host: &str, status: NodeStatus) {
@@ -88,7 +88,7 @@ impl World {
     }
 
     fn plan(&mut self) -> Pass {
-        reconcile(&self.state, &mut self.memo, at(1))
+        reconcile(&self.state, &mut self.cache, at(1))
     }
 
     /// Plans a pass, applies it and returns one line per command.
@@ -204,46 +204,46 @@ fn children(pass: &Pass) -> Vec<v1::Command> {
 
 #[test]
 fn first_pass_creates_replicas_second_does_nothing() {
-    let mut world = World::new(&["n1"]);
-    world.deploy("app", &[("web", 2), ("db", 1)], "web nginx h1\ndb pg h2");
+    let mut fixture = Fixture::new(&["n1"]);
+    fixture.deploy("app", &[("web", 2), ("db", 1)], "web nginx h1\ndb pg h2");
     assert_eq!(
-        world.pass(),
+        fixture.pass(),
         [
             "upsert app-db-0 n1 pg",
             "upsert app-web-0 n1 nginx",
             "upsert app-web-1 n1 nginx"
         ]
     );
-    assert_eq!(world.row("app-web-1").index, 1);
-    assert_eq!(world.row("app-web-1").spec_hash, b"h1");
-    assert_eq!(world.row("app-web-1").previous_host, "");
-    assert_eq!(world.plan(), Pass::default());
+    assert_eq!(fixture.row("app-web-1").index, 1);
+    assert_eq!(fixture.row("app-web-1").spec_hash, b"h1");
+    assert_eq!(fixture.row("app-web-1").previous_host, "");
+    assert_eq!(fixture.plan(), Pass::default());
 }
 
 #[test]
 fn scaling_adds_and_removes_highest_indexes() {
-    let mut world = World::new(&["n1"]);
-    world.deploy("app", &[("web", 1)], "web nginx h");
-    world.pass();
-    world.deploy("app", &[("web", 3)], "web nginx h");
+    let mut fixture = Fixture::new(&["n1"]);
+    fixture.deploy("app", &[("web", 1)], "web nginx h");
+    fixture.pass();
+    fixture.deploy("app", &[("web", 3)], "web nginx h");
     assert_eq!(
-        world.pass(),
+        fixture.pass(),
         ["upsert app-web-1 n1 nginx", "upsert app-web-2 n1 nginx"]
     );
-    world.deploy("app", &[("web", 1)], "web nginx h");
-    assert_eq!(world.pass(), ["remove app-web-1", "remove app-web-2"]);
-    world.deploy("app", &[("web", 0)], "web nginx h");
-    assert_eq!(world.pass(), ["remove app-web-0"]);
+    fixture.deploy("app", &[("web", 1)], "web nginx h");
+    assert_eq!(fixture.pass(), ["remove app-web-1", "remove app-web-2"]);
+    fixture.deploy("app", &[("web", 0)], "web nginx h");
+    assert_eq!(fixture.pass(), ["remove app-web-0"]);
 }
 
 #[test]
 fn removed_services_come_first_surplus_replicas_last() {
-    let mut world = World::new(&["n1"]);
-    world.deploy("app", &[("b", 2), ("z", 1)], "b img h\nz img h");
-    world.pass();
-    world.deploy("app", &[("a", 1), ("b", 1)], "a img h\nb img h2");
+    let mut fixture = Fixture::new(&["n1"]);
+    fixture.deploy("app", &[("b", 2), ("z", 1)], "b img h\nz img h");
+    fixture.pass();
+    fixture.deploy("app", &[("a", 1), ("b", 1)], "a img h\nb img h2");
     assert_eq!(
-        world.pass(),
+        fixture.pass(),
         [
             "remove app-z-0",
             "upsert app-a-0 n1 img",
@@ -255,123 +255,127 @@ fn removed_services_come_first_surplus_replicas_last() {
 
 #[test]
 fn only_image_or_hash_changes_reissue_replicas() {
-    let mut world = World::new(&["n1"]);
-    world.deploy("app", &[("web", 1)], "web nginx:1 h1");
-    world.pass();
-    world.deploy("app", &[("web", 1)], "web nginx:1 h1");
-    assert_eq!(world.pass(), [""; 0]);
-    world.deploy("app", &[("web", 1)], "web nginx:2 h1");
-    assert_eq!(world.pass(), ["upsert app-web-0 n1 nginx:2"]);
-    world.deploy("app", &[("web", 1)], "web nginx:2 h2");
-    assert_eq!(world.pass(), ["upsert app-web-0 n1 nginx:2"]);
+    let mut fixture = Fixture::new(&["n1"]);
+    fixture.deploy("app", &[("web", 1)], "web nginx:1 h1");
+    fixture.pass();
+    fixture.deploy("app", &[("web", 1)], "web nginx:1 h1");
+    assert_eq!(fixture.pass(), [""; 0]);
+    fixture.deploy("app", &[("web", 1)], "web nginx:2 h1");
+    assert_eq!(fixture.pass(), ["upsert app-web-0 n1 nginx:2"]);
+    fixture.deploy("app", &[("web", 1)], "web nginx:2 h2");
+    assert_eq!(fixture.pass(), ["upsert app-web-0 n1 nginx:2"]);
 }
 
 #[test]
 fn unparsable_document_changes_only_the_status() {
-    let mut world = World::new(&["n1"]);
-    world.deploy("app", &[("web", 1)], "web nginx h");
-    world.pass();
-    world.deploy("app", &[("api", 1)], "what is this thing");
+    let mut fixture = Fixture::new(&["n1"]);
+    fixture.deploy("app", &[("web", 1)], "web nginx h");
+    fixture.pass();
+    fixture.deploy("app", &[("api", 1)], "what is this thing");
     assert_eq!(
-        world.pass(),
+        fixture.pass(),
         ["status app Pending compose parse failed: \"what is this thing\" is no service"]
     );
-    assert_eq!(world.plan(), Pass::default(), "a status is written once");
-    world.deploy("app", &[("web", 1)], "web nginx h");
-    assert_eq!(world.pass(), [""; 0], "an apply makes it active by itself");
+    assert_eq!(fixture.plan(), Pass::default(), "a status is written once");
+    fixture.deploy("app", &[("web", 1)], "web nginx h");
+    assert_eq!(
+        fixture.pass(),
+        [""; 0],
+        "an apply makes it active by itself"
+    );
 }
 
 #[test]
 fn blocked_service_does_not_affect_others() {
-    let mut world = World::new(&["n1"]);
-    world.deploy("app", &[("api", 1), ("web", 1)], "web nginx h");
+    let mut fixture = Fixture::new(&["n1"]);
+    fixture.deploy("app", &[("api", 1), ("web", 1)], "web nginx h");
     let status = "status app Pending service \"api\" not found in compose project";
-    assert_eq!(world.pass(), ["upsert app-web-0 n1 nginx", status]);
-    assert_eq!(world.details("app", "code"), None);
+    assert_eq!(fixture.pass(), ["upsert app-web-0 n1 nginx", status]);
+    assert_eq!(fixture.details("app", "code"), None);
 }
 
 #[test]
 fn deployment_is_active_once_obstacle_is_resolved() {
-    let mut world = World::new(&[]);
-    world.deploy("app", &[("web", 1)], "web nginx h");
+    let mut fixture = Fixture::new(&[]);
+    fixture.deploy("app", &[("web", 1)], "web nginx h");
     assert_eq!(
-        world.pass(),
+        fixture.pass(),
         ["status app Pending service \"web\": no eligible hosts"]
     );
     assert_eq!(
-        world.details("app", "code"),
+        fixture.details("app", "code"),
         Some("cannot_satisfy_host_placement")
     );
-    assert_eq!(world.plan(), Pass::default());
-    world.node("n1", NodeStatus::Ready);
+    assert_eq!(fixture.plan(), Pass::default());
+    fixture.node("n1", NodeStatus::Ready);
     assert_eq!(
-        world.pass(),
+        fixture.pass(),
         ["upsert app-web-0 n1 nginx", "status app Active "]
     );
-    assert_eq!(world.details("app", "reason"), None);
+    assert_eq!(fixture.details("app", "reason"), None);
 }
 
 #[test]
 fn replicas_are_unchanged_without_eligible_hosts() {
-    let mut world = World::new(&["n1"]);
-    world.deploy("app", &[("web", 2)], "web nginx h");
-    world.pass();
-    world.node("n1", NodeStatus::Offline);
-    world.deploy("app", &[("web", 1)], "web nginx h2");
+    let mut fixture = Fixture::new(&["n1"]);
+    fixture.deploy("app", &[("web", 2)], "web nginx h");
+    fixture.pass();
+    fixture.node("n1", NodeStatus::Offline);
+    fixture.deploy("app", &[("web", 1)], "web nginx h2");
     assert_eq!(
-        world.pass(),
+        fixture.pass(),
         ["status app Pending service \"web\": no eligible hosts"]
     );
-    assert_eq!(world.state.replicas_desired.len(), 2);
+    assert_eq!(fixture.state.replicas_desired.len(), 2);
 }
 
 #[test]
 fn id_of_another_service_is_a_conflict() {
-    let mut world = World::new(&["n1"]);
-    world.deploy("a", &[("b-c", 1)], "b-c one h");
-    world.deploy("a-b", &[("c", 1)], "c two h");
+    let mut fixture = Fixture::new(&["n1"]);
+    fixture.deploy("a", &[("b-c", 1)], "b-c one h");
+    fixture.deploy("a-b", &[("c", 1)], "c two h");
     let conflict = "status a-b Pending replica_id_conflict: a-b-c-0";
-    assert_eq!(world.pass(), ["upsert a-b-c-0 n1 one", conflict]);
-    assert_eq!(world.details("a-b", "code"), Some("replica_id_conflict"));
-    assert_eq!(world.plan(), Pass::default());
-    world.deploy("a", &[("b-c", 0)], "b-c one h");
-    assert_eq!(world.pass(), ["remove a-b-c-0"]);
+    assert_eq!(fixture.pass(), ["upsert a-b-c-0 n1 one", conflict]);
+    assert_eq!(fixture.details("a-b", "code"), Some("replica_id_conflict"));
+    assert_eq!(fixture.plan(), Pass::default());
+    fixture.deploy("a", &[("b-c", 0)], "b-c one h");
+    assert_eq!(fixture.pass(), ["remove a-b-c-0"]);
     assert_eq!(
-        world.pass(),
+        fixture.pass(),
         ["upsert a-b-c-0 n1 two", "status a-b Active "]
     );
 }
 
 #[test]
 fn moved_replica_records_previous_host_while_member() {
-    let mut world = World::new(&["n1"]);
-    world.deploy("app", &[("web", 1)], "web nginx h");
-    world.pass();
-    world.node("n1", NodeStatus::IsolationUnavailable);
-    world.node("n2", NodeStatus::Ready);
-    assert_eq!(world.pass(), ["upsert app-web-0 n2 nginx"]);
-    assert_eq!(world.row("app-web-0").previous_host, "n1");
+    let mut fixture = Fixture::new(&["n1"]);
+    fixture.deploy("app", &[("web", 1)], "web nginx h");
+    fixture.pass();
+    fixture.node("n1", NodeStatus::IsolationUnavailable);
+    fixture.node("n2", NodeStatus::Ready);
+    assert_eq!(fixture.pass(), ["upsert app-web-0 n2 nginx"]);
+    assert_eq!(fixture.row("app-web-0").previous_host, "n1");
 
     // A change during the move keeps the old container serving; one after the move does not.
-    world.deploy("app", &[("web", 1)], "web nginx h2");
-    world.pass();
-    assert_eq!(world.row("app-web-0").previous_host, "n1");
-    world.observe("app-web-0", ReplicaState::Running, "", 1);
-    world.deploy("app", &[("web", 1)], "web nginx h3");
-    world.pass();
-    assert_eq!(world.row("app-web-0").previous_host, "");
+    fixture.deploy("app", &[("web", 1)], "web nginx h2");
+    fixture.pass();
+    assert_eq!(fixture.row("app-web-0").previous_host, "n1");
+    fixture.observe("app-web-0", ReplicaState::Running, "", 1);
+    fixture.deploy("app", &[("web", 1)], "web nginx h3");
+    fixture.pass();
+    assert_eq!(fixture.row("app-web-0").previous_host, "");
 
-    world.state.nodes.remove("n2");
-    world.node("n3", NodeStatus::Ready);
-    assert_eq!(world.pass(), ["upsert app-web-0 n3 nginx"]);
-    assert_eq!(world.row("app-web-0").previous_host, "");
+    fixture.state.nodes.remove("n2");
+    fixture.node("n3", NodeStatus::Ready);
+    assert_eq!(fixture.pass(), ["upsert app-web-0 n3 nginx"]);
+    assert_eq!(fixture.row("app-web-0").previous_host, "");
 }
 
 #[test]
 fn rows_without_deployment_or_member_are_removed() {
-    let mut world = World::new(&["n1"]);
-    world.deploy("app", &[("web", 1)], "web nginx h");
-    world.pass();
+    let mut fixture = Fixture::new(&["n1"]);
+    fixture.deploy("app", &[("web", 1)], "web nginx h");
+    fixture.pass();
     for (deployment, host) in [("app", "n1"), ("app", "left"), ("gone", "n1")] {
         let network = "_default".to_owned();
         let key = (deployment.to_owned(), network, host.to_owned());
@@ -381,78 +385,81 @@ fn rows_without_deployment_or_member_are_removed() {
             host: host.into(),
             ..Default::default()
         };
-        world.state.subnets.insert(key, Arc::new(row));
+        fixture.state.subnets.insert(key, Arc::new(row));
     }
     let row = v1::ReplicaDesired {
         deployment: "gone".into(),
         ..Default::default()
     };
-    world
+    fixture
         .state
         .replicas_desired
         .insert("gone-web-0".into(), Arc::new(row));
     let freed = ["free app _default left", "free gone _default n1"];
-    assert_eq!(world.pass(), [&["remove gone-web-0"], &freed[..]].concat());
-    assert_eq!(world.plan(), Pass::default());
+    assert_eq!(
+        fixture.pass(),
+        [&["remove gone-web-0"], &freed[..]].concat()
+    );
+    assert_eq!(fixture.plan(), Pass::default());
 }
 
 #[test]
 fn failures_are_counted_at_their_report_time() {
-    let mut world = World::new(&["n1"]);
-    world.deploy("app", &[("web", 1)], "web nginx h");
-    world.pass();
-    world.observe("app-web-0", ReplicaState::Failed, "container_exited", 77);
-    assert_eq!(world.pass(), ["counter app-web-0 Increment"]);
-    let counter = &world.state.restart_counters["app-web-0"];
+    let mut fixture = Fixture::new(&["n1"]);
+    fixture.deploy("app", &[("web", 1)], "web nginx h");
+    fixture.pass();
+    fixture.observe("app-web-0", ReplicaState::Failed, "container_exited", 77);
+    assert_eq!(fixture.pass(), ["counter app-web-0 Increment"]);
+    let counter = &fixture.state.restart_counters["app-web-0"];
     assert_eq!(counter.last_attempt_at, Some(at(77)));
-    assert_eq!(world.plan(), Pass::default());
-    world.observe("app-web-0", ReplicaState::Running, "", 78);
-    assert_eq!(world.pass(), ["counter app-web-0 Reset"]);
+    assert_eq!(fixture.plan(), Pass::default());
+    fixture.observe("app-web-0", ReplicaState::Running, "", 78);
+    assert_eq!(fixture.pass(), ["counter app-web-0 Reset"]);
 }
 
 #[test]
 fn reissued_replica_has_a_full_budget() {
-    let mut world = World::new(&["n1"]);
-    world.deploy("app", &[("web", 1)], "web nginx h");
-    world.pass();
-    world.observe("app-web-0", ReplicaState::Failed, "container_exited", 77);
-    world.pass();
+    let mut fixture = Fixture::new(&["n1"]);
+    fixture.deploy("app", &[("web", 1)], "web nginx h");
+    fixture.pass();
+    fixture.observe("app-web-0", ReplicaState::Failed, "container_exited", 77);
+    fixture.pass();
     // It failed once more but was not counted yet; the new row makes the failure irrelevant.
-    world.observe("app-web-0", ReplicaState::Failed, "container_exited", 78);
-    world.deploy("app", &[("web", 1)], "web nginx h2");
+    fixture.observe("app-web-0", ReplicaState::Failed, "container_exited", 78);
+    fixture.deploy("app", &[("web", 1)], "web nginx h2");
     assert_eq!(
-        world.pass(),
+        fixture.pass(),
         ["upsert app-web-0 n1 nginx", "counter app-web-0 Reset"]
     );
-    assert_eq!(world.plan(), Pass::default());
+    assert_eq!(fixture.plan(), Pass::default());
 }
 
 #[test]
 fn new_apply_restarts_exhausted_replicas_once() {
-    let mut world = World::new(&["n1"]);
-    world.deploy("app", &[("web", 2)], "web nginx h");
-    world.pass();
-    world.observe("app-web-1", ReplicaState::Failed, "container_exited", 120);
-    assert_eq!(world.pass(), ["counter app-web-1 Increment"]);
-    world.observe("app-web-1", ReplicaState::Failed, "restart_exhausted", 130);
-    assert_eq!(world.plan(), Pass::default());
+    let mut fixture = Fixture::new(&["n1"]);
+    fixture.deploy("app", &[("web", 2)], "web nginx h");
+    fixture.pass();
+    fixture.observe("app-web-1", ReplicaState::Failed, "container_exited", 120);
+    assert_eq!(fixture.pass(), ["counter app-web-1 Increment"]);
+    fixture.observe("app-web-1", ReplicaState::Failed, "restart_exhausted", 130);
+    assert_eq!(fixture.plan(), Pass::default());
 
-    world.deploy("app", &[("web", 2)], "web nginx h");
-    let first = world.plan();
-    assert_eq!(world.plan(), first, "a lost proposal is repeated");
+    fixture.deploy("app", &[("web", 2)], "web nginx h");
+    let first = fixture.plan();
+    assert_eq!(fixture.plan(), first, "a lost proposal is repeated");
     assert_eq!(
-        world.pass(),
+        fixture.pass(),
         ["upsert app-web-1 n1 nginx", "counter app-web-1 Reset"]
     );
     assert_eq!(
-        world.plan(),
+        fixture.plan(),
         Pass::default(),
         "the old report says nothing about the new row"
     );
 
     // It is exhausted again on a node whose clock lags behind the apply.
-    world.observe("app-web-1", ReplicaState::Failed, "restart_exhausted", 140);
-    assert_eq!(world.plan(), Pass::default());
+    fixture.observe("app-web-1", ReplicaState::Failed, "restart_exhausted", 140);
+    assert_eq!(fixture.plan(), Pass::default());
 }
 
 #[test]
@@ -463,22 +470,22 @@ fn documents_are_parsed_once_per_content() {
         read(deployment)
     }
     let reads = || READS.load(std::sync::atomic::Ordering::Relaxed);
-    let mut world = World::new(&[]);
-    world.memo.projects = Projects::reading_with(counting);
-    world.deploy("app", &[("web", 1)], "web nginx h");
-    world.pass(); // writes the status, hence a new row of the same content
-    world.pass();
+    let mut fixture = Fixture::new(&[]);
+    fixture.cache.projects = Projects::reading_with(counting);
+    fixture.deploy("app", &[("web", 1)], "web nginx h");
+    fixture.pass(); // writes the status, hence a new row of the same content
+    fixture.pass();
     assert_eq!(reads(), 1);
 
     // Deleted and applied again under the same revision, with different content.
-    let mut other = world.state.deployments["app"].as_ref().clone();
+    let mut other = fixture.state.deployments["app"].as_ref().clone();
     other.compose_yaml = b"web apache h".to_vec();
-    world
+    fixture
         .state
         .deployments
         .insert("app".into(), Arc::new(other));
-    world.node("n1", NodeStatus::Ready);
-    assert_eq!(world.pass()[0], "upsert app-web-0 n1 apache");
+    fixture.node("n1", NodeStatus::Ready);
+    assert_eq!(fixture.pass()[0], "upsert app-web-0 n1 apache");
     assert_eq!(reads(), 2);
 }
 
@@ -487,21 +494,21 @@ proptest! {
     fn repeated_passes_converge(
         script in proptest::collection::vec((0..4_usize, 0..5_i32, 0..3_u8, 0..16_u8), 1..12),
     ) {
-        let mut world = World::new(&["n1", "n2", "n3"]);
+        let mut fixture = Fixture::new(&["n1", "n2", "n3"]);
         for (name, replicas, hash, nodes) in script {
             let name = ["a", "a-b", "c", "d"][name];
             // `a` + `b-c` and `a-b` + `c` want the same ids.
             let service = if name == "a" { "b-c" } else { "c" };
-            world.deploy(name, &[(service, replicas), ("x", 1)],
+            fixture.deploy(name, &[(service, replicas), ("x", 1)],
                 &format!("{service} img h{hash}\nx img h"));
             for (bit, host) in ["n1", "n2", "n3", "n4"].into_iter().enumerate() {
                 let up = nodes & (1 << bit) != 0;
-                world.node(host, if up { NodeStatus::Ready } else { NodeStatus::Unhealthy });
+                fixture.node(host, if up { NodeStatus::Ready } else { NodeStatus::Unhealthy });
             }
-            world.pass();
+            fixture.pass();
             // Freed ids may allow the conflicting service to be placed, and only that one.
-            world.pass();
-            prop_assert_eq!(world.plan(), Pass::default());
+            fixture.pass();
+            prop_assert_eq!(fixture.plan(), Pass::default());
         }
     }
 }

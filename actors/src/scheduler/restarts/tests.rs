@@ -93,7 +93,7 @@ fn only_container_failures_count() {
         (ReplicaState::Running, "", false),
     ];
     for (observed, code, counts) in cases {
-        let changes = account(&state(seen(observed, code)), &mut Counted::default());
+        let changes = counter_changes(&state(seen(observed, code)), &mut Counted::default());
         let increment = Change {
             replica_id: ID.into(),
             action: Action::Increment(at(10)),
@@ -107,10 +107,10 @@ fn only_container_failures_count() {
 fn running_removes_an_existing_counter() {
     let mut state = state(exited());
     let counted = &mut Counted::default();
-    let changes = account(&state, counted);
+    let changes = counter_changes(&state, counted);
     apply(&mut state, &changes);
     observe(&mut state, seen(ReplicaState::Running, ""));
-    let changes = account(&state, counted);
+    let changes = counter_changes(&state, counted);
     assert_eq!(
         changes,
         [Change {
@@ -119,7 +119,7 @@ fn running_removes_an_existing_counter() {
         }]
     );
     apply(&mut state, &changes);
-    assert_eq!(account(&state, counted), []);
+    assert_eq!(counter_changes(&state, counted), []);
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn one_failure_counts_once_over_many_passes() {
     let mut state = state(exited());
     let counted = &mut Counted::default();
     for _ in 0..3 {
-        let changes = account(&state, counted);
+        let changes = counter_changes(&state, counted);
         apply(&mut state, &changes);
     }
     assert_eq!(failures(&state), 1);
@@ -137,29 +137,29 @@ fn one_failure_counts_once_over_many_passes() {
 fn lost_proposal_is_repeated() {
     let state = state(exited());
     let counted = &mut Counted::default();
-    assert_eq!(account(&state, counted).len(), 1);
-    assert_eq!(account(&state, counted).len(), 1);
+    assert_eq!(counter_changes(&state, counted).len(), 1);
+    assert_eq!(counter_changes(&state, counted).len(), 1);
 }
 
 #[test]
 fn new_leader_does_not_count_again() {
     let mut state = state(exited());
-    let changes = account(&state, &mut Counted::default());
+    let changes = counter_changes(&state, &mut Counted::default());
     apply(&mut state, &changes);
-    assert_eq!(account(&state, &mut Counted::default()), []);
+    assert_eq!(counter_changes(&state, &mut Counted::default()), []);
 }
 
 #[test]
 fn repeated_report_of_dead_container_does_not_count() {
     let mut state = state(exited());
     let counted = &mut Counted::default();
-    let changes = account(&state, counted);
+    let changes = counter_changes(&state, counted);
     apply(&mut state, &changes);
-    assert_eq!(account(&state, counted), []);
+    assert_eq!(counter_changes(&state, counted), []);
     let mut again = seen(ReplicaState::Failed, "inspect_failed");
     again.last_health_at = Some(at(11));
     observe(&mut state, again);
-    assert_eq!(account(&state, counted), []);
+    assert_eq!(counter_changes(&state, counted), []);
 }
 
 #[test]
@@ -167,11 +167,11 @@ fn new_leader_recognizes_second_report_of_started_container() {
     let mut failed = exited();
     failed.started_at = Some(at(5));
     let mut state = state(failed.clone());
-    let changes = account(&state, &mut Counted::default());
+    let changes = counter_changes(&state, &mut Counted::default());
     apply(&mut state, &changes);
     failed.last_health_at = Some(at(11));
     observe(&mut state, failed);
-    assert_eq!(account(&state, &mut Counted::default()), []);
+    assert_eq!(counter_changes(&state, &mut Counted::default()), []);
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn failure_of_another_run_counts() {
         let mut state = state(exited());
         let counted = &mut Counted::default();
         for _ in 0..2 {
-            let changes = account(&state, counted);
+            let changes = counter_changes(&state, counted);
             apply(&mut state, &changes);
         }
         let mut next = exited();
@@ -191,7 +191,7 @@ fn failure_of_another_run_counts() {
         change(&mut next);
         observe(&mut state, next);
         for _ in 0..2 {
-            let changes = account(&state, counted);
+            let changes = counter_changes(&state, counted);
             apply(&mut state, &changes);
         }
         assert_eq!(failures(&state), 2);
@@ -203,15 +203,15 @@ fn failure_after_recovery_counts_again() {
     let mut state = state(exited());
     let counted = &mut Counted::default();
     for _ in 0..2 {
-        let changes = account(&state, counted);
+        let changes = counter_changes(&state, counted);
         apply(&mut state, &changes);
     }
     observe(&mut state, seen(ReplicaState::Pending, ""));
-    assert_eq!(account(&state, counted), []);
+    assert_eq!(counter_changes(&state, counted), []);
     let mut next = exited();
     next.last_health_at = Some(at(20));
     observe(&mut state, next);
-    let changes = account(&state, counted);
+    let changes = counter_changes(&state, counted);
     apply(&mut state, &changes);
     assert_eq!(failures(&state), 2);
 }
@@ -233,9 +233,9 @@ fn reports_for_earlier_rows_are_ignored() {
             ..Default::default()
         };
         state.replicas_desired.insert(ID.into(), Arc::new(row));
-        assert_eq!(account(&state, &mut Counted::default()), []);
+        assert_eq!(counter_changes(&state, &mut Counted::default()), []);
         state.replicas_desired.remove(ID);
-        assert_eq!(account(&state, &mut Counted::default()), []);
+        assert_eq!(counter_changes(&state, &mut Counted::default()), []);
     }
 }
 
@@ -287,12 +287,12 @@ proptest! {
                 counted = Counted::default();
             }
             if lost {
-                account(&state, &mut counted);
+                counter_changes(&state, &mut counted);
             }
-            let changes = account(&state, &mut counted);
+            let changes = counter_changes(&state, &mut counted);
             apply(&mut state, &changes);
             prop_assert_eq!(failures(&state), expected);
-            prop_assert_eq!(account(&state, &mut counted), Vec::new());
+            prop_assert_eq!(counter_changes(&state, &mut counted), Vec::new());
         }
     }
 }

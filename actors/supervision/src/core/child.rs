@@ -42,7 +42,7 @@ pub(crate) struct Child {
     pub(crate) ordered: bool,
     /// Whether it has started, or stays down, since it was last pending; later children may then
     /// start.
-    pub(crate) settled: bool,
+    pub(crate) start_done: bool,
     /// Whether to forget it once it has ended.
     pub(crate) removing: bool,
     pub(crate) window: Window,
@@ -57,7 +57,7 @@ impl Child {
             plan,
             phase: Phase::Pending,
             ordered,
-            settled: false,
+            start_done: false,
             removing: false,
             window: Window::default(),
             up_since: None,
@@ -69,7 +69,10 @@ impl Child {
     pub(crate) fn begin_stop(&mut self, now: Instant) -> bool {
         match self.phase {
             Phase::Starting | Phase::Running => {
-                let kill_at = self.plan.patience.map(|patience| now + patience);
+                let kill_at = self
+                    .plan
+                    .stop_timeout
+                    .map(|stop_timeout| now + stop_timeout);
                 self.phase = Phase::Stopping { kill_at };
                 true
             }

@@ -7,13 +7,13 @@ use super::{Strategy, *};
 const NOTIFY: bool = true;
 
 /// A core with a clock; its instances start and stop immediately on request.
-struct Bench {
+struct CoreDriver {
     core: Core,
     now: Instant,
     start: Instant,
 }
 
-impl Bench {
+impl CoreDriver {
     fn new(strategy: Strategy) -> Self {
         let rules = Rules {
             strategy,
@@ -30,22 +30,22 @@ impl Bench {
 
     /// A supervisor with three running permanent children.
     fn running(strategy: Strategy) -> Self {
-        let mut bench = Self::new(strategy);
+        let mut driver = Self::new(strategy);
         for key in ["a", "b", "c"] {
-            bench.add(key, Restart::Permanent, !NOTIFY, false);
+            driver.add(key, Restart::Permanent, !NOTIFY, false);
         }
-        bench.core.handle_start(bench.now);
-        bench.run();
-        bench
+        driver.core.handle_start(driver.now);
+        driver.run();
+        driver
     }
 
     fn add(&mut self, key: &str, restart: Restart, notify: bool, dynamic: bool) {
-        let patience = Some(Duration::from_secs(5));
+        let stop_timeout = Some(Duration::from_secs(5));
         let plan = Plan {
             key: key.to_owned(),
             restart,
             notify,
-            patience,
+            stop_timeout,
             dynamic,
         };
         assert!(self.core.handle_add(plan, self.now).is_ok());
@@ -100,7 +100,7 @@ impl Bench {
                     }
                     Action::Exhausted(id) => log.push(format!("exhausted {}", self.name(id))),
                     Action::Removed(_) => log.push("removed".to_owned()),
-                    Action::Settled => log.push("settled".to_owned()),
+                    Action::StartDone => log.push("start_done".to_owned()),
                     Action::Close(None) => log.push("close".to_owned()),
                     Action::Close(Some(reason)) => log.push(format!("close: {reason}")),
                 }
@@ -127,24 +127,24 @@ fn children_start_in_order_after_their_predecessor() {
         Strategy::RestForOne,
         Strategy::OneForAll,
     ] {
-        let mut bench = Bench::new(strategy);
+        let mut driver = CoreDriver::new(strategy);
         for key in ["a", "b"] {
-            bench.add(key, Restart::Permanent, !NOTIFY, false);
+            driver.add(key, Restart::Permanent, !NOTIFY, false);
         }
         assert_eq!(
-            bench.core.poll_action(),
+            driver.core.poll_action(),
             None,
             "nothing starts before the supervisor"
         );
-        bench.core.handle_start(bench.now);
-        let (a, b) = (bench.id("a"), bench.id("b"));
-        assert_eq!(bench.core.poll_action(), Some(Action::Start(a)));
-        assert_eq!(bench.core.poll_action(), None);
-        bench.core.handle_started(a, bench.now);
-        assert_eq!(bench.core.poll_action(), Some(Action::Start(b)));
-        assert_eq!(bench.core.poll_action(), None);
-        bench.core.handle_started(b, bench.now);
-        assert_eq!(bench.core.poll_action(), Some(Action::Settled));
+        driver.core.handle_start(driver.now);
+        let (a, b) = (driver.id("a"), driver.id("b"));
+        assert_eq!(driver.core.poll_action(), Some(Action::Start(a)));
+        assert_eq!(driver.core.poll_action(), None);
+        driver.core.handle_started(a, driver.now);
+        assert_eq!(driver.core.poll_action(), Some(Action::Start(b)));
+        assert_eq!(driver.core.poll_action(), None);
+        driver.core.handle_started(b, driver.now);
+        assert_eq!(driver.core.poll_action(), Some(Action::StartDone));
     }
 }
 
@@ -170,9 +170,9 @@ fn failure_restarts_children_of_the_strategy() {
             "stop b, stop a, start a, start b, start c",
         ),
     ] {
-        let mut bench = Bench::running(strategy);
+        let mut driver = CoreDriver::running(strategy);
         assert_eq!(
-            bench.fail(failed).join(", "),
+            driver.fail(failed).join(", "),
             expected,
             "{strategy:?} {failed}"
         );
@@ -181,17 +181,17 @@ fn failure_restarts_children_of_the_strategy() {
 
 #[test]
 fn failure_of_earlier_child_widens_running_restart() {
-    let mut bench = Bench::running(Strategy::RestForOne);
-    let (a, c) = (bench.id("a"), bench.id("c"));
-    bench
+    let mut driver = CoreDriver::running(Strategy::RestForOne);
+    let (a, c) = (driver.id("a"), driver.id("c"));
+    driver
         .core
-        .handle_ended(c, Exit::Failed("boom".to_owned()), bench.now);
-    assert!(bench.core.awaits_round(c));
-    bench
+        .handle_ended(c, Exit::Failed("boom".to_owned()), driver.now);
+    assert!(driver.core.awaits_round(c));
+    driver
         .core
-        .handle_ended(a, Exit::Failed("boom".to_owned()), bench.now);
-    assert_eq!(bench.run(), ["stop b", "start a", "start b", "start c"]);
-    let waited = bench.now - bench.start;
+        .handle_ended(a, Exit::Failed("boom".to_owned()), driver.now);
+    assert_eq!(driver.run(), ["stop b", "start a", "start b", "start c"]);
+    let waited = driver.now - driver.start;
     assert_eq!(waited.as_millis(), 50, "the wait of the second failure");
 }
 
@@ -212,14 +212,14 @@ fn restart_type_decides_which_ends_restart() {
             Strategy::OneForAll,
         ] {
             for dynamic in [false, true] {
-                let mut bench = Bench::new(strategy);
-                bench.add("x", restart, !NOTIFY, dynamic);
-                bench.core.handle_start(bench.now);
-                bench.run();
+                let mut driver = CoreDriver::new(strategy);
+                driver.add("x", restart, !NOTIFY, dynamic);
+                driver.core.handle_start(driver.now);
+                driver.run();
                 let log = if failed {
-                    bench.fail("x")
+                    driver.fail("x")
                 } else {
-                    bench.finish("x")
+                    driver.finish("x")
                 };
                 let expected = match (expected, dynamic) {
                     ("", true) => "removed",
@@ -234,20 +234,20 @@ fn restart_type_decides_which_ends_restart() {
 #[test]
 fn group_restart_skips_temporary_children_only() {
     for dynamic in [false, true] {
-        let mut bench = Bench::new(Strategy::OneForAll);
-        bench.add("permanent", Restart::Permanent, !NOTIFY, false);
-        bench.add("temporary", Restart::Temporary, !NOTIFY, dynamic);
-        bench.add("transient", Restart::Transient, !NOTIFY, false);
-        bench.core.handle_start(bench.now);
-        bench.run();
-        bench.finish("transient");
-        let mut log = bench.fail("permanent");
+        let mut driver = CoreDriver::new(Strategy::OneForAll);
+        driver.add("permanent", Restart::Permanent, !NOTIFY, false);
+        driver.add("temporary", Restart::Temporary, !NOTIFY, dynamic);
+        driver.add("transient", Restart::Transient, !NOTIFY, false);
+        driver.core.handle_start(driver.now);
+        driver.run();
+        driver.finish("transient");
+        let mut log = driver.fail("permanent");
         log.retain(|step| step != "removed");
         let expected = ["stop temporary", "start permanent", "start transient"];
         assert_eq!(log, expected, "{dynamic}");
         // A temporary child that is down stays down in the next round too.
         assert_eq!(
-            bench.fail("permanent"),
+            driver.fail("permanent"),
             ["stop transient", "start permanent", "start transient"],
             "{dynamic}"
         );
@@ -261,12 +261,12 @@ fn fourth_failure_stops_siblings_and_escalates() {
         Strategy::RestForOne,
         Strategy::OneForAll,
     ] {
-        let mut bench = Bench::running(strategy);
+        let mut driver = CoreDriver::running(strategy);
         for _ in 0..3 {
-            assert!(bench.fail("c").contains(&"start c".to_owned()));
+            assert!(driver.fail("c").contains(&"start c".to_owned()));
         }
         assert_eq!(
-            bench.fail("c"),
+            driver.fail("c"),
             [
                 "exhausted c",
                 "stop b",
@@ -279,10 +279,10 @@ fn fourth_failure_stops_siblings_and_escalates() {
 
 #[test]
 fn failure_outside_the_window_does_not_count() {
-    let mut bench = Bench::running(Strategy::OneForOne);
+    let mut driver = CoreDriver::running(Strategy::OneForOne);
     for _ in 0..10 {
-        assert_eq!(bench.fail("b"), ["start b"]);
-        bench.pass(Duration::from_secs(20));
+        assert_eq!(driver.fail("b"), ["start b"]);
+        driver.pass(Duration::from_secs(20));
     }
 }
 
@@ -299,131 +299,131 @@ fn only_group_strategies_share_restart_limit() {
             "exhausted b, stop a, close: b used up its restarts: boom",
         ),
     ] {
-        let mut bench = Bench::new(strategy);
-        bench.add("a", Restart::Permanent, !NOTIFY, false);
-        bench.add("b", Restart::Permanent, !NOTIFY, false);
-        bench.core.handle_start(bench.now);
-        bench.run();
+        let mut driver = CoreDriver::new(strategy);
+        driver.add("a", Restart::Permanent, !NOTIFY, false);
+        driver.add("b", Restart::Permanent, !NOTIFY, false);
+        driver.core.handle_start(driver.now);
+        driver.run();
         for _ in 0..3 {
-            bench.fail("a");
+            driver.fail("a");
         }
-        assert_eq!(bench.fail("b").join(", "), expected, "{strategy:?}");
+        assert_eq!(driver.fail("b").join(", "), expected, "{strategy:?}");
     }
 }
 
 #[test]
 fn reported_exhaustion_spares_siblings_until_revival() {
-    let mut bench = Bench::running(Strategy::OneForOne);
-    bench.add("x", Restart::Permanent, NOTIFY, true);
-    bench.run();
+    let mut driver = CoreDriver::running(Strategy::OneForOne);
+    driver.add("x", Restart::Permanent, NOTIFY, true);
+    driver.run();
     for _ in 0..3 {
-        bench.fail("x");
+        driver.fail("x");
     }
-    assert_eq!(bench.fail("x"), ["exhausted x"]);
-    assert_eq!(bench.phase("x"), Phase::Exhausted);
-    assert_eq!(bench.phase("a"), Phase::Running);
+    assert_eq!(driver.fail("x"), ["exhausted x"]);
+    assert_eq!(driver.phase("x"), Phase::Exhausted);
+    assert_eq!(driver.phase("a"), Phase::Running);
 
-    assert!(bench.core.handle_revive("x", bench.now).is_some());
-    assert_eq!(bench.run(), ["start x"]);
+    assert!(driver.core.handle_restart("x", driver.now).is_some());
+    assert_eq!(driver.run(), ["start x"]);
     for _ in 0..3 {
-        assert_eq!(bench.fail("x"), ["start x"]);
+        assert_eq!(driver.fail("x"), ["start x"]);
     }
 }
 
 #[test]
 fn failing_start_blocks_later_children_until_exhausted() {
-    let mut bench = Bench::new(Strategy::OneForOne);
-    bench.add("a", Restart::Permanent, NOTIFY, false);
-    bench.add("b", Restart::Permanent, !NOTIFY, false);
-    bench.core.handle_start(bench.now);
-    let a = bench.id("a");
+    let mut driver = CoreDriver::new(Strategy::OneForOne);
+    driver.add("a", Restart::Permanent, NOTIFY, false);
+    driver.add("b", Restart::Permanent, !NOTIFY, false);
+    driver.core.handle_start(driver.now);
+    let a = driver.id("a");
     for _ in 0..4 {
-        assert_eq!(bench.core.poll_action(), Some(Action::Start(a)));
-        assert_eq!(bench.core.poll_action(), None);
-        bench
+        assert_eq!(driver.core.poll_action(), Some(Action::Start(a)));
+        assert_eq!(driver.core.poll_action(), None);
+        driver
             .core
-            .handle_ended(a, Exit::Failed("no".to_owned()), bench.now);
-        if let Some(at) = bench.core.poll_timeout() {
-            bench.now = at;
-            bench.core.handle_timeout(at);
+            .handle_ended(a, Exit::Failed("no".to_owned()), driver.now);
+        if let Some(at) = driver.core.poll_timeout() {
+            driver.now = at;
+            driver.core.handle_timeout(at);
         }
     }
-    assert_eq!(bench.run(), ["exhausted a", "start b", "settled"]);
+    assert_eq!(driver.run(), ["exhausted a", "start b", "start_done"]);
 }
 
 #[test]
 fn dynamic_children_of_one_for_one_are_unordered() {
-    let mut bench = Bench::running(Strategy::OneForOne);
-    bench.add("x", Restart::Permanent, !NOTIFY, true);
-    bench.add("y", Restart::Permanent, !NOTIFY, true);
-    let (x, y) = (bench.id("x"), bench.id("y"));
-    assert_eq!(bench.core.poll_action(), Some(Action::Start(x)));
-    assert_eq!(bench.core.poll_action(), Some(Action::Start(y)));
+    let mut driver = CoreDriver::running(Strategy::OneForOne);
+    driver.add("x", Restart::Permanent, !NOTIFY, true);
+    driver.add("y", Restart::Permanent, !NOTIFY, true);
+    let (x, y) = (driver.id("x"), driver.id("y"));
+    assert_eq!(driver.core.poll_action(), Some(Action::Start(x)));
+    assert_eq!(driver.core.poll_action(), Some(Action::Start(y)));
 
-    bench.core.handle_shutdown(bench.now);
-    assert_eq!(bench.core.poll_action(), Some(Action::Stop(y)));
-    assert_eq!(bench.core.poll_action(), Some(Action::Stop(x)));
-    assert_eq!(bench.core.poll_action(), None);
-    bench.core.handle_ended(x, Exit::Finished, bench.now);
-    assert_eq!(bench.core.poll_action(), None);
-    bench.core.handle_ended(y, Exit::Finished, bench.now);
-    assert_eq!(bench.run(), ["stop c", "stop b", "stop a", "close"]);
+    driver.core.handle_shutdown(driver.now);
+    assert_eq!(driver.core.poll_action(), Some(Action::Stop(y)));
+    assert_eq!(driver.core.poll_action(), Some(Action::Stop(x)));
+    assert_eq!(driver.core.poll_action(), None);
+    driver.core.handle_ended(x, Exit::Finished, driver.now);
+    assert_eq!(driver.core.poll_action(), None);
+    driver.core.handle_ended(y, Exit::Finished, driver.now);
+    assert_eq!(driver.run(), ["stop c", "stop b", "stop a", "close"]);
 }
 
 #[test]
 fn child_is_killed_after_its_stop_timeout() {
-    let mut bench = Bench::running(Strategy::OneForOne);
-    let b = bench.core.handle_remove("b", bench.now).unwrap();
-    assert_eq!(bench.core.poll_action(), Some(Action::Stop(b)));
+    let mut driver = CoreDriver::running(Strategy::OneForOne);
+    let b = driver.core.handle_remove("b", driver.now).unwrap();
+    assert_eq!(driver.core.poll_action(), Some(Action::Stop(b)));
     assert_eq!(
-        bench.core.poll_timeout(),
-        Some(bench.now + Duration::from_secs(5))
+        driver.core.poll_timeout(),
+        Some(driver.now + Duration::from_secs(5))
     );
-    assert_eq!(bench.run(), ["kill b", "removed"]);
+    assert_eq!(driver.run(), ["kill b", "removed"]);
 }
 
 #[test]
 fn key_is_in_use_until_child_ended() {
-    let mut bench = Bench::running(Strategy::OneForOne);
+    let mut driver = CoreDriver::running(Strategy::OneForOne);
     let plan = || Plan {
         key: "b".to_owned(),
         restart: Restart::Permanent,
         notify: false,
-        patience: None,
+        stop_timeout: None,
         dynamic: true,
     };
-    let b = bench.core.handle_remove("b", bench.now).unwrap();
+    let b = driver.core.handle_remove("b", driver.now).unwrap();
     assert_eq!(
-        bench.core.handle_add(plan(), bench.now),
+        driver.core.handle_add(plan(), driver.now),
         Err(Refusal::Taken)
     );
-    bench.core.handle_ended(b, Exit::Finished, bench.now);
-    assert!(bench.core.handle_add(plan(), bench.now).is_ok());
+    driver.core.handle_ended(b, Exit::Finished, driver.now);
+    assert!(driver.core.handle_add(plan(), driver.now).is_ok());
 }
 
 #[test]
 fn child_in_backoff_is_removed_immediately() {
-    let mut bench = Bench::running(Strategy::OneForOne);
-    let b = bench.id("b");
-    bench
+    let mut driver = CoreDriver::running(Strategy::OneForOne);
+    let b = driver.id("b");
+    driver
         .core
-        .handle_ended(b, Exit::Failed("boom".to_owned()), bench.now);
-    assert!(matches!(bench.phase("b"), Phase::Backoff { .. }));
-    bench.core.handle_remove("b", bench.now);
-    assert_eq!(bench.run(), ["removed"]);
+        .handle_ended(b, Exit::Failed("boom".to_owned()), driver.now);
+    assert!(matches!(driver.phase("b"), Phase::Backoff { .. }));
+    driver.core.handle_remove("b", driver.now);
+    assert_eq!(driver.run(), ["removed"]);
 }
 
 #[test]
 fn delay_grows_with_each_restart() {
-    let mut bench = Bench::running(Strategy::OneForAll);
+    let mut driver = CoreDriver::running(Strategy::OneForAll);
     let mut waits = Vec::new();
     for _ in 0..3 {
-        let before = bench.now;
-        bench.fail("a");
-        waits.push((bench.now - before).as_millis());
+        let before = driver.now;
+        driver.fail("a");
+        waits.push((driver.now - before).as_millis());
     }
     assert_eq!(waits, [10, 50, 100]);
-    assert_eq!((bench.now - bench.start).as_millis(), 160);
+    assert_eq!((driver.now - driver.start).as_millis(), 160);
 }
 
 #[derive(Clone, Debug)]
@@ -470,12 +470,12 @@ fn strategies() -> impl PropStrategy<Value = Strategy> {
 
 /// Model of the supervisor actor: its instances, and whether it has ended.
 #[derive(Default)]
-struct World {
+struct Model {
     instances: BTreeSet<ChildId>,
     closed: bool,
 }
 
-impl World {
+impl Model {
     fn carry_out(&mut self, core: &mut Core) -> Result<(), TestCaseError> {
         while let Some(action) = core.poll_action() {
             let forgets = matches!(action, Action::Removed(_));
@@ -489,7 +489,7 @@ impl World {
                 }
                 Action::Removed(id) => prop_assert!(!self.instances.contains(&id)),
                 Action::Exhausted(id) => prop_assert!(!self.instances.contains(&id)),
-                Action::Settled => {}
+                Action::StartDone => {}
                 Action::Close(_) => {
                     prop_assert!(self.instances.is_empty(), "children outlive the supervisor");
                     self.closed = true;
@@ -514,24 +514,24 @@ proptest! {
         statics in prop::collection::vec((restarts(), any::<bool>()), 0..5),
         steps in steps(),
     ) {
-        let Bench { mut core, mut now, .. } = Bench::new(strategy);
-        let mut world = World::default();
+        let CoreDriver { mut core, mut now, .. } = CoreDriver::new(strategy);
+        let mut model = Model::default();
         let plan = |key: usize, restart, notify, dynamic| Plan {
-            key: key.to_string(), restart, notify, patience: Some(Duration::from_secs(5)), dynamic,
+            key: key.to_string(), restart, notify, stop_timeout: Some(Duration::from_secs(5)), dynamic,
         };
         for (key, (restart, notify)) in statics.iter().enumerate() {
             let _ = core.handle_add(plan(key, *restart, *notify, false), now);
         }
         core.handle_start(now);
-        world.carry_out(&mut core)?;
+        model.carry_out(&mut core)?;
         for step in steps {
             match step {
                 Step::Up(index) => {
-                    if let Some(id) = world.pick(index) { core.handle_started(id, now); }
+                    if let Some(id) = model.pick(index) { core.handle_started(id, now); }
                 }
                 Step::Fail(index) | Step::Finish(index) => {
-                    if let Some(id) = world.pick(index) {
-                        world.instances.remove(&id);
+                    if let Some(id) = model.pick(index) {
+                        model.instances.remove(&id);
                         let exit = match step {
                             Step::Fail(_) => Exit::Failed("boom".to_owned()),
                             _ => Exit::Finished,
@@ -540,7 +540,7 @@ proptest! {
                     }
                 }
                 Step::Remove(key) => { core.handle_remove(&key.to_string(), now); }
-                Step::Revive(key) => { core.handle_revive(&key.to_string(), now); }
+                Step::Revive(key) => { core.handle_restart(&key.to_string(), now); }
                 Step::Add(restart, notify) => {
                     for key in 0..8 {
                         if core.handle_add(plan(key, restart, notify, true), now).is_ok() {
@@ -551,29 +551,29 @@ proptest! {
                 Step::Wait(ms) => { now += Duration::from_millis(ms); core.handle_timeout(now); }
                 Step::Shutdown => core.handle_shutdown(now),
             }
-            world.carry_out(&mut core)?;
+            model.carry_out(&mut core)?;
             for child in core.children() {
-                let exists = world.instances.contains(&child.id);
+                let exists = model.instances.contains(&child.id);
                 prop_assert_eq!(child.phase.is_alive(), exists, "{:?}", child);
             }
             let overdue = core.poll_timeout().is_some_and(|at| at <= now);
             if overdue {
                 core.handle_timeout(now);
-                world.carry_out(&mut core)?;
+                model.carry_out(&mut core)?;
                 prop_assert!(core.poll_timeout().is_none_or(|at| at > now), "overdue again");
             }
         }
 
         // After a shutdown the supervisor closes as soon as its instances have ended.
         core.handle_shutdown(now);
-        world.carry_out(&mut core)?;
+        model.carry_out(&mut core)?;
         for _ in 0..100 {
-            let Some(id) = world.pick(0) else { break };
-            world.instances.remove(&id);
+            let Some(id) = model.pick(0) else { break };
+            model.instances.remove(&id);
             core.handle_ended(id, Exit::Finished, now);
-            world.carry_out(&mut core)?;
+            model.carry_out(&mut core)?;
         }
-        prop_assert!(world.closed);
+        prop_assert!(model.closed);
     }
 
     #[test]
@@ -581,15 +581,15 @@ proptest! {
         strategy in strategies(),
         failures in prop::collection::vec((0usize..3, 0u64..100), 1..40),
     ) {
-        let mut bench = Bench::running(strategy);
+        let mut driver = CoreDriver::running(strategy);
         for (child, pause) in failures {
             // Slow enough never to exhaust the limit.
-            bench.pass(Duration::from_secs(20 + pause));
-            bench.run();
-            bench.fail(["a", "b", "c"][child]);
+            driver.pass(Duration::from_secs(20 + pause));
+            driver.run();
+            driver.fail(["a", "b", "c"][child]);
         }
         for key in ["a", "b", "c"] {
-            prop_assert_eq!(bench.phase(key), Phase::Running);
+            prop_assert_eq!(driver.phase(key), Phase::Running);
         }
     }
 }

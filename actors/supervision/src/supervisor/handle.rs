@@ -10,8 +10,8 @@ use tokio::sync::watch;
 
 use super::Msg;
 use crate::{
-    gate::Gate,
     handle::Reply,
+    instance_lock::InstanceLock,
     report::{ActorInfo, Entry, lock},
     spec::ChildSpec,
 };
@@ -40,11 +40,11 @@ pub enum ChildError {
 
 /// Handle of a supervisor, valid across restarts.
 #[derive(Clone)]
-pub struct SupervisorHandle(pub(super) Arc<Place>);
+pub struct SupervisorHandle(pub(super) Arc<ChildSlot>);
 
 impl fmt::Debug for SupervisorHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let running = *self.0.settled.borrow();
+        let running = *self.0.start_done.borrow();
         f.debug_struct("SupervisorHandle")
             .field("running", &running)
             .finish()
@@ -90,8 +90,8 @@ impl SupervisorHandle {
     ///
     /// # Errors
     /// [`ChildError::Unknown`] if no child has the key.
-    pub async fn revive_child(&self, key: &str) -> Result<(), ChildError> {
-        let answer = self.ask(|reply| Msg::Revive(key.to_owned(), reply)).await;
+    pub async fn restart_child(&self, key: &str) -> Result<(), ChildError> {
+        let answer = self.ask(|reply| Msg::Restart(key.to_owned(), reply)).await;
         answer.unwrap_or(Err(ChildError::Unavailable))
     }
 
@@ -100,9 +100,9 @@ impl SupervisorHandle {
         // The sender lives as long as the handle.
         let _ = self
             .0
-            .settled
+            .start_done
             .subscribe()
-            .wait_for(|settled| *settled)
+            .wait_for(|start_done| *start_done)
             .await;
     }
 
@@ -123,28 +123,28 @@ impl SupervisorHandle {
 }
 
 /// State shared by all instances of one supervisor.
-pub(super) struct Place {
-    pub(super) gate: Gate,
+pub(super) struct ChildSlot {
+    pub(super) instance_lock: InstanceLock,
     pub(super) actor: watch::Sender<Option<ActorRef<Msg>>>,
-    pub(super) settled: watch::Sender<bool>,
+    pub(super) start_done: watch::Sender<bool>,
     pub(super) entry: Mutex<Option<Arc<Entry>>>,
 }
 
-/// The [`Place`] of a supervisor, reserved by its specification before there is an instance.
-pub(crate) struct Birthplace(pub(super) Arc<Place>);
+/// The [`ChildSlot`] of a supervisor, reserved by its specification before there is an instance.
+pub(crate) struct ReservedSlot(pub(super) Arc<ChildSlot>);
 
-impl fmt::Debug for Birthplace {
+impl fmt::Debug for ReservedSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Birthplace")
     }
 }
 
-impl Birthplace {
+impl ReservedSlot {
     pub(crate) fn new() -> Self {
-        Self(Arc::new(Place {
-            gate: Gate::new(),
+        Self(Arc::new(ChildSlot {
+            instance_lock: InstanceLock::new(),
             actor: watch::Sender::new(None),
-            settled: watch::Sender::new(false),
+            start_done: watch::Sender::new(false),
             entry: Mutex::default(),
         }))
     }

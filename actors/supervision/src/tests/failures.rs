@@ -4,7 +4,7 @@ use super::*;
 
 /// Ways in which an instance ends.
 #[derive(Clone, Copy, Debug)]
-enum Blow {
+enum ExitKind {
     Error,
     Panic,
     TaskPanic,
@@ -13,17 +13,17 @@ enum Blow {
     Finish,
 }
 
-const BLOWS: [Blow; 6] = [
-    Blow::Error,
-    Blow::Panic,
-    Blow::TaskPanic,
-    Blow::Kill,
-    Blow::InjectedPanic,
-    Blow::Finish,
+const EXIT_KINDS: [ExitKind; 6] = [
+    ExitKind::Error,
+    ExitKind::Panic,
+    ExitKind::TaskPanic,
+    ExitKind::Kill,
+    ExitKind::InjectedPanic,
+    ExitKind::Finish,
 ];
 
-impl Blow {
-    fn strike(self, tree: &Tree, handle: &Handle<Msg>, path: &str) {
+impl ExitKind {
+    fn trigger(self, tree: &Tree, handle: &Handle<Msg>, path: &str) {
         match self {
             Self::Error => handle.cast(Msg::Fail).unwrap(),
             Self::Panic => handle.cast(Msg::Panic).unwrap(),
@@ -54,39 +54,39 @@ async fn end_of_child_follows_strategy_and_restart_type() {
         Strategy::OneForAll,
     ] {
         for restart in [Restart::Permanent, Restart::Transient, Restart::Temporary] {
-            for blow in BLOWS {
-                check_end(strategy, restart, blow).await;
+            for exit_kind in EXIT_KINDS {
+                check_end(strategy, restart, exit_kind).await;
             }
         }
     }
 }
 
 /// Number of starts among the events.
-fn expected_starts(heard: &[String]) -> u64 {
-    heard.iter().filter(|line| line.ends_with(" up")).count() as u64
+fn expected_starts(recorded: &[String]) -> u64 {
+    recorded.iter().filter(|line| line.ends_with(" up")).count() as u64
 }
 
-async fn check_end(strategy: Strategy, restart: Restart, blow: Blow) {
-    let case = format!("{strategy:?} {restart:?} {blow:?}");
-    let mut lab = Lab::new();
-    let (a, _) = lab.probe("a");
-    let (b, handle) = lab.probe("b");
-    let (c, _) = lab.probe("c");
+async fn check_end(strategy: Strategy, restart: Restart, exit_kind: ExitKind) {
+    let case = format!("{strategy:?} {restart:?} {exit_kind:?}");
+    let mut recorder = Recorder::new();
+    let (a, _) = recorder.probe("a");
+    let (b, handle) = recorder.probe("b");
+    let (c, _) = recorder.probe("c");
     let spec = SupervisorSpec::new(strategy)
         .child(a)
         .child(b.restart(restart))
         .child(c);
     let tree = start(spec).await;
-    lab.heard().await;
+    recorder.recorded().await;
 
-    blow.strike(&tree, &handle, "node/b");
-    lab.hears_exactly(&["b gone"]).await;
+    exit_kind.trigger(&tree, &handle, "node/b");
+    recorder.expect_exactly(&["b gone"]).await;
     advance(Duration::from_secs(5)).await;
-    let heard = lab.heard().await;
+    let recorded = recorder.recorded().await;
 
     let restarts = match restart {
         Restart::Permanent => true,
-        Restart::Transient => blow.reason().is_some(),
+        Restart::Transient => exit_kind.reason().is_some(),
         Restart::Temporary => false,
     };
     let expected: &[&str] = match strategy {
@@ -113,7 +113,7 @@ async fn check_end(strategy: Strategy, restart: Restart, blow: Blow) {
             "c up",
         ],
     };
-    assert_eq!(heard, expected, "{case}");
+    assert_eq!(recorded, expected, "{case}");
     assert_eq!(handle.is_running(), restarts, "{case}");
     let b = info(&tree, "node/b");
     let expected = if restarts {
@@ -123,14 +123,18 @@ async fn check_end(strategy: Strategy, restart: Restart, blow: Blow) {
     };
     assert_eq!(b.state, expected, "{case}");
     assert_eq!(b.restarts_in_window, usize::from(restarts), "{case}");
-    let reason = match blow.reason() {
+    let reason = match exit_kind.reason() {
         None if restarts => Some("finished, but is permanent"),
         reason => reason,
     };
     assert_eq!(b.last_failure.as_deref(), reason, "{case}");
-    let tally = tree.tally()[b.kind];
-    let again = expected_starts(&heard);
-    assert_eq!((tally.restarts, tally.exhausted), (again, 0), "{case}");
+    let restart_stats = tree.restart_stats()[b.kind];
+    let again = expected_starts(&recorded);
+    assert_eq!(
+        (restart_stats.restarts, restart_stats.exhausted),
+        (again, 0),
+        "{case}"
+    );
     for sibling in ["node/a", "node/c"] {
         assert_eq!(state(&tree, sibling), ActorState::Running, "{case}");
     }
@@ -139,38 +143,38 @@ async fn check_end(strategy: Strategy, restart: Restart, blow: Blow) {
 
 #[tokio::test(start_paused = true)]
 async fn fourth_failure_ends_the_tree() {
-    let mut lab = Lab::new();
-    let (a, handle) = lab.probe("a");
+    let mut recorder = Recorder::new();
+    let (a, handle) = recorder.probe("a");
     let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(a)).await;
     for restarts in 1..=3 {
         handle.cast(Msg::Fail).unwrap();
-        lab.hears("a gone").await;
-        lab.hears("a up").await;
+        recorder.expect_event("a gone").await;
+        recorder.expect_event("a up").await;
         handle.running().await;
         assert_eq!(info(&tree, "node/a").restarts_in_window, restarts);
     }
     handle.cast(Msg::Fail).unwrap();
     let reason = "a used up its restarts: boom".to_owned();
     assert_eq!(
-        timeout(PATIENCE, tree.join()).await.unwrap(),
+        timeout(TEST_TIMEOUT, tree.join()).await.unwrap(),
         Err(GaveUp { reason })
     );
     assert_eq!(state(&tree, "node"), ActorState::Stopped);
     assert_eq!(state(&tree, "node/a"), ActorState::Exhausted);
-    let tally = tree.tally()["Probe"];
-    assert_eq!((tally.restarts, tally.exhausted), (3, 1));
+    let restart_stats = tree.restart_stats()["Probe"];
+    assert_eq!((restart_stats.restarts, restart_stats.exhausted), (3, 1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn failures_outside_the_window_do_not_count() {
-    let mut lab = Lab::new();
-    let (a, handle) = lab.probe("a");
+    let mut recorder = Recorder::new();
+    let (a, handle) = recorder.probe("a");
     let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(a)).await;
     for _ in 0..12 {
         handle.running().await;
         handle.cast(Msg::Fail).unwrap();
-        lab.hears("a gone").await;
-        lab.hears("a up").await;
+        recorder.expect_event("a gone").await;
+        recorder.expect_event("a up").await;
         advance(Duration::from_secs(25)).await;
     }
     advance(Duration::from_secs(60)).await;
@@ -179,8 +183,8 @@ async fn failures_outside_the_window_do_not_count() {
 
 #[tokio::test(start_paused = true)]
 async fn siblings_have_separate_restart_limits() {
-    let mut lab = Lab::new();
-    let ((a, bad), (b, good)) = (lab.probe("a"), lab.probe("b"));
+    let mut recorder = Recorder::new();
+    let ((a, bad), (b, good)) = (recorder.probe("a"), recorder.probe("b"));
     let (reports, mut reported) = mpsc::unbounded_channel();
     let a = a.on_exhausted(OnExhausted::notify(move |report| {
         let _ = reports.send(report.clone());
@@ -189,9 +193,12 @@ async fn siblings_have_separate_restart_limits() {
     for _ in 0..4 {
         bad.running().await;
         bad.cast(Msg::Panic).unwrap();
-        lab.hears("a gone").await;
+        recorder.expect_event("a gone").await;
     }
-    let report = timeout(PATIENCE, reported.recv()).await.unwrap().unwrap();
+    let report = timeout(TEST_TIMEOUT, reported.recv())
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!((report.key.as_str(), report.kind), ("a", "Probe"));
     assert_eq!(
         (report.path.as_str(), &*report.last_failure),
@@ -204,11 +211,11 @@ async fn siblings_have_separate_restart_limits() {
     for _ in 0..3 {
         good.running().await;
         good.cast(Msg::Fail).unwrap();
-        lab.hears("b gone").await;
+        recorder.expect_event("b gone").await;
     }
     good.running().await;
 
-    tree.root().revive_child("a").await.unwrap();
+    tree.root().restart_child("a").await.unwrap();
     bad.running().await;
     let a = info(&tree, "node/a");
     assert_eq!((a.state, a.restarts_in_window), (ActorState::Running, 0));
@@ -216,13 +223,13 @@ async fn siblings_have_separate_restart_limits() {
 
 #[tokio::test(start_paused = true)]
 async fn panicking_exhaustion_callback_does_not_fail_siblings() {
-    let mut lab = Lab::new();
-    let ((a, bad), (b, good)) = (lab.probe("a"), lab.probe("b"));
+    let mut recorder = Recorder::new();
+    let ((a, bad), (b, good)) = (recorder.probe("a"), recorder.probe("b"));
     let a = a.on_exhausted(OnExhausted::notify(|_| panic!("in a callback")));
-    let spec = SupervisorSpec::new(Strategy::OneForOne).intensity(0, PATIENCE);
+    let spec = SupervisorSpec::new(Strategy::OneForOne).intensity(0, TEST_TIMEOUT);
     let tree = start(spec.child(a).child(b)).await;
     bad.cast(Msg::Fail).unwrap();
-    lab.hears("a gone").await;
+    recorder.expect_event("a gone").await;
     rest().await;
     assert_eq!(state(&tree, "node/a"), ActorState::Exhausted);
     assert!(good.is_running());
@@ -230,8 +237,8 @@ async fn panicking_exhaustion_callback_does_not_fail_siblings() {
 
 #[tokio::test(start_paused = true)]
 async fn failed_start_counts_as_failure() {
-    let mut lab = Lab::new();
-    let args = lab.args("a");
+    let mut recorder = Recorder::new();
+    let args = recorder.args("a");
     args.bad_starts.store(2, Ordering::SeqCst);
     let (a, handle) = ChildSpec::worker::<Probe>("a", args);
     let began = Instant::now();
@@ -243,29 +250,33 @@ async fn failed_start_counts_as_failure() {
         (a.restarts_in_window, a.last_failure.as_deref()),
         (2, Some("a bad start"))
     );
-    lab.hears_exactly(&["a starting", "a starting", "a starting", "a up"])
+    recorder
+        .expect_exactly(&["a starting", "a starting", "a starting", "a up"])
         .await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn exhausted_subtree_is_restarted_as_a_whole() {
-    let mut lab = Lab::new();
-    let ((a, _), (b, handle)) = (lab.probe("a"), lab.probe("b"));
+    let mut recorder = Recorder::new();
+    let ((a, _), (b, handle)) = (recorder.probe("a"), recorder.probe("b"));
     let inner = SupervisorSpec::new(Strategy::OneForOne)
-        .intensity(0, PATIENCE)
+        .intensity(0, TEST_TIMEOUT)
         .child(a)
         .child(b);
     let (inner, _) = ChildSpec::supervisor("inner", inner);
-    let (outside, _) = lab.probe("outside");
+    let (outside, _) = recorder.probe("outside");
     let spec = SupervisorSpec::new(Strategy::OneForOne)
         .child(inner)
         .child(outside);
     let tree = start(spec).await;
-    lab.heard().await;
+    recorder.recorded().await;
 
     handle.cast(Msg::Fail).unwrap();
-    lab.hears_exactly(&["b gone", "a stopping", "a gone"]).await;
-    lab.hears_exactly(&["a starting", "a up", "b starting", "b up"])
+    recorder
+        .expect_exactly(&["b gone", "a stopping", "a gone"])
+        .await;
+    recorder
+        .expect_exactly(&["a starting", "a up", "b starting", "b up"])
         .await;
     rest().await;
     let inner = info(&tree, "node/inner");
@@ -282,25 +293,29 @@ async fn exhausted_subtree_is_restarted_as_a_whole() {
 #[tokio::test(start_paused = true)]
 async fn failed_supervisor_restarts_with_its_static_children() {
     for mode in [KillMode::Kill, KillMode::Panic] {
-        let mut lab = Lab::new();
-        let ((a, first), (b, second)) = (lab.probe("a"), lab.probe("b"));
+        let mut recorder = Recorder::new();
+        let ((a, first), (b, second)) = (recorder.probe("a"), recorder.probe("b"));
         let inner = SupervisorSpec::new(Strategy::OneForOne).child(a).child(b);
         let (inner, supervisor) = ChildSpec::supervisor("inner", inner);
         let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(inner)).await;
         supervisor
-            .start_child(lab.probe("dynamic").0)
+            .start_child(recorder.probe("dynamic").0)
             .await
             .unwrap();
-        lab.hears("dynamic up").await;
+        recorder.expect_event("dynamic up").await;
 
         tree.kill("node/inner", mode).unwrap();
         let mut gone = [(); 3].map(|()| String::new());
         for event in &mut gone {
-            *event = timeout(PATIENCE, lab.events.recv()).await.unwrap().unwrap();
+            *event = timeout(TEST_TIMEOUT, recorder.events.recv())
+                .await
+                .unwrap()
+                .unwrap();
         }
         gone.sort();
         assert_eq!(gone, ["a gone", "b gone", "dynamic gone"]);
-        lab.hears_exactly(&["a starting", "a up", "b starting", "b up"])
+        recorder
+            .expect_exactly(&["a starting", "a up", "b starting", "b up"])
             .await;
         first.running().await;
         second.running().await;
@@ -315,18 +330,18 @@ async fn failed_supervisor_restarts_with_its_static_children() {
 
 #[tokio::test(start_paused = true)]
 async fn killed_root_ends_the_tree() {
-    let mut lab = Lab::new();
-    let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(lab.probe("a").0)).await;
+    let mut recorder = Recorder::new();
+    let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(recorder.probe("a").0)).await;
     tree.kill("node", KillMode::Kill).unwrap();
     let reason = "killed".to_owned();
     assert_eq!(
-        timeout(PATIENCE, tree.join()).await.unwrap(),
+        timeout(TEST_TIMEOUT, tree.join()).await.unwrap(),
         Err(GaveUp { reason })
     );
     assert_eq!(state(&tree, "node/a"), ActorState::Stopped);
     let ended = KillError::NotRunning("node/a".to_owned());
     assert_eq!(tree.kill("node/a", KillMode::Kill), Err(ended));
-    lab.hears("a gone").await;
+    recorder.expect_event("a gone").await;
     assert_eq!(
         tree.root().stop_child("a").await,
         Err(ChildError::Unavailable)
@@ -335,8 +350,8 @@ async fn killed_root_ends_the_tree() {
 
 #[tokio::test(start_paused = true)]
 async fn only_running_actors_can_be_killed() {
-    let lab = Lab::new();
-    let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(lab.probe("a").0)).await;
+    let recorder = Recorder::new();
+    let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(recorder.probe("a").0)).await;
     for path in ["node/b", "nod", "node/a/b", ""] {
         let unknown = KillError::Unknown(path.to_owned());
         assert_eq!(tree.kill(path, KillMode::Kill), Err(unknown));

@@ -4,8 +4,8 @@ use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn handle_is_unavailable_only_during_a_restart() {
-    let mut lab = Lab::new();
-    let (a, handle) = lab.probe("a");
+    let mut recorder = Recorder::new();
+    let (a, handle) = recorder.probe("a");
     assert_eq!(
         handle.cast(Msg::Fail),
         Err(Unavailable),
@@ -19,7 +19,7 @@ async fn handle_is_unavailable_only_during_a_restart() {
     );
 
     handle.cast(Msg::Fail).unwrap();
-    lab.hears("a gone").await;
+    recorder.expect_event("a gone").await;
     rest().await;
     assert_eq!(state(&tree, "node/a"), ActorState::Backoff);
     assert!(!handle.is_running());
@@ -37,8 +37,8 @@ async fn handle_is_unavailable_only_during_a_restart() {
 
 #[tokio::test(start_paused = true)]
 async fn call_error_names_the_cause() {
-    let lab = Lab::new();
-    let (a, handle) = lab.probe("a");
+    let recorder = Recorder::new();
+    let (a, handle) = recorder.probe("a");
     let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(a)).await;
     let second = Duration::from_secs(1);
     assert_eq!(
@@ -52,7 +52,7 @@ async fn call_error_names_the_cause() {
     assert_eq!(answer, Err(CallError::Timeout));
     assert_eq!(began.elapsed(), second);
 
-    let call = handle.call(PATIENCE, |reply| Msg::Echo("hi", reply));
+    let call = handle.call(TEST_TIMEOUT, |reply| Msg::Echo("hi", reply));
     let (answer, _) = tokio::join!(call, async {
         rest().await;
         tree.kill("node/a", KillMode::Kill)
@@ -66,8 +66,8 @@ async fn call_error_names_the_cause() {
 
 #[tokio::test(start_paused = true)]
 async fn abandoned_call_does_not_fail_the_worker() {
-    let lab = Lab::new();
-    let (a, handle) = lab.probe("a");
+    let recorder = Recorder::new();
+    let (a, handle) = recorder.probe("a");
     let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(a)).await;
     let (reply, answer) = Reply::channel();
     drop(answer);
@@ -90,13 +90,13 @@ async fn probe_receives_messages_instead_of_a_worker() {
 #[tokio::test(start_paused = true)]
 async fn tasks_end_with_their_instance() {
     for end in ["error", "panic", "kill", "finish", "stop"] {
-        let mut lab = Lab::new();
-        let (a, handle) = lab.probe("a");
+        let mut recorder = Recorder::new();
+        let (a, handle) = recorder.probe("a");
         let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(a)).await;
         handle
             .cast(Msg::Later(Duration::from_secs(1), "early"))
             .unwrap();
-        lab.hears("a early").await;
+        recorder.expect_event("a early").await;
 
         handle
             .cast(Msg::Later(Duration::from_secs(30), "late"))
@@ -109,9 +109,12 @@ async fn tasks_end_with_their_instance() {
             "finish" => handle.cast(Msg::Finish).unwrap(),
             _ => tree.root().stop_child("a").await.unwrap(),
         }
-        lab.hears("a gone").await;
+        recorder.expect_event("a gone").await;
         tokio::time::sleep(Duration::from_secs(60)).await;
-        assert!(!lab.heard().await.contains(&"a late".to_owned()), "{end}");
+        assert!(
+            !recorder.recorded().await.contains(&"a late".to_owned()),
+            "{end}"
+        );
         tree.stop().await;
     }
 }
@@ -121,11 +124,11 @@ struct Owner;
 
 impl Worker for Owner {
     type Msg = ();
-    type Args = Stuck;
+    type Args = SlowRelease;
     const KIND: &'static str = "Owner";
 
-    async fn start(ctx: &Context<Self>, stuck: Stuck) -> Result<Self, Failure> {
-        let held = stuck.take()?;
+    async fn start(ctx: &Context<Self>, resource: SlowRelease) -> Result<Self, Failure> {
+        let held = resource.take()?;
         ctx.spawn(async move {
             std::future::pending::<()>().await;
             drop(held);
@@ -142,11 +145,11 @@ impl Worker for Owner {
 async fn restart_waits_for_tasks_of_last_instance() {
     for victim in ["node/inner/owner", "node/inner"] {
         let (release, released) = std::sync::mpsc::channel();
-        let stuck = Stuck {
+        let resource = SlowRelease {
             held: Arc::default(),
             release: Arc::new(Mutex::new(released)),
         };
-        let (owner, handle) = ChildSpec::worker::<Owner>("owner", stuck.clone());
+        let (owner, handle) = ChildSpec::worker::<Owner>("owner", resource.clone());
         let backoff = Backoff {
             first: Duration::ZERO,
             ..Backoff::default()
@@ -158,18 +161,18 @@ async fn restart_waits_for_tasks_of_last_instance() {
         tree.kill(victim, KillMode::Kill).unwrap();
         until(|| state(&tree, victim) == ActorState::Stopped).await;
         until(|| !handle.is_running()).await;
-        assert_eq!(stuck.held.load(Ordering::SeqCst), 1);
+        assert_eq!(resource.held.load(Ordering::SeqCst), 1);
         assert_eq!(info(&tree, victim).restarts_in_window, 0);
 
         release.send(()).unwrap();
         until(|| info(&tree, victim).restarts_in_window == 1).await;
-        timeout(PATIENCE, handle.running()).await.unwrap();
-        assert_eq!(stuck.held.load(Ordering::SeqCst), 1);
+        timeout(TEST_TIMEOUT, handle.running()).await.unwrap();
+        assert_eq!(resource.held.load(Ordering::SeqCst), 1);
 
         drop(release);
         tree.stop().await;
         assert_eq!(
-            stuck.held.load(Ordering::SeqCst),
+            resource.held.load(Ordering::SeqCst),
             0,
             "a stop waits for the tasks too"
         );
@@ -178,21 +181,21 @@ async fn restart_waits_for_tasks_of_last_instance() {
 
 #[tokio::test(start_paused = true)]
 async fn tree_starts_in_order_and_stops_in_reverse() {
-    let mut lab = Lab::new();
+    let mut recorder = Recorder::new();
     let slow = Args {
         start: Duration::from_secs(3),
-        ..lab.args("a")
+        ..recorder.args("a")
     };
     let (a, _) = ChildSpec::worker::<Probe>("a", slow);
     let inner = SupervisorSpec::new(Strategy::OneForOne)
         .child(a)
-        .child(lab.probe("b").0);
+        .child(recorder.probe("b").0);
     let (inner, supervisor) = ChildSpec::supervisor("inner", inner);
     let spec = SupervisorSpec::new(Strategy::RestForOne)
         .child(inner)
-        .child(lab.probe("c").0);
+        .child(recorder.probe("c").0);
     let tree = Tree::start("node", spec).await.unwrap();
-    lab.hears("a starting").await;
+    recorder.expect_event("a starting").await;
     rest().await;
     for path in [
         "node",
@@ -203,7 +206,8 @@ async fn tree_starts_in_order_and_stops_in_reverse() {
     ] {
         assert_eq!(state(&tree, path), ActorState::Starting, "{path}");
     }
-    lab.hears_exactly(&["a up", "b starting", "b up", "c starting", "c up"])
+    recorder
+        .expect_exactly(&["a up", "b starting", "b up", "c starting", "c up"])
         .await;
     supervisor.running().await;
     tree.root().running().await;
@@ -217,20 +221,20 @@ async fn tree_starts_in_order_and_stops_in_reverse() {
         "a stopping",
         "a gone",
     ];
-    lab.hears_exactly(&stops).await;
+    recorder.expect_exactly(&stops).await;
     assert_eq!(tree.join().await, Ok(()));
     assert_eq!(state(&tree, "node"), ActorState::Stopped);
 }
 
 #[tokio::test(start_paused = true)]
 async fn stop_becomes_kill_after_its_timeout() {
-    let mut lab = Lab::new();
+    let mut recorder = Recorder::new();
     let slow = Args {
         stop: Duration::from_secs(60),
-        ..lab.args("a")
+        ..recorder.args("a")
     };
     let (a, _) = ChildSpec::worker::<Probe>("a", slow);
-    let (b, busy) = lab.probe("b");
+    let (b, busy) = recorder.probe("b");
     let a = a.stop_timeout(Duration::from_secs(2));
     let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(a).child(b)).await;
     busy.cast(Msg::Block).unwrap();
@@ -241,41 +245,41 @@ async fn stop_becomes_kill_after_its_timeout() {
         7,
         "5 s for the busy one, 2 s for the slow one"
     );
-    lab.hears("b gone").await;
-    lab.hears_exactly(&["a stopping", "a gone"]).await;
+    recorder.expect_event("b gone").await;
+    recorder.expect_exactly(&["a stopping", "a gone"]).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn child_can_be_stopped_in_every_state() {
-    let mut lab = Lab::new();
+    let mut recorder = Recorder::new();
     let tree = start(SupervisorSpec::new(Strategy::OneForOne)).await;
     let root = tree.root();
 
     // Starting; the start would outlast the test.
     let slow = Args {
-        start: PATIENCE * 10,
-        ..lab.args("a")
+        start: TEST_TIMEOUT * 10,
+        ..recorder.args("a")
     };
     root.start_child(ChildSpec::worker::<Probe>("a", slow).0)
         .await
         .unwrap();
-    lab.hears("a starting").await;
+    recorder.expect_event("a starting").await;
     let began = Instant::now();
     root.stop_child("a").await.unwrap();
     assert_eq!(began.elapsed(), Duration::ZERO);
 
     // Running.
-    root.start_child(lab.probe("a").0).await.unwrap();
-    lab.hears("a up").await;
+    root.start_child(recorder.probe("a").0).await.unwrap();
+    recorder.expect_event("a up").await;
     root.stop_child("a").await.unwrap();
-    lab.hears_exactly(&["a stopping", "a gone"]).await;
+    recorder.expect_exactly(&["a stopping", "a gone"]).await;
 
     // Waiting for its restart.
-    let (a, handle) = lab.probe("a");
+    let (a, handle) = recorder.probe("a");
     root.start_child(a).await.unwrap();
     handle.running().await;
     handle.cast(Msg::Fail).unwrap();
-    lab.hears("a gone").await;
+    recorder.expect_event("a gone").await;
     rest().await;
     assert_eq!(state(&tree, "node/a"), ActorState::Backoff);
     root.stop_child("a").await.unwrap();
@@ -285,9 +289,9 @@ async fn child_can_be_stopped_in_every_state() {
         Err(ChildError::Unknown("a".to_owned()))
     );
     assert_eq!(tree.describe().len(), 1);
-    tokio::time::sleep(PATIENCE).await;
+    tokio::time::sleep(TEST_TIMEOUT).await;
     assert_eq!(
-        lab.heard().await,
+        recorder.recorded().await,
         <[&str; 0]>::default(),
         "no restart after the stop"
     );

@@ -6,65 +6,70 @@ use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn duplicate_key_is_rejected_without_side_effects() {
-    let mut lab = Lab::new();
-    let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(lab.probe("a").0)).await;
+    let mut recorder = Recorder::new();
+    let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(recorder.probe("a").0)).await;
     let root = tree.root();
-    lab.heard().await;
+    recorder.recorded().await;
     for _ in 0..10 {
-        let refused = root.start_child(lab.probe("a").0).await;
+        let refused = root.start_child(recorder.probe("a").0).await;
         assert_eq!(refused, Err(StartChildError::AlreadyExists("a".to_owned())));
     }
-    assert_eq!(lab.heard().await, <[&str; 0]>::default());
+    assert_eq!(recorder.recorded().await, <[&str; 0]>::default());
     assert_eq!(info(&tree, "node/a").restarts_in_window, 0);
 
     root.stop_child("a").await.unwrap();
-    root.start_child(lab.probe("a").0).await.unwrap();
-    lab.hears("a up").await;
+    root.start_child(recorder.probe("a").0).await.unwrap();
+    recorder.expect_event("a up").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn duplicate_static_key_fails_the_tree() {
-    let lab = Lab::new();
+    let recorder = Recorder::new();
     let spec = SupervisorSpec::new(Strategy::OneForOne);
-    let spec = spec.child(lab.probe("a").0).child(lab.probe("a").0);
+    let spec = spec
+        .child(recorder.probe("a").0)
+        .child(recorder.probe("a").0);
     let tree = Tree::start("node", spec).await.unwrap();
     let reason = "two children are called a".to_owned();
     assert_eq!(
-        timeout(PATIENCE, tree.join()).await.unwrap(),
+        timeout(TEST_TIMEOUT, tree.join()).await.unwrap(),
         Err(GaveUp { reason })
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn slow_dynamic_child_does_not_delay_others() {
-    let mut lab = Lab::new();
+    let mut recorder = Recorder::new();
     let tree = start(SupervisorSpec::new(Strategy::OneForOne)).await;
     let slow = Args {
         start: Duration::from_secs(60),
-        ..lab.args("slow")
+        ..recorder.args("slow")
     };
     tree.root()
         .start_child(ChildSpec::worker::<Probe>("slow", slow).0)
         .await
         .unwrap();
-    tree.root().start_child(lab.probe("quick").0).await.unwrap();
+    tree.root()
+        .start_child(recorder.probe("quick").0)
+        .await
+        .unwrap();
     let began = Instant::now();
-    lab.hears("quick up").await;
+    recorder.expect_event("quick up").await;
     assert_eq!(began.elapsed(), Duration::ZERO);
     assert_eq!(state(&tree, "node/slow"), ActorState::Starting);
 }
 
 #[tokio::test(start_paused = true)]
 async fn tree_describes_all_its_actors() {
-    let lab = Lab::new();
-    let (a, handle) = lab.probe("a");
+    let recorder = Recorder::new();
+    let (a, handle) = recorder.probe("a");
     let (inner, inner_handle) =
         ChildSpec::supervisor("inner", SupervisorSpec::new(Strategy::OneForAll).child(a));
-    let foreign = ChildSpec::foreign("raft", "RaftActor", spawn_foreign);
+    let external = ChildSpec::external("raft", "RaftActor", spawn_external);
     let tree = start(
         SupervisorSpec::new(Strategy::OneForOne)
             .child(inner)
-            .child(foreign),
+            .child(external),
     )
     .await;
     handle.cast(Msg::Block).unwrap();
@@ -109,40 +114,40 @@ async fn tree_describes_all_its_actors() {
 
 #[tokio::test(start_paused = true)]
 async fn trees_of_same_name_are_independent() {
-    let mut labs = [Lab::new(), Lab::new()];
+    let mut recorders = [Recorder::new(), Recorder::new()];
     let mut trees = Vec::new();
-    for lab in &labs {
-        let spec = SupervisorSpec::new(Strategy::OneForOne).child(lab.probe("a").0);
+    for recorder in &recorders {
+        let spec = SupervisorSpec::new(Strategy::OneForOne).child(recorder.probe("a").0);
         trees.push(start(spec).await);
     }
-    for lab in &mut labs {
-        lab.heard().await;
+    for recorder in &mut recorders {
+        recorder.recorded().await;
     }
     trees[0].kill("node/a", KillMode::Kill).unwrap();
-    labs[0]
-        .hears_exactly(&["a gone", "a starting", "a up"])
+    recorders[0]
+        .expect_exactly(&["a gone", "a starting", "a up"])
         .await;
     trees[0].stop().await;
-    assert_eq!(labs[1].heard().await, <[&str; 0]>::default());
+    assert_eq!(recorders[1].recorded().await, <[&str; 0]>::default());
     assert_eq!(state(&trees[1], "node/a"), ActorState::Running);
 }
 
 /// A ractor actor that is not a worker; its message determines how it ends.
-struct Foreign;
+struct External;
 
-enum ForeignEnd {
+enum ExternalEnd {
     Stop,
     Fail,
 }
 
-impl Actor for Foreign {
-    type Msg = ForeignEnd;
+impl Actor for External {
+    type Msg = ExternalEnd;
     type State = ();
     type Arguments = ();
 
     async fn pre_start(
         &self,
-        _myself: ActorRef<ForeignEnd>,
+        _myself: ActorRef<ExternalEnd>,
         (): (),
     ) -> Result<(), ActorProcessingErr> {
         Ok(())
@@ -150,56 +155,59 @@ impl Actor for Foreign {
 
     async fn handle(
         &self,
-        myself: ActorRef<ForeignEnd>,
-        end: ForeignEnd,
+        myself: ActorRef<ExternalEnd>,
+        end: ExternalEnd,
         (): &mut (),
     ) -> Result<(), ActorProcessingErr> {
         match end {
-            ForeignEnd::Stop => myself.stop(None),
-            ForeignEnd::Fail => return Err("foreign trouble".into()),
+            ExternalEnd::Stop => myself.stop(None),
+            ExternalEnd::Fail => return Err("external trouble".into()),
         }
         Ok(())
     }
 }
 
-async fn spawn_foreign(
+async fn spawn_external(
     supervisor: ractor::ActorCell,
 ) -> Result<ractor::ActorCell, ractor::SpawnErr> {
-    let (actor, _) = Actor::spawn_linked(None, Foreign, (), supervisor).await?;
+    let (actor, _) = Actor::spawn_linked(None, External, (), supervisor).await?;
     Ok(actor.get_cell())
 }
 
 /// Returns the specification of an external child, and a receiver of its instances.
-fn foreign() -> (ChildSpec, mpsc::UnboundedReceiver<ActorRef<ForeignEnd>>) {
-    let (instances, born) = mpsc::unbounded_channel();
-    let spec = ChildSpec::foreign("raft", "RaftActor", move |cell| {
+fn external() -> (ChildSpec, mpsc::UnboundedReceiver<ActorRef<ExternalEnd>>) {
+    let (instances, spawned) = mpsc::unbounded_channel();
+    let spec = ChildSpec::external("raft", "RaftActor", move |cell| {
         let instances = instances.clone();
         async move {
-            let cell = spawn_foreign(cell).await?;
+            let cell = spawn_external(cell).await?;
             let _ = instances.send(cell.clone().into());
             Ok(cell)
         }
     });
-    (spec, born)
+    (spec, spawned)
 }
 
 #[tokio::test(start_paused = true)]
 async fn external_actor_is_supervised_like_a_worker() {
-    let (spec, mut born) = foreign();
+    let (spec, mut spawned) = external();
     let spec = spec.restart(Restart::Transient);
     let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(spec)).await;
-    let mut instance = born.recv().await.unwrap();
+    let mut instance = spawned.recv().await.unwrap();
     for (fail, reason) in [
-        ("error", "foreign trouble"),
+        ("error", "external trouble"),
         ("kill", "killed"),
         ("inject", "panicked: injected fault"),
     ] {
         match fail {
-            "error" => instance.send_message(ForeignEnd::Fail).unwrap(),
+            "error" => instance.send_message(ExternalEnd::Fail).unwrap(),
             "kill" => instance.kill(),
             _ => tree.kill("node/raft", KillMode::Panic).unwrap(),
         }
-        let next = timeout(PATIENCE, born.recv()).await.unwrap().unwrap();
+        let next = timeout(TEST_TIMEOUT, spawned.recv())
+            .await
+            .unwrap()
+            .unwrap();
         assert_eq!(
             instance.get_status(),
             ractor::ActorStatus::Stopped,
@@ -211,7 +219,7 @@ async fn external_actor_is_supervised_like_a_worker() {
         assert_eq!(raft.last_failure.as_deref(), Some(reason));
         instance = next;
     }
-    instance.send_message(ForeignEnd::Stop).unwrap();
+    instance.send_message(ExternalEnd::Stop).unwrap();
     rest().await;
     assert_eq!(state(&tree, "node/raft"), ActorState::Stopped);
 }
@@ -219,9 +227,9 @@ async fn external_actor_is_supervised_like_a_worker() {
 #[tokio::test(start_paused = true)]
 async fn external_actor_stops_with_its_tree() {
     for kill in [false, true] {
-        let (spec, mut born) = foreign();
+        let (spec, mut spawned) = external();
         let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(spec)).await;
-        let instance = born.recv().await.unwrap();
+        let instance = spawned.recv().await.unwrap();
         if kill {
             tree.kill("node", KillMode::Kill).unwrap();
         } else {
@@ -229,7 +237,7 @@ async fn external_actor_stops_with_its_tree() {
             tree.stop().await;
             assert_eq!(began.elapsed(), Duration::ZERO);
         }
-        timeout(PATIENCE, instance.wait(None))
+        timeout(TEST_TIMEOUT, instance.wait(None))
             .await
             .unwrap()
             .unwrap();
@@ -240,8 +248,8 @@ async fn external_actor_stops_with_its_tree() {
 #[tokio::test(start_paused = true)]
 async fn hanging_start_of_external_actor_can_be_stopped() {
     let tree = start(SupervisorSpec::new(Strategy::OneForOne)).await;
-    let stuck = ChildSpec::foreign("raft", "RaftActor", |_| std::future::pending());
-    tree.root().start_child(stuck).await.unwrap();
+    let resource = ChildSpec::external("raft", "RaftActor", |_| std::future::pending());
+    tree.root().start_child(resource).await.unwrap();
     rest().await;
     assert_eq!(state(&tree, "node/raft"), ActorState::Starting);
     tree.root().stop_child("raft").await.unwrap();
@@ -253,27 +261,27 @@ struct Sluggish;
 
 impl Actor for Sluggish {
     type Msg = ();
-    type State = Held;
-    type Arguments = Stuck;
+    type State = HeldResource;
+    type Arguments = SlowRelease;
 
     async fn pre_start(
         &self,
         _myself: ActorRef<()>,
-        stuck: Stuck,
-    ) -> Result<Held, ActorProcessingErr> {
-        Ok(stuck.take()?)
+        resource: SlowRelease,
+    ) -> Result<HeldResource, ActorProcessingErr> {
+        Ok(resource.take()?)
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn external_actor_restarts_only_after_its_end() {
-    let (stuck, release) = Stuck::new();
-    let raft = ChildSpec::foreign("raft", "RaftActor", {
-        let stuck = stuck.clone();
+    let (resource, release) = SlowRelease::new();
+    let raft = ChildSpec::external("raft", "RaftActor", {
+        let resource = resource.clone();
         move |cell| {
-            let stuck = stuck.clone();
+            let resource = resource.clone();
             async move {
-                let (actor, _) = Actor::spawn_linked(None, Sluggish, stuck, cell).await?;
+                let (actor, _) = Actor::spawn_linked(None, Sluggish, resource, cell).await?;
                 Ok(actor.get_cell())
             }
         }
@@ -291,7 +299,7 @@ async fn external_actor_restarts_only_after_its_end() {
 
     tree.kill("node/raft", KillMode::Kill).unwrap();
     until(|| state(&tree, "node/raft") == ActorState::Stopped).await;
-    assert_eq!(stuck.held.load(Ordering::SeqCst), 1);
+    assert_eq!(resource.held.load(Ordering::SeqCst), 1);
 
     release.send(()).unwrap();
     until(|| state(&tree, "node/raft") == ActorState::Running).await;
@@ -330,22 +338,26 @@ impl Worker for Manager {
 
 #[tokio::test(start_paused = true)]
 async fn manager_restores_dynamic_children_after_supervisor_restart() {
-    let mut lab = Lab::new();
-    let (manager, _) = ChildSpec::worker::<Manager>("manager", ManagerArgs(lab.args("replica")));
+    let mut recorder = Recorder::new();
+    let (manager, _) =
+        ChildSpec::worker::<Manager>("manager", ManagerArgs(recorder.args("replica")));
     let (inner, _) = ChildSpec::supervisor(
         "inner",
         SupervisorSpec::new(Strategy::OneForOne).child(manager),
     );
     let tree = start(SupervisorSpec::new(Strategy::OneForOne).child(inner)).await;
-    lab.hears_exactly(&["replica starting", "replica up"]).await;
+    recorder
+        .expect_exactly(&["replica starting", "replica up"])
+        .await;
 
     // A restart of the manager does not restart the children.
     tree.kill("node/inner/manager", KillMode::Kill).unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(state(&tree, "node/inner/manager"), ActorState::Running);
-    assert_eq!(lab.heard().await, <[&str; 0]>::default());
+    assert_eq!(recorder.recorded().await, <[&str; 0]>::default());
 
     tree.kill("node/inner", KillMode::Kill).unwrap();
-    lab.hears_exactly(&["replica gone", "replica starting", "replica up"])
+    recorder
+        .expect_exactly(&["replica gone", "replica starting", "replica up"])
         .await;
 }

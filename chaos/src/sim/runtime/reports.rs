@@ -7,15 +7,15 @@ use jaco_proto::v1::{self, ReplicaState, command::Payload};
 use jaco_state::command;
 
 use crate::sim::{
-    calls::{Ask, Reply, Who},
+    calls::{Change, Reply, Requester},
+    cluster::{Cluster, Local},
     time::{MS, Time},
-    world::{Local, World},
 };
 
 /// Pause after an observation that could not be written.
 const RETRY: Time = 500 * MS;
 
-impl World {
+impl Cluster {
     pub(super) fn publish(&mut self, id: u64, replica: &str, report: &Report) {
         let now = self.now;
         let Some(machine) = self.machines.get_mut(&id) else {
@@ -48,14 +48,14 @@ impl World {
         }
         let (busy, rows): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut runtime.waiting)
             .into_iter()
-            .partition(|(replica, _)| runtime.under_way.contains_key(replica));
+            .partition(|(replica, _)| runtime.in_flight.contains_key(replica));
         runtime.waiting = busy;
-        runtime.under_way.extend(rows.clone());
+        runtime.in_flight.extend(rows.clone());
         for (replica, row) in rows {
             let update = v1::ReplicaObservedUpdate { replica: Some(row) };
             let payload = Payload::ReplicaObservedUpdate(update);
             let command = command("runtime", ts, payload);
-            self.submit(id, Who::Publisher(replica), Ask::Command(command));
+            self.submit(id, Requester::Publisher(replica), Change::Command(command));
         }
     }
 
@@ -65,7 +65,7 @@ impl World {
             return;
         };
         let runtime = &mut daemon.runtime;
-        let Some(row) = runtime.under_way.remove(replica) else {
+        let Some(row) = runtime.in_flight.remove(replica) else {
             return;
         };
         match reply {
@@ -73,7 +73,7 @@ impl World {
             Reply::NotAppended | Reply::Unknown => {
                 runtime.waiting.entry(row.id.clone()).or_insert(row);
                 if !std::mem::replace(&mut runtime.paused, true) {
-                    self.later(id, RETRY, Local::Publish);
+                    self.schedule_local(id, RETRY, Local::Publish);
                 }
             }
         }
@@ -88,7 +88,7 @@ impl World {
     }
 
     /// Publishes again all reports that the state does not show.
-    pub(super) fn say_again(&mut self, id: u64) {
+    pub(super) fn republish(&mut self, id: u64) {
         let Some(machine) = self.machines.get(&id) else {
             return;
         };
@@ -96,21 +96,21 @@ impl World {
             return;
         };
         let state = &daemon.state;
-        let unheard = daemon.runtime.replicas.iter().filter_map(|(id, tended)| {
+        let unpublished = daemon.runtime.replicas.iter().filter_map(|(id, actor)| {
             let row = state.replicas_desired.get(id)?;
-            let report = tended.core.last_report()?;
+            let report = actor.core.last_report()?;
             let known = state.replicas_observed.get(id);
-            let unheard = if row.host == machine.host {
+            let unpublished = if row.host == machine.host {
                 let heard =
-                    known.is_some_and(|k| Report::from(k.as_ref()).says_the_same_as(report));
+                    known.is_some_and(|k| Report::from(k.as_ref()).is_equivalent_to(report));
                 !heard && report.raft_index >= row.raft_index
             } else {
                 let silent = known.is_none_or(|seen| seen.state() != ReplicaState::Running);
                 row.previous_host == machine.host && report.state == ReplicaState::Running && silent
             };
-            unheard.then(|| (id.clone(), report.clone()))
+            unpublished.then(|| (id.clone(), report.clone()))
         });
-        for (replica, report) in unheard.collect::<Vec<_>>() {
+        for (replica, report) in unpublished.collect::<Vec<_>>() {
             self.publish(id, &replica, &report);
         }
     }

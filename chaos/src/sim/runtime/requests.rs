@@ -3,26 +3,26 @@
 use jaco_actors::runtime::replica::core::{Input, PrepareError};
 use jaco_engine::{EngineError, Found};
 
-use super::{Doing, Goal};
+use super::{EngineRequest, Goal};
 use crate::sim::{
+    cluster::{Cluster, Event, Local},
     engine::{Answer, Request, latency},
     mutation::Mutation,
-    oracle::Made,
-    world::{Event, Local, World},
+    oracle::CreatedContainer,
 };
 
-impl World {
-    pub(super) fn ask_engine(&mut self, id: u64, doing: Doing) {
+impl Cluster {
+    pub(super) fn ask_engine(&mut self, id: u64, request: EngineRequest) {
         let Some(run) = self.machines.get(&id).map(|machine| machine.run) else {
             return;
         };
-        let takes = latency(&doing.request, &mut self.engine_chance);
-        let event = Event::Engine(id, run, doing);
+        let takes = latency(&request.call, &mut self.engine_chance);
+        let event = Event::Engine(id, run, request);
         self.agenda.add(self.now + takes, event);
     }
 
     /// Performs a request on the engine, even if the daemon that made it has ended.
-    pub(in crate::sim) fn engine(&mut self, id: u64, run: u64, mut doing: Doing) {
+    pub(in crate::sim) fn engine(&mut self, id: u64, run: u64, mut request: EngineRequest) {
         let share = self.engine_errors.values().max().copied().unwrap_or(0);
         let fails = self.engine_chance.within(0..1000) < share;
         let (late, kind) = (
@@ -42,23 +42,23 @@ impl World {
         });
         if !fails || late == 1 {
             let before = machine.engine.running().count();
-            outcome = machine.engine.perform(&doing.replica, &doing.request);
+            outcome = machine.engine.perform(&request.replica, &request.call);
             if let (Ok(Answer::Created(container)), Request::Create(raft_index)) =
-                (&outcome, &doing.request)
+                (&outcome, &request.call)
             {
-                let made = Made {
-                    replica: doing.replica.clone(),
+                let created = CreatedContainer {
+                    replica: request.replica.clone(),
                     host: machine.host.clone(),
                     raft_index: *raft_index,
                 };
-                self.oracle.creates(container, made);
+                self.oracle.check_created(container, created);
                 *self.counts.entry("containers made").or_default() += 1;
             }
             let after = machine.engine.running().count();
             self.note(&[30, id, before as u64, after as u64], || {
                 format!(
                     "engine of n{id}: {:?} for {}: {outcome:?}",
-                    doing.request, doing.replica
+                    request.call, request.replica
                 )
             });
         }
@@ -75,25 +75,25 @@ impl World {
                 },
             });
         }
-        self.look_at(id);
-        doing.outcome = Some(outcome);
+        self.update_orphans(id);
+        request.outcome = Some(outcome);
         self.agenda
-            .add(self.now, Event::Node(id, run, Local::Engine(doing)));
+            .add(self.now, Event::Node(id, run, Local::Engine(request)));
     }
 
-    pub(in crate::sim) fn engine_answered(&mut self, id: u64, mut doing: Doing) {
-        let Some(outcome) = doing.outcome.take() else {
+    pub(in crate::sim) fn engine_answered(&mut self, id: u64, mut request: EngineRequest) {
+        let Some(outcome) = request.outcome.take() else {
             return;
         };
-        let replica = doing.replica.clone();
+        let replica = request.replica.clone();
         let runtime = self.daemon(id).map(|daemon| &daemon.runtime);
-        let tended = runtime.and_then(|runtime| runtime.replicas.get(&replica));
+        let actor = runtime.and_then(|runtime| runtime.replicas.get(&replica));
         // The requests of an actor end with it, even half-way through a sequence.
-        if doing.instance != 0 && tended.is_none_or(|t| t.instance != doing.instance) {
+        if request.instance != 0 && actor.is_none_or(|t| t.instance != request.instance) {
             return;
         }
         let done = outcome.clone().map(drop);
-        let input = match doing.goal {
+        let input = match request.goal {
             Goal::Lookup(g) => Input::Found(g, self.listing(id, &replica, outcome)),
             Goal::Prepare(g) => Input::Prepared(g, done.map_err(PrepareError::Engine)),
             Goal::Pull(g) => Input::Pulled(g, done),
@@ -105,20 +105,20 @@ impl World {
                     _ => Err(EngineError::NotFound("no answer".into())),
                 }),
             ),
-            Goal::Launch(g) => match (&doing.request, outcome) {
+            Goal::Launch(g) => match (&request.call, outcome) {
                 (Request::Create(_), Ok(Answer::Created(container))) => {
-                    doing.request = Request::Start(container);
-                    return self.ask_engine(id, doing);
+                    request.call = Request::Start(container);
+                    return self.ask_engine(id, request);
                 }
                 (Request::Start(container), Ok(_)) => Input::Launched(g, Ok(container.clone())),
-                (request, Err(error)) => {
-                    if let Request::Start(container) = request {
+                (call, Err(error)) => {
+                    if let Request::Start(container) = call {
                         self.ask_engine(
                             id,
-                            Doing {
+                            EngineRequest {
                                 replica: replica.clone(),
                                 instance: 0,
-                                request: Request::Remove(container.clone()),
+                                call: Request::Remove(container.clone()),
                                 goal: Goal::Undo,
                                 rest: Vec::new(),
                                 outcome: None,
@@ -129,20 +129,20 @@ impl World {
                 }
                 (_, Ok(_)) => return,
             },
-            Goal::Discard(g) => match (done, doing.rest.pop()) {
+            Goal::Discard(g) => match (done, request.rest.pop()) {
                 (Ok(()), Some(next)) => {
-                    doing.request = next;
-                    return self.ask_engine(id, doing);
+                    request.call = next;
+                    return self.ask_engine(id, request);
                 }
                 (done, _) => Input::Discarded(g, done),
             },
-            Goal::Sweep(stretch) => return self.listed(id, stretch, outcome),
-            Goal::Reclaim => match (done, doing.rest.pop()) {
+            Goal::Sweep(epoch) => return self.listed(id, epoch, outcome),
+            Goal::Reclaim => match (done, request.rest.pop()) {
                 (Ok(()), Some(next)) => {
-                    doing.request = next;
-                    return self.ask_engine(id, doing);
+                    request.call = next;
+                    return self.ask_engine(id, request);
                 }
-                (done, _) => return self.reclaimed(id, &doing, done.is_ok()),
+                (done, _) => return self.reclaimed(id, &request, done.is_ok()),
             },
             Goal::Undo => return,
         };

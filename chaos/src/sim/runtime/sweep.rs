@@ -5,21 +5,21 @@ use std::sync::Arc;
 use jaco_actors::runtime::assignment;
 use jaco_engine::EngineError;
 
-use super::{Doing, Goal, SWEEP};
+use super::{EngineRequest, Goal, SWEEP};
 use crate::sim::{
+    cluster::{Cluster, Local},
     engine::{Answer, Request},
     mutation::Mutation,
     time::{SECOND, Time},
-    world::{Local, World},
 };
 
-impl World {
+impl Cluster {
     /// The runtime's thirty-second tick: sweeps, dispatches, and republishes reports.
     pub(in crate::sim) fn runtime_tick(&mut self, id: u64) {
-        self.later(id, SWEEP, Local::Sweep);
+        self.schedule_local(id, SWEEP, Local::Sweep);
         self.sweep(id);
-        self.dispatch(id);
-        self.say_again(id);
+        self.reconcile(id);
+        self.republish(id);
     }
 
     /// Handles a possible change of whether the node is caught up.
@@ -32,13 +32,13 @@ impl World {
         if std::mem::replace(&mut runtime.current, current) == current {
             return;
         }
-        runtime.stretch += 1;
-        let lost = !current && std::mem::replace(&mut runtime.settled, false);
+        runtime.epoch += 1;
+        let lost = !current && std::mem::replace(&mut runtime.orphans_cleared, false);
         self.note(&[31, id, u64::from(current)], || {
             format!("n{id} has caught up: {current}")
         });
         if lost {
-            self.dispatch(id);
+            self.reconcile(id);
         }
         self.sweep(id);
     }
@@ -52,35 +52,35 @@ impl World {
             return;
         }
         runtime.listing = true;
-        let stretch = runtime.stretch;
+        let epoch = runtime.epoch;
         self.ask_engine(
             id,
-            Doing {
+            EngineRequest {
                 replica: String::new(),
                 instance: 0,
-                request: Request::List,
-                goal: Goal::Sweep(stretch),
+                call: Request::List,
+                goal: Goal::Sweep(epoch),
                 rest: Vec::new(),
                 outcome: None,
             },
         );
     }
 
-    pub(super) fn look_again(&mut self, id: u64, after: Time) {
+    pub(super) fn schedule_sweep(&mut self, id: u64, after: Time) {
         if let Some(daemon) = self.daemon(id)
-            && !daemon.runtime.settled
+            && !daemon.runtime.orphans_cleared
         {
-            self.later(id, after, Local::LookAgain);
+            self.schedule_local(id, after, Local::SweepAgain);
         }
     }
 
-    pub(in crate::sim) fn looks_again(&mut self, id: u64) {
-        if self.daemon(id).is_some_and(|d| !d.runtime.settled) {
+    pub(in crate::sim) fn sweep_again(&mut self, id: u64) {
+        if self.daemon(id).is_some_and(|d| !d.runtime.orphans_cleared) {
             self.sweep(id);
         }
     }
 
-    pub(super) fn listed(&mut self, id: u64, stretch: u64, outcome: Result<Answer, EngineError>) {
+    pub(super) fn listed(&mut self, id: u64, epoch: u64, outcome: Result<Answer, EngineError>) {
         let keeps = self.has(Mutation::KeepMovedContainers);
         let Some(machine) = self.machines.get_mut(&id) else {
             return;
@@ -92,41 +92,41 @@ impl World {
         let state = Arc::clone(&daemon.state);
         let runtime = &mut daemon.runtime;
         runtime.listing = false;
-        if stretch != runtime.stretch {
+        if epoch != runtime.epoch {
             return self.sweep(id);
         }
         let Ok(Answer::Found(found)) = outcome else {
-            return self.look_again(id, SECOND);
+            return self.schedule_sweep(id, SECOND);
         };
         let here = assignment::here(&state, &host);
         let mut settles = false;
-        if !runtime.settled && runtime.current {
+        if !runtime.orphans_cleared && runtime.current {
             let wanted = |replica: &String| here.contains(replica);
             let clean = found.iter().flat_map(|f| &f.replica_id).all(wanted)
                 && runtime.replicas.keys().all(wanted);
             settles = clean || keeps;
-            runtime.settled = settles;
+            runtime.orphans_cleared = settles;
         }
         let mut orphans = Vec::new();
         for container in found {
             let replica = container.replica_id.unwrap_or_default();
-            let tended = here.contains(&replica) || runtime.replicas.contains_key(&replica);
-            if !tended && !keeps && runtime.reclaiming.insert(container.id.clone()) {
+            let managed = here.contains(&replica) || runtime.replicas.contains_key(&replica);
+            if !managed && !keeps && runtime.reclaiming.insert(container.id.clone()) {
                 orphans.push((replica, container.id));
             }
         }
         if settles {
-            self.dispatch(id);
+            self.reconcile(id);
         } else {
-            self.look_again(id, SECOND);
+            self.schedule_sweep(id, SECOND);
         }
         for (replica, container) in orphans {
             self.ask_engine(
                 id,
-                Doing {
+                EngineRequest {
                     replica,
                     instance: 0,
-                    request: Request::Stop(container.clone()),
+                    call: Request::Stop(container.clone()),
                     goal: Goal::Reclaim,
                     rest: vec![Request::Remove(container)],
                     outcome: None,
@@ -135,12 +135,12 @@ impl World {
         }
     }
 
-    pub(super) fn reclaimed(&mut self, id: u64, doing: &Doing, done: bool) {
+    pub(super) fn reclaimed(&mut self, id: u64, request: &EngineRequest, done: bool) {
         if let Some(daemon) = self.daemon(id)
-            && let Request::Stop(container) | Request::Remove(container) = &doing.request
+            && let Request::Stop(container) | Request::Remove(container) = &request.call
         {
             daemon.runtime.reclaiming.remove(container);
         }
-        self.look_again(id, if done { 0 } else { SECOND });
+        self.schedule_sweep(id, if done { 0 } else { SECOND });
     }
 }

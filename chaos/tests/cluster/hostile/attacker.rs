@@ -8,7 +8,7 @@ use std::{
 };
 
 use hyper_util::rt::TokioIo;
-use jaco_chaos::{Lab, Markers, Registers, lab::netns, lab::node::PEER_PORT};
+use jaco_chaos::{Lab, Registers, SecretScanner, lab::netns, lab::node::PEER_PORT};
 use jaco_net::{
     pki::{ClusterCa, Fingerprint, NodeKey, files::NodeFiles},
     quic::{self, Endpoint, Member, Roster, Settings},
@@ -22,14 +22,14 @@ use crate::hostile::LIMIT;
 
 /// Accepts the dialled member unconditionally, so that only the other side decides.
 #[derive(Debug)]
-struct Gullible(Arc<Member>, Fingerprint);
+struct AcceptMember(Arc<Member>, Fingerprint);
 
-impl Roster for Gullible {
+impl Roster for AcceptMember {
     fn member(&self, fingerprint: &Fingerprint) -> Option<Arc<Member>> {
         (*fingerprint == self.1).then(|| Arc::clone(&self.0))
     }
 
-    fn is_at(&self, _: IpAddr) -> bool {
+    fn has_member_at(&self, _: IpAddr) -> bool {
         true
     }
 }
@@ -58,7 +58,7 @@ pub(crate) fn endpoint(
         address: (address, 0).into(),
         identity: CertSlot::new(&Identity::node(files).unwrap()),
         ca_pem: theirs.ca_pem,
-        roster: Arc::new(Gullible(Arc::new(member), theirs.cert.fingerprint())),
+        roster: Arc::new(AcceptMember(Arc::new(member), theirs.cert.fingerprint())),
         settings,
     };
     let runtime = tokio::runtime::Handle::current();
@@ -77,7 +77,7 @@ pub(crate) fn files_of(lab: &Lab, index: u8) -> NodeFiles {
 
 /// Key and certificate signed by `ca`.
 pub(crate) fn forged(ca: &ClusterCa, hostname: &str, address: IpAddr) -> NodeFiles {
-    NodeFiles::found(ca, hostname, &[address], SystemTime::now()).unwrap()
+    NodeFiles::bootstrap(ca, hostname, &[address], SystemTime::now()).unwrap()
 }
 
 /// The archive of a backup taken through a node.
@@ -188,12 +188,12 @@ pub(crate) fn memory(lab: &Lab, index: u8) -> u64 {
 }
 
 /// Clients that write throughout a test, and the leader at its start.
-pub(crate) struct Bystanders {
+pub(crate) struct BackgroundClients {
     clients: Registers,
     leader: u8,
 }
 
-impl Bystanders {
+impl BackgroundClients {
     /// Starts the clients on these nodes.
     pub(crate) async fn start(lab: &Lab, nodes: &[u8], seed: u64) -> Self {
         let apis = nodes.iter().map(|index| lab.node(*index).api().clone());
@@ -201,12 +201,12 @@ impl Bystanders {
             clients: Registers::start(apis.collect(), 2, seed),
             leader: lab.leader().await.unwrap(),
         };
-        this.unharmed(lab, "nothing").await;
+        this.check_unaffected(lab, "nothing").await;
         this
     }
 
     /// Checks that writes are still accepted, and that the leader is the same.
-    pub(crate) async fn unharmed(&self, lab: &Lab, attack: &str) {
+    pub(crate) async fn check_unaffected(&self, lab: &Lab, attack: &str) {
         let now = Instant::now();
         let took = self.clients.next_accepted(now, LIMIT).await.unwrap();
         let leader = lab.leader().await.unwrap();
@@ -221,7 +221,7 @@ impl Bystanders {
     pub(crate) async fn stop(self, lab: &Lab, nodes: &[u8]) {
         let outcome = self.clients.stop().await.unwrap();
         println!("errors: {:?}", outcome.errors);
-        lab.same_state().await.unwrap();
+        lab.wait_same_state().await.unwrap();
         for index in nodes {
             let api = lab.node(*index).api().linearizable();
             outcome.check(&api).await.unwrap();
@@ -230,23 +230,23 @@ impl Bystanders {
 }
 
 /// Adds the secret part of a join token to the markers.
-pub(crate) fn mark_token(markers: &mut Markers, name: &str, token: &str) {
+pub(crate) fn mark_token(scanner: &mut SecretScanner, name: &str, token: &str) {
     // The last part is the digest of a certificate, which is public.
     let secret = token.split('.').nth(1).unwrap_or(token);
-    markers.add(name, secret.as_bytes());
+    scanner.add(name, secret.as_bytes());
 }
 
 /// Adds the longest line of a private key to the markers.
-pub(crate) fn mark_key(markers: &mut Markers, name: &str, pem: &str) {
+pub(crate) fn mark_key(scanner: &mut SecretScanner, name: &str, pem: &str) {
     let lines = pem.lines().filter(|line| !line.starts_with('-'));
     let line = lines.max_by_key(|line| line.len()).unwrap();
-    markers.add(name, line.as_bytes());
+    scanner.add(name, line.as_bytes());
 }
 
 /// Checks that no log of the lab contains a secret.
-pub(crate) fn nothing_leaked(lab: &Lab, markers: &Markers) {
+pub(crate) fn check_no_leaks(lab: &Lab, scanner: &SecretScanner) {
     for node in lab.nodes() {
-        let found = markers.found_in(node.host(), node.log().as_bytes());
+        let found = scanner.found_in(node.host(), node.log().as_bytes());
         assert!(found.is_empty(), "{found:#?}");
     }
 }

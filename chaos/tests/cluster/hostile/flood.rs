@@ -7,15 +7,15 @@ use std::{
 
 use jaco_chaos::{
     Lab, Rng,
-    lab::{netns, wire},
-    turn,
+    lab::{netns, network},
+    test_permits,
 };
 use jaco_net::{pki::ClusterCa, quic::Settings};
 
 use super::{
     HUB,
-    attacker::{Bystanders, endpoint, forged, memory, peer_address},
-    cluster, said,
+    attacker::{BackgroundClients, endpoint, forged, memory, peer_address},
+    cluster, wait_for_log,
 };
 use crate::size;
 
@@ -24,7 +24,7 @@ const MEMORY_MORE: u64 = 256;
 
 /// Lets a machine send from addresses that are not its own. It never gets an answer: answers go to
 /// unused addresses, or to the real owners of the addresses.
-fn pretend(lab: &Lab, index: u8, addresses: &[Ipv4Addr]) {
+fn spoof_addresses(lab: &Lab, index: u8, addresses: &[Ipv4Addr]) {
     let node = lab.node(index);
     netns::within(node.namespace(), || {
         std::fs::write("/proc/sys/net/ipv4/conf/all/arp_ignore", "1")
@@ -40,21 +40,21 @@ fn pretend(lab: &Lab, index: u8, addresses: &[Ipv4Addr]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_open_connections_do_not_disturb_members() {
-    let _turn = turn::alone().await;
+    let _permits = test_permits::exclusive().await;
     let mut rng = Rng::announced();
     let mut lab = cluster(1, false, rng.number()).await;
     lab.node_mut(4).kill().unwrap();
     let leader = lab.leader().await.unwrap();
     let restarted = lab.others(&[leader, 4])[0];
     let writers = lab.others(&[restarted, 4]);
-    let bystanders = Bystanders::start(&lab, &writers, rng.number()).await;
+    let clients = BackgroundClients::start(&lab, &writers, rng.number()).await;
     let before = memory(&lab, leader);
 
     let namespace = lab.node(4).namespace().to_owned();
-    let strangers = (100..200).map(|last| Ipv4Addr::new(10, 99, 0, last));
-    let members = lab.others(&[leader, 4]).into_iter().map(wire::address);
-    let sources: Vec<Ipv4Addr> = strangers.chain(members).collect();
-    pretend(&lab, 4, &sources);
+    let outsider_addresses = (100..200).map(|last| Ipv4Addr::new(10, 99, 0, last));
+    let members = lab.others(&[leader, 4]).into_iter().map(network::address);
+    let sources: Vec<Ipv4Addr> = outsider_addresses.chain(members).collect();
+    spoof_addresses(&lab, 4, &sources);
     let ca = ClusterCa::generate(std::time::SystemTime::now()).unwrap();
     let files = forged(&ca, "n9", HUB);
     let settings = Settings {
@@ -78,17 +78,19 @@ async fn half_open_connections_do_not_disturb_members() {
     }
     println!("{} begun in {:?}", attempts.len(), start.elapsed());
     // They arrived, and timed out.
-    said(&lab, leader, &["the handshake did not end in time"]).await;
-    bystanders.unharmed(&lab, "half-open connections").await;
+    wait_for_log(&lab, leader, &["the handshake did not end in time"]).await;
+    clients
+        .check_unaffected(&lab, "half-open connections")
+        .await;
 
     // A member that restarts meanwhile can connect, although its address is being spoofed.
     let start = Instant::now();
     lab.node_mut(restarted).kill().unwrap();
     lab.node_mut(restarted).start().await.unwrap();
-    lab.agree(3).await.unwrap();
+    lab.wait_members(3).await.unwrap();
     println!("a member is back after {:?}", start.elapsed());
-    bystanders
-        .unharmed(&lab, "a restart among half-open connections")
+    clients
+        .check_unaffected(&lab, "a restart among half-open connections")
         .await;
     let during = memory(&lab, leader);
     let ended = std::iter::from_fn(|| attempts.try_join_next()).count();
@@ -115,7 +117,7 @@ async fn half_open_connections_do_not_disturb_members() {
     while let Some(ended) = finished.join_next().await {
         assert!(ended.unwrap().is_err());
     }
-    bystanders.unharmed(&lab, "refused connections").await;
+    clients.check_unaffected(&lab, "refused connections").await;
     drop(attempts);
     let lines = lab.node(leader).log();
     let lines = lines
@@ -124,5 +126,5 @@ async fn half_open_connections_do_not_disturb_members() {
         .count();
     println!("{lines} lines about it");
     assert!(lines < 500, "{lines} lines");
-    bystanders.stop(&lab, &[1, 2, 3]).await;
+    clients.stop(&lab, &[1, 2, 3]).await;
 }

@@ -17,7 +17,7 @@ use crate::client::{
 
 /// State of a wait.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Convergence {
     /// Undecided.
     Waiting,
     /// Every replica of the revision runs.
@@ -43,8 +43,8 @@ pub(super) struct Tracker {
     snapshot: Snapshot,
     rollouts: BTreeMap<String, v1::RolloutPlan>,
     /// Whether the queried daemon has applied the revision.
-    arrived: bool,
-    told: BTreeMap<String, String>,
+    applied_seen: bool,
+    reported: BTreeMap<String, String>,
 }
 
 impl Tracker {
@@ -54,8 +54,8 @@ impl Tracker {
             goal,
             snapshot: Snapshot::default(),
             rollouts: BTreeMap::new(),
-            arrived: false,
-            told: BTreeMap::new(),
+            applied_seen: false,
+            reported: BTreeMap::new(),
         }
     }
 
@@ -76,7 +76,7 @@ impl Tracker {
     }
 
     /// Evaluates a new snapshot.
-    pub(super) fn handle_snapshot(&mut self, snapshot: Snapshot) -> Verdict {
+    pub(super) fn handle_snapshot(&mut self, snapshot: Snapshot) -> Convergence {
         self.snapshot = snapshot;
         if let Some(verdict) = self.deployment_verdict() {
             return verdict;
@@ -101,20 +101,20 @@ impl Tracker {
             return stuck(self.not_converged(&why));
         }
         if self.is_complete() {
-            Verdict::Converged
+            Convergence::Converged
         } else {
-            Verdict::Waiting
+            Convergence::Waiting
         }
     }
 
     /// The verdict from the deployment alone; `None` if its replicas decide.
-    fn deployment_verdict(&mut self) -> Option<Verdict> {
+    fn deployment_verdict(&mut self) -> Option<Convergence> {
         let goal = self.goal.revision;
         let Some(deployment) = &self.snapshot.deployment else {
             let gone = self
-                .arrived
+                .applied_seen
                 .then(|| stuck(self.not_converged("it was deleted")));
-            return Some(gone.unwrap_or(Verdict::Waiting));
+            return Some(gone.unwrap_or(Convergence::Waiting));
         };
         let applied = deployment.applied_revision;
         if applied > goal {
@@ -123,15 +123,15 @@ impl Tracker {
         }
         if applied < goal {
             // A daemon that lags behind has not seen a revision this high.
-            let back = self.arrived || deployment.highest_revision >= goal;
+            let back = self.applied_seen || deployment.highest_revision >= goal;
             let why = format!("it was rolled back to revision {applied}");
             return Some(if back {
                 stuck(self.not_converged(&why))
             } else {
-                Verdict::Waiting
+                Convergence::Waiting
             });
         }
-        self.arrived = true;
+        self.applied_seen = true;
         let deployment = self.snapshot.deployment.as_ref()?;
         if deployment.status() == DeploymentStatus::Pending {
             let details = &deployment.status_details;
@@ -279,9 +279,9 @@ impl Tracker {
             .collect();
         let changed = now
             .iter()
-            .filter(|&(id, line)| self.told.get(id) != Some(line));
+            .filter(|&(id, line)| self.reported.get(id) != Some(line));
         let lines = changed.map(|(id, line)| format!("{id}: {line}")).collect();
-        self.told = now;
+        self.reported = now;
         lines
     }
 
@@ -332,8 +332,8 @@ impl Tracker {
     }
 }
 
-fn stuck(failure: Failure) -> Verdict {
-    Verdict::Stuck(Box::new(failure))
+fn stuck(failure: Failure) -> Convergence {
+    Convergence::Stuck(Box::new(failure))
 }
 
 #[cfg(test)]

@@ -88,7 +88,7 @@ fn web(state: ReplicaState, code: &str) -> Vec<v1::ReplicaDetail> {
 }
 
 /// Scripts no replicas before the apply, then one snapshot for each of `states`.
-fn looks(script: &mut Script, states: &[(ReplicaState, &str)]) {
+fn script_snapshots(script: &mut Script, states: &[(ReplicaState, &str)]) {
     script.apply = committed();
     script.status = vec![status(); states.len()];
     script.replicas = vec![vec![]];
@@ -158,7 +158,7 @@ async fn detach_returns_at_commit() {
 async fn wait_reports_every_step_until_replicas_run() {
     use ReplicaState::{Pending, Pulling, Running};
     let (result, output, server) = apply(&Project::new().args(), Format::Table, |script| {
-        looks(
+        script_snapshots(
             script,
             &[
                 (Pulling, "pulling"),
@@ -183,7 +183,7 @@ async fn terminal_shows_one_bar_per_service() {
     let project = Project::new();
     let server = Fake::start().await;
     server.script(|script| {
-        looks(
+        script_snapshots(
             script,
             &[(ReplicaState::Pulling, ""), (ReplicaState::Running, "")],
         )
@@ -206,7 +206,7 @@ async fn terminal_shows_one_bar_per_service() {
 #[tokio::test]
 async fn json_is_one_object_when_converged() {
     let (result, output, _) = apply(&Project::new().args(), Format::Json, |script| {
-        looks(
+        script_snapshots(
             script,
             &[(ReplicaState::Pulling, ""), (ReplicaState::Running, "")],
         );
@@ -224,7 +224,7 @@ async fn json_is_one_object_when_converged() {
 #[tokio::test]
 async fn failed_replica_ends_the_wait() {
     let (result, output, _) = apply(&Project::new().args(), Format::Json, |script| {
-        looks(
+        script_snapshots(
             script,
             &[
                 (ReplicaState::Pulling, ""),
@@ -249,7 +249,7 @@ async fn wait_ends_at_its_timeout() {
         ..project.args()
     };
     let (result, _, _) = apply(&args, Format::Table, |script| {
-        looks(script, &[(ReplicaState::Pulling, "")]);
+        script_snapshots(script, &[(ReplicaState::Pulling, "")]);
     })
     .await;
     let failure = fake::failure(result);
@@ -266,7 +266,7 @@ async fn wait_ends_at_its_timeout() {
 async fn ended_subscription_is_reopened() {
     use ReplicaState::{Pulling, Running};
     let (result, _, server) = apply(&Project::new().args(), Format::Table, |script| {
-        looks(script, &[(Pulling, "")]);
+        script_snapshots(script, &[(Pulling, "")]);
         script.replicas.push(web(Running, ""));
         script.at_end = AtEnd::Close;
     })

@@ -9,7 +9,7 @@ use super::{
     current,
     draw::{Painter, bars},
     goal::Snapshot,
-    progress::{Tracker, Verdict},
+    progress::{Convergence, Tracker},
 };
 use crate::client::{
     connection::{Client, Feed},
@@ -32,13 +32,13 @@ const TICK: Duration = Duration::from_secs(1);
 /// # Errors
 /// `not_converged` if the revision failed or `limit` has passed; otherwise the daemon's error. A
 /// lost connection is re-established until `limit`.
-pub(super) async fn until_settled(
+pub(super) async fn until_converged(
     client: &Client,
     tracker: &mut Tracker,
     started: Instant,
     limit: Duration,
     ui: &mut Ui<'_>,
-) -> Result<Verdict, Stop> {
+) -> Result<Convergence, Stop> {
     let deployment = tracker.deployment().to_owned();
     let mut wait = Wait {
         client,
@@ -67,13 +67,13 @@ struct Wait<'a, 'b> {
 }
 
 impl Wait<'_, '_> {
-    async fn run(&mut self) -> Result<Verdict, Stop> {
+    async fn run(&mut self) -> Result<Convergence, Stop> {
         loop {
             match self.follow().await {
-                Ok(Verdict::Waiting) => {}
-                Ok(Verdict::Converged) => return Ok(Verdict::Converged),
-                Ok(Verdict::Stuck(failure)) => return Err((*failure).into()),
-                Err(Stop::Failed(failure)) if is_passing(&failure) => {
+                Ok(Convergence::Waiting) => {}
+                Ok(Convergence::Converged) => return Ok(Convergence::Converged),
+                Ok(Convergence::Stuck(failure)) => return Err((*failure).into()),
+                Err(Stop::Failed(failure)) if is_transient(&failure) => {
                     tracing::debug!(
                         subsystem = "cliclient",
                         reason = failure.message,
@@ -87,21 +87,21 @@ impl Wait<'_, '_> {
     }
 
     /// Follows one subscription; returns `Waiting` when it ended.
-    async fn follow(&mut self) -> Result<Verdict, Stop> {
+    async fn follow(&mut self) -> Result<Convergence, Stop> {
         // Subscribed before the first fetch, so that no change in between is missed.
         let mut events = subscribe(self.client, &ENTITIES, &self.deployment).await?;
         loop {
-            match self.look().await? {
-                Verdict::Waiting => {}
+            match self.refresh().await? {
+                Convergence::Waiting => {}
                 verdict => return Ok(verdict),
             }
             if !self.until_event(&mut events).await? {
-                return Ok(Verdict::Waiting);
+                return Ok(Convergence::Waiting);
             }
         }
     }
 
-    async fn look(&mut self) -> Result<Verdict, Stop> {
+    async fn refresh(&mut self) -> Result<Convergence, Stop> {
         let replicas = current(self.client, &self.deployment).await?;
         let status = fetch(self.client, &self.deployment, "").await?;
         let snapshot = Snapshot::new(&self.deployment, status, replicas);
@@ -152,7 +152,7 @@ impl Wait<'_, '_> {
 }
 
 /// Whether the failure is transient; the revision stays applied, so waiting continues.
-fn is_passing(failure: &Failure) -> bool {
+fn is_transient(failure: &Failure) -> bool {
     matches!(
         failure.code.as_str(),
         "unavailable"

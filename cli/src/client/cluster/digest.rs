@@ -56,8 +56,8 @@ impl From<v1::DigestResponse> for DigestView {
         let (states, compared, members) = (states.len(), compared().count(), nodes.len());
         // A member that answered for another index is reachable, so repeating the command can
         // compare it.
-        let silent = nodes.iter().filter(|row| row.index.is_none()).count();
-        let enough = compared + silent == members && (compared >= 2 || members == 1);
+        let unreachable = nodes.iter().filter(|row| row.index.is_none()).count();
+        let enough = compared + unreachable == members && (compared >= 2 || members == 1);
         Self {
             index: response.index,
             equal: states == 1 && enough,
@@ -84,11 +84,11 @@ impl View for DigestView {
     fn text(&self) -> String {
         let columns = [col("HOSTNAME"), col("INDEX"), free("DIGEST")];
         let rows = self.nodes.iter().map(|row| {
-            let (index, told) = match row.index {
+            let (index, detail) = match row.index {
                 Some(index) => (index.to_string(), &row.digest),
                 None => ("-".to_owned(), &row.error),
             };
-            vec![row.hostname.clone(), index, told.clone()]
+            vec![row.hostname.clone(), index, detail.clone()]
         });
         format!(
             "{}Compared: {} of {} members\n",
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn equality_needs_all_reachable_members_and_two() {
-        let silent = |hostname| v1::NodeDigest {
+        let unreachable = |hostname| v1::NodeDigest {
             error: "peer_unreachable".to_owned(),
             ..node(hostname, 0, b"")
         };
@@ -160,9 +160,19 @@ mod tests {
             (vec![a.clone(), b.clone()], true, 2, 1),
             (vec![a.clone(), node("b", 7, b"\x02")], false, 2, 2),
             (vec![a.clone(), b.clone(), behind.clone()], false, 2, 1),
-            (vec![a.clone(), b.clone(), silent("c")], true, 2, 1),
-            (vec![a.clone(), silent("b"), silent("c")], false, 1, 1),
-            (vec![silent("a"), silent("b"), silent("c")], false, 0, 0),
+            (vec![a.clone(), b.clone(), unreachable("c")], true, 2, 1),
+            (
+                vec![a.clone(), unreachable("b"), unreachable("c")],
+                false,
+                1,
+                1,
+            ),
+            (
+                vec![unreachable("a"), unreachable("b"), unreachable("c")],
+                false,
+                0,
+                0,
+            ),
             (vec![a, node("b", 7, b"\x02"), behind], false, 2, 2),
         ] {
             let members = nodes.len();

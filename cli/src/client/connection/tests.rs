@@ -91,7 +91,7 @@ fn client(addresses: Vec<HostPort>, trust: Trust) -> Client {
 }
 
 /// An address without a listener.
-async fn deserted() -> HostPort {
+async fn unused_address() -> HostPort {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     HostPort {
         host: "127.0.0.1".to_owned(),
@@ -158,7 +158,7 @@ async fn unverified_server_never_receives_the_token() {
 async fn call_moves_on_from_down_or_leaderless_address() {
     let remote = Remote::start().await;
     let trust = Trust::Fingerprint(remote.fingerprint);
-    let down = client(vec![deserted().await, remote.address()], trust);
+    let down = client(vec![unused_address().await, remote.address()], trust);
     assert_eq!(rollback(&down).await.unwrap(), 4);
 
     // A server without a leader, which refuses every call.
@@ -196,7 +196,7 @@ async fn definite_failure_is_not_retried() {
 #[tokio::test]
 async fn failure_names_every_unreachable_address() {
     let remote = Remote::start().await;
-    let (a, b) = (deserted().await, deserted().await);
+    let (a, b) = (unused_address().await, unused_address().await);
     let trust = Trust::Fingerprint(remote.fingerprint);
     let failure = rollback(&client(vec![a.clone(), b.clone()], trust.clone()))
         .await

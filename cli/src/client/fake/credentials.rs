@@ -53,7 +53,7 @@ impl v1::registry_credentials_server::RegistryCredentials for Service {
         self.admit(&request)?;
         let request = request.into_inner();
         let registry = request.registry.to_lowercase();
-        self.inner().seen.credentials.push(request);
+        self.inner().recorded.credentials.push(request);
         Ok(Response::new(v1::RegistryCredentialAddResponse {
             registry,
             updated_at: Some(NOW),

@@ -2,7 +2,7 @@
 
 use super::{
     Script,
-    world::{alone, converging, diverged, empty, failing, full, pending, refusing, watched},
+    setup::{alone, converging, diverged, empty, failing, full, pending, refusing, watched},
 };
 
 /// One command line.
@@ -12,24 +12,24 @@ pub(super) struct Case {
     /// The arguments; `DIR` is a directory with manifests.
     pub(super) line: &'static str,
     /// Prepares the daemon.
-    pub(super) world: fn(&mut Script),
+    pub(super) setup: fn(&mut Script),
     /// Expected exit status.
     pub(super) status: u8,
 }
 
-const fn case(name: &'static str, line: &'static str, world: fn(&mut Script)) -> Case {
+const fn case(name: &'static str, line: &'static str, setup: fn(&mut Script)) -> Case {
     Case {
         name,
         line,
-        world,
+        setup,
         status: 0,
     }
 }
 
-const fn fails(name: &'static str, line: &'static str, world: fn(&mut Script)) -> Case {
+const fn fails(name: &'static str, line: &'static str, setup: fn(&mut Script)) -> Case {
     Case {
         status: 1,
-        ..case(name, line, world)
+        ..case(name, line, setup)
     }
 }
 

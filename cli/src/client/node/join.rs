@@ -22,7 +22,7 @@ const JOIN_DEADLINE: Duration = Duration::from_secs(60);
 /// Lifetime of a join token.
 const EXPIRES_IN_SECONDS: u64 = 86_400;
 /// Placeholder for an unknown address.
-const SOME_ADDRESS: &str = "<this-node-host:port>";
+const ADDRESS_PLACEHOLDER: &str = "<this-node-host:port>";
 
 /// Arguments of `node issue-join-token`.
 #[derive(clap::Args)]
@@ -73,8 +73,8 @@ pub(super) async fn issue(args: &IssueArgs, client: &Client, ui: &mut Ui<'_>) ->
         ca_cert,
         leader_addrs,
     } = client.unary(ISSUE_DEADLINE, call).await?;
-    let peer = client.server().or(first_plain(leader_addrs));
-    let peer = peer.unwrap_or_else(|| SOME_ADDRESS.to_owned());
+    let peer = client.server().or(first_well_formed(leader_addrs));
+    let peer = peer.unwrap_or_else(|| ADDRESS_PLACEHOLDER.to_owned());
     // The secret cannot be fetched again, so it is printed even with `--quiet`.
     ui.data(&IssuedView {
         join_command: format!("sudo jaco node join --peer={peer} --token={token}"),
@@ -89,7 +89,7 @@ pub(super) async fn issue(args: &IssueArgs, client: &Client, ui: &mut Ui<'_>) ->
 
 /// The first well-formed address whose host is an IP address or a hostname. Members choose their
 /// own addresses, and the printed command is pasted into a shell, so anything else is skipped.
-fn first_plain(addresses: Vec<String>) -> Option<String> {
+fn first_well_formed(addresses: Vec<String>) -> Option<String> {
     let plain = |address: &String| {
         if address.parse::<SocketAddr>().is_ok() {
             return true;
@@ -152,13 +152,13 @@ pub(crate) async fn join(
         ClusterClient::new(connection).join(request).await
     };
     let v1::ClusterJoinResponse {} = client.unary(JOIN_DEADLINE, call).await?;
-    let (systemd, remark) = systemd::step(!args.no_systemd_enable, client);
+    let (systemd, remark) = systemd::enable_at_boot(!args.no_systemd_enable, client);
     ui.outcome(&JoinedView {
         joined: true,
         peer: &args.peer,
         systemd,
     })?;
-    systemd::tell(systemd, remark, ui)
+    systemd::report(systemd, remark, ui)
 }
 
 #[cfg(test)]
@@ -203,7 +203,7 @@ mod tests {
             (&["`x`:1", ""], None),
             (&[], None),
         ] {
-            let found = first_plain(addresses.iter().map(|&text| text.to_owned()).collect());
+            let found = first_well_formed(addresses.iter().map(|&text| text.to_owned()).collect());
             assert_eq!(found.as_deref(), expected, "{addresses:?}");
         }
     }

@@ -25,7 +25,7 @@ const MAX_LINE_BYTES: u64 = 1 << 20;
 /// Cancelled, it restores the echo of the terminal; a line that was typed meanwhile is lost.
 pub(super) async fn from_user(given: bool, ui: &mut Ui<'_>) -> Result<SecretBytes, Failure> {
     let terminal = !given && io::stdin().is_terminal();
-    let silence = terminal.then(Silence::new);
+    let echo_guard = terminal.then(EchoGuard::new);
     if terminal {
         // Not a note: the prompt is needed even with `--quiet`.
         let _ = write!(ui.err, "Password: "); // a failing stderr is ignored
@@ -37,7 +37,7 @@ pub(super) async fn from_user(given: bool, ui: &mut Ui<'_>) -> Result<SecretByte
     if terminal {
         let _ = writeln!(ui.err); // the typed line break was not echoed
     }
-    drop(silence);
+    drop(echo_guard);
     let line = line?.map_err(|error| {
         Failure::new(
             Local::FileError,
@@ -69,9 +69,9 @@ fn password(line: &SecretBytes) -> Result<SecretBytes, Failure> {
 }
 
 /// Disables the echo of the terminal on stdin until it is dropped.
-struct Silence(Option<Termios>);
+struct EchoGuard(Option<Termios>);
 
-impl Silence {
+impl EchoGuard {
     fn new() -> Self {
         let Ok(before) = tcgetattr(io::stdin()) else {
             return Self(None);
@@ -83,7 +83,7 @@ impl Silence {
     }
 }
 
-impl Drop for Silence {
+impl Drop for EchoGuard {
     fn drop(&mut self) {
         if let Some(before) = &self.0 {
             let _ = tcsetattr(io::stdin(), OptionalActions::Now, before); // the terminal may be gone

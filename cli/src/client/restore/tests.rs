@@ -9,7 +9,7 @@ use clap::Parser;
 use super::*;
 use crate::client::{
     fake::{Captured, Fake, capture, failure},
-    golden::world,
+    golden::setup,
     output::Format,
 };
 
@@ -21,7 +21,7 @@ struct Line {
 
 /// Restores a backup into `dir/data`, with the control socket `socket`.
 async fn restore(dir: &Path, socket: &Path) -> (Result<(), Stop>, Captured) {
-    fs::write(dir.join("archive.tgz"), world::saved().0).unwrap();
+    fs::write(dir.join("archive.tgz"), setup::saved().0).unwrap();
     let config = "listen_addr: 127.0.0.1:7000\ncluster_addr: 127.0.0.1:7001\n";
     fs::write(dir.join("jacod.yaml"), config).unwrap();
     let shown = dir.display();
@@ -66,6 +66,11 @@ async fn daemon_started_by_the_probe_finds_lock() {
     assert_eq!(result, Ok(()), "{}", output.err);
     assert!(daemon.join().unwrap());
     assert!(dir.path().join("data/raft/CURRENT").exists());
-    let told = output.err.contains("chown -R jaco: ");
-    assert_eq!(told, rustix::process::geteuid().is_root(), "{}", output.err);
+    let warned = output.err.contains("chown -R jaco: ");
+    assert_eq!(
+        warned,
+        rustix::process::geteuid().is_root(),
+        "{}",
+        output.err
+    );
 }

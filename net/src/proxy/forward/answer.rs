@@ -9,12 +9,12 @@ use hyper::body::Incoming;
 
 use super::super::{
     body::{Origin, ResponseBody},
-    clock::Serving,
     headers,
+    timeouts::ServingGuard,
 };
 
 /// A response of the proxy itself, without a body.
-pub(super) fn empty(status: StatusCode, serving: Serving) -> Response<ResponseBody> {
+pub(super) fn empty(status: StatusCode, serving: ServingGuard) -> Response<ResponseBody> {
     let mut response = Response::new(ResponseBody::empty(serving));
     *response.status_mut() = status;
     response
@@ -24,7 +24,7 @@ pub(super) fn empty(status: StatusCode, serving: Serving) -> Response<ResponseBo
 }
 
 /// Redirects the client to the same path over HTTPS, keeping the method.
-pub(super) fn redirect(host: &str, target: &Uri, serving: Serving) -> Response<ResponseBody> {
+pub(super) fn redirect(host: &str, target: &Uri, serving: ServingGuard) -> Response<ResponseBody> {
     let path = target.path_and_query().map_or("/", |path| path.as_str());
     match HeaderValue::try_from(format!("https://{host}{path}")) {
         Ok(location) => {
@@ -40,14 +40,17 @@ pub(super) fn redirect(host: &str, target: &Uri, serving: Serving) -> Response<R
 pub(super) fn relayed(
     response: Response<Incoming>,
     origin: Origin,
-    serving: Serving,
+    serving: ServingGuard,
 ) -> Response<ResponseBody> {
     let (parts, body) = response.into_parts();
     Response::from_parts(outgoing(parts), ResponseBody::new(body, origin, serving))
 }
 
 /// A replica's 101 response; its connection does not return to the pool.
-pub(super) fn switched(response: Response<Incoming>, serving: Serving) -> Response<ResponseBody> {
+pub(super) fn switched(
+    response: Response<Incoming>,
+    serving: ServingGuard,
+) -> Response<ResponseBody> {
     let (parts, _) = response.into_parts();
     Response::from_parts(outgoing(parts), ResponseBody::empty(serving))
 }

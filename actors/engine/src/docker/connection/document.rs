@@ -14,10 +14,10 @@ use jaco_proto::chain;
 use serde::{Deserialize, de::DeserializeOwned};
 use tokio::net::UnixStream;
 
-use super::{Connection, EngineError, REQUEST_TIMEOUT, readable};
+use super::{Connection, EngineError, REQUEST_TIMEOUT, printable};
 
 #[derive(Deserialize)]
-struct Refusal {
+struct ErrorBody {
     message: String,
 }
 
@@ -29,11 +29,14 @@ impl Connection {
             .map_err(|_| EngineError::Unreachable("timeout".to_owned()))?
             .map_err(|error| EngineError::Unreachable(chain(&*error)))?;
         if !status.is_success() {
-            let message = serde_json::from_slice::<Refusal>(&body).map_or_else(
+            let message = serde_json::from_slice::<ErrorBody>(&body).map_or_else(
                 |_| String::from_utf8_lossy(&body).into_owned(),
                 |refusal| refusal.message,
             );
-            return Err(EngineError::refused(status.as_u16(), readable(&message)));
+            return Err(EngineError::from_status(
+                status.as_u16(),
+                printable(&message),
+            ));
         }
         serde_json::from_slice(&body).map_err(|error| EngineError::Api {
             status: status.as_u16(),

@@ -58,7 +58,7 @@ impl Answering {
 
 async fn ask(connection: &Connection) -> Result<(), EngineError> {
     let answer = connection.client().await?.list_networks(None).await;
-    connection.settle(answer).map(drop)
+    connection.map_result(answer).map(drop)
 }
 
 async fn spoken(connection: &Connection) -> String {

@@ -11,7 +11,7 @@ use jaco_proto::{
 };
 
 use super::*;
-use crate::spec::{declares_healthcheck, joined_service, lending_services, networks};
+use crate::spec::{declares_healthcheck, joined_service, namespace_services, networks};
 
 fn row() -> ReplicaDesired {
     ReplicaDesired {
@@ -56,7 +56,7 @@ fn body(service: &Service, networking: Networking) -> ContainerCreateBody {
         service: service.clone(),
         volumes,
         networking,
-        lenders: [("vpn".to_owned(), "c9".to_owned())].into(),
+        namespace_containers: [("vpn".to_owned(), "c9".to_owned())].into(),
         home: "/home/jaco".into(),
     })
 }
@@ -399,7 +399,7 @@ fn shared_namespace_refers_to_lending_container() {
         uts: borrowed(),
         ..Service::default()
     };
-    let lending: Vec<&str> = lending_services(&service).into_iter().collect();
+    let lending: Vec<&str> = namespace_services(&service).into_iter().collect();
     assert_eq!(lending, ["proxy", "vpn"]);
     let host = host(&service);
     for mode in [host.ipc_mode, host.pid_mode, host.uts_mode] {

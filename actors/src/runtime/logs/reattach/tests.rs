@@ -89,7 +89,7 @@ impl World {
             lines: 0,
             container: None,
             tail: Reattach::new(0, true),
-            next: Next::Look,
+            next: Next::List,
             cursor: None,
             news: false,
             written: Vec::new(),
@@ -166,7 +166,7 @@ impl World {
 
     fn tail(&mut self) {
         match self.next.clone() {
-            Next::Look => {
+            Next::List => {
                 let found: Vec<_> = self.container.iter().map(found).collect();
                 self.next = self.tail.handle_found(&found, true);
             }
@@ -177,9 +177,9 @@ impl World {
             } => self.read(container, since, follow),
             Next::Pause => {
                 if std::mem::take(&mut self.news) {
-                    self.tail.handle_news();
+                    self.tail.handle_event();
                 }
-                self.next = Next::Look;
+                self.next = Next::List;
             }
             Next::End => panic!("unexpected end of the tail"),
         }
@@ -221,7 +221,7 @@ impl World {
     }
 
     /// Stops the container and lets the tail read the remaining output.
-    fn settle(&mut self) {
+    fn run_until_idle(&mut self) {
         self.run(false);
         for _ in 0..100_000 {
             if self.next == Next::Pause && !self.news {
@@ -285,7 +285,7 @@ proptest! {
         for step in steps {
             world.step(step);
         }
-        world.settle();
+        world.run_until_idle();
         for stream in [LogStream::Stdout, LogStream::Stderr] {
             prop_assert_eq!(of(&world.delivered, stream), of(&world.written, stream));
         }
@@ -326,13 +326,13 @@ fn stopped_container_is_read_once_more() {
     let running = [listed("a", Status::Running)];
     let exited = [listed("a", Status::Exited)];
     assert_eq!(tail.handle_found(&running, true), read("a", 0, true));
-    assert_eq!(tail.handle_ended(), Next::Look);
+    assert_eq!(tail.handle_ended(), Next::List);
     assert_eq!(tail.handle_found(&exited, true), read("a", 0, false));
-    assert_eq!(tail.handle_ended(), Next::Look);
+    assert_eq!(tail.handle_ended(), Next::List);
     assert_eq!(tail.handle_found(&exited, true), Next::Pause);
     assert_eq!(tail.handle_found(&exited, true), Next::Pause);
     // The container ran again in between without an event.
-    tail.handle_news();
+    tail.handle_event();
     assert_eq!(tail.handle_found(&exited, true), read("a", 0, false));
 }
 
@@ -341,7 +341,7 @@ fn immediately_ending_reads_are_delayed() {
     let mut tail = Reattach::new(0, true);
     let running = [listed("a", Status::Running)];
     assert_eq!(tail.handle_found(&running, true), read("a", 0, true));
-    assert_eq!(tail.handle_ended(), Next::Look);
+    assert_eq!(tail.handle_ended(), Next::List);
     assert_eq!(tail.handle_found(&running, true), Next::Pause);
     assert_eq!(tail.handle_found(&running, true), read("a", 0, true));
 }
@@ -352,10 +352,10 @@ fn replacement_container_is_read_from_its_beginning() {
     let both = [listed("a", Status::Exited), listed("b", Status::Running)];
     assert_eq!(tail.handle_found(&both[..1], true), read("a", 7, false));
     tail.handle_frame(LogStream::Stdout, b"open");
-    assert_eq!(tail.handle_ended(), Next::Look);
+    assert_eq!(tail.handle_ended(), Next::List);
     assert_eq!(tail.handle_found(&both, true), read("b", 0, true));
     assert_eq!(tail.poll_line().unwrap().1.text, b"open");
-    assert_eq!(tail.handle_ended(), Next::Look);
+    assert_eq!(tail.handle_ended(), Next::List);
     assert_eq!(tail.handle_found(&both, true), Next::Pause);
 }
 

@@ -23,15 +23,15 @@ pub enum Assignment {
     /// The row moved away; the container stays up until the new host reports it running.
     Kept {
         /// The service declares a health check.
-        checked: bool,
+        has_healthcheck: bool,
     },
     /// This host runs one container, created from this row.
-    Own(Wanted),
+    Own(DesiredReplica),
 }
 
 /// Row owned by this host, reduced to what the decisions need.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct DesiredReplica {
     /// Log index of the row; a different index requires a new container.
     pub raft_index: u64,
     /// Name of the deployment, for reports.
@@ -41,14 +41,14 @@ pub struct Wanted {
     /// Pull the image before the first create.
     pub pull: bool,
     /// The service declares a health check.
-    pub checked: bool,
+    pub has_healthcheck: bool,
     /// Whether a start may begin.
-    pub gate: Gate,
+    pub gate: StartGate,
 }
 
 /// Condition on which a start may begin.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Gate {
+pub enum StartGate {
     /// The start may begin.
     Open,
     /// A dependency or document is missing, and a change of the state will resolve it; nothing is
@@ -56,9 +56,9 @@ pub enum Gate {
     Deferred(String),
     /// The node has not caught up with the cluster, and the replica may run elsewhere by now: only
     /// containers that ran here before continue, including their restarts.
-    Behind,
+    NotCaughtUp,
     /// The node cannot isolate deployments from each other.
-    Isolated,
+    IsolationMissing,
 }
 
 /// Why a start could not be prepared.
@@ -89,9 +89,9 @@ pub enum Input {
     /// The deadline of [`Core::poll_timeout`](super::Core::poll_timeout) passed.
     Timeout,
     /// The engine sent an event about a container of this replica.
-    Hint,
+    EngineEvent,
     /// More than one container carries the replica's label.
-    Crowded,
+    DuplicateContainers,
     /// The engine's event stream came up or broke.
     Events(bool),
     /// Outcome of [`Effect::Lookup`].

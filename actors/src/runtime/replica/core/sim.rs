@@ -28,9 +28,9 @@ enum Step {
     /// The actor is killed; its effects in flight may still take place.
     Kill { late: bool },
     /// The engine sends an event.
-    Hint,
+    EngineEvent,
     /// A listing shows several containers.
-    Crowded,
+    DuplicateContainers,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -43,8 +43,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Toggle),
         2 => (0u8..6).prop_map(Step::Gate),
         1 => any::<bool>().prop_map(|late| Step::Kill { late }),
-        2 => Just(Step::Hint),
-        1 => Just(Step::Crowded),
+        2 => Just(Step::EngineEvent),
+        1 => Just(Step::DuplicateContainers),
     ]
 }
 
@@ -115,14 +115,14 @@ impl Engine {
     }
 }
 
-struct World {
+struct Simulation {
     core: Core,
     engine: Engine,
     now: Now,
     inflight: VecDeque<Effect>,
     raft_index: u64,
     wanted: bool,
-    gate: Gate,
+    gate: StartGate,
     /// Last published observation.
     observed: Option<Report>,
     /// Launches of one row since it was last running.
@@ -132,9 +132,9 @@ struct World {
     violation: Option<String>,
 }
 
-impl World {
+impl Simulation {
     fn new() -> Self {
-        let mut world = Self {
+        let mut simulation = Self {
             core: Core::new("node-1", Seed::default(), true),
             engine: Engine::default(),
             now: Now {
@@ -144,14 +144,14 @@ impl World {
             inflight: VecDeque::new(),
             raft_index: 1,
             wanted: true,
-            gate: Gate::Open,
+            gate: StartGate::Open,
             observed: None,
             launches: 0,
             finished: false,
             violation: None,
         };
-        world.dispatch();
-        world
+        simulation.dispatch();
+        simulation
     }
 
     fn give(&mut self, input: Input) {
@@ -188,23 +188,23 @@ impl World {
         let restarting = self.core.restarting;
         let shut = self.wanted
             && match self.gate {
-                Gate::Open => false,
-                Gate::Deferred(_) | Gate::Behind => !restarting,
-                Gate::Isolated => true,
+                StartGate::Open => false,
+                StartGate::Deferred(_) | StartGate::NotCaughtUp => !restarting,
+                StartGate::IsolationMissing => true,
             };
-        let deferred = matches!(self.gate, Gate::Deferred(_));
+        let deferred = matches!(self.gate, StartGate::Deferred(_));
         match effect {
             Effect::Prepare(_) => shut,
             // Dependencies are checked once, before the start is prepared.
             Effect::Pull(_) | Effect::Launch(_) => shut && !deferred,
-            Effect::Start(..) => self.gate == Gate::Behind && shut,
+            Effect::Start(..) => self.gate == StartGate::NotCaughtUp && shut,
             Effect::Discard(_, ids) => {
-                let serves_on = |container: &Found| {
+                let keeps_serving = |container: &Found| {
                     container.status == Status::Running
                         && container.raft_index != Some(self.raft_index)
                         && ids.contains(&container.id)
                 };
-                shut && !restarting && self.engine.container.as_ref().is_some_and(serves_on)
+                shut && !restarting && self.engine.container.as_ref().is_some_and(keeps_serving)
             }
             Effect::Lookup(_)
             | Effect::Inspect(..)
@@ -216,12 +216,12 @@ impl World {
 
     fn dispatch(&mut self) {
         let assignment = if self.wanted {
-            Assignment::Own(Wanted {
+            Assignment::Own(DesiredReplica {
                 raft_index: self.raft_index,
                 deployment: "d".into(),
                 image: "i".into(),
                 pull: true,
-                checked: false,
+                has_healthcheck: false,
                 gate: self.gate.clone(),
             })
         } else {
@@ -274,7 +274,7 @@ impl World {
                 if let Some(container) = &mut self.engine.container {
                     container.status = Status::Exited;
                 }
-                self.give(Input::Hint);
+                self.give(Input::EngineEvent);
             }
             Step::Reissue => {
                 self.raft_index += 1;
@@ -291,10 +291,10 @@ impl World {
             }
             Step::Gate(kind) => {
                 self.gate = match kind {
-                    0..=2 => Gate::Open,
-                    3 => Gate::Deferred("db has not started".into()),
-                    4 => Gate::Behind,
-                    _ => Gate::Isolated,
+                    0..=2 => StartGate::Open,
+                    3 => StartGate::Deferred("db has not started".into()),
+                    4 => StartGate::NotCaughtUp,
+                    _ => StartGate::IsolationMissing,
                 };
                 self.dispatch();
             }
@@ -313,8 +313,8 @@ impl World {
                 self.core = Core::new("node-1", seed, true);
                 self.dispatch();
             }
-            Step::Hint => self.give(Input::Hint),
-            Step::Crowded => self.give(Input::Crowded),
+            Step::EngineEvent => self.give(Input::EngineEvent),
+            Step::DuplicateContainers => self.give(Input::DuplicateContainers),
         }
     }
 
@@ -326,7 +326,7 @@ impl World {
     }
 
     /// Runs without faults until everything in flight has completed.
-    fn settle(&mut self) {
+    fn run_until_idle(&mut self) {
         self.step(Step::Gate(0));
         for _ in 0..400 {
             while !self.inflight.is_empty() {
@@ -371,41 +371,41 @@ proptest! {
     fn every_history_converges_to_the_assignment(
         steps in proptest::collection::vec(step(), 0..120),
     ) {
-        let mut world = World::new();
+        let mut simulation = Simulation::new();
         for step in steps {
-            world.step(step);
-            prop_assert_eq!(world.check(), Ok(()));
+            simulation.step(step);
+            prop_assert_eq!(simulation.check(), Ok(()));
         }
-        world.settle();
-        if !world.wanted {
-            prop_assert!(world.engine.container.is_none());
-            prop_assert!(world.finished);
+        simulation.run_until_idle();
+        if !simulation.wanted {
+            prop_assert!(simulation.engine.container.is_none());
+            prop_assert!(simulation.finished);
             return Ok(());
         }
-        let observed = world.observed.clone().expect("a report was published");
+        let observed = simulation.observed.clone().expect("a report was published");
         if observed.code == code::RESTART_EXHAUSTED {
             return Ok(());
         }
-        let container = world.engine.container.expect("a container");
+        let container = simulation.engine.container.expect("a container");
         prop_assert_eq!(observed.state, ReplicaState::Running);
         prop_assert_eq!(container.status, Status::Running);
-        prop_assert_eq!(container.raft_index, Some(world.raft_index));
+        prop_assert_eq!(container.raft_index, Some(simulation.raft_index));
         prop_assert_eq!(observed.container_id, container.id);
-        prop_assert_eq!(observed.raft_index, world.raft_index);
+        prop_assert_eq!(observed.raft_index, simulation.raft_index);
     }
 
     #[test]
     fn crashes_never_exceed_restart_budget(crash_after in proptest::collection::vec(0u8..4, 1..40)) {
-        let mut world = World::new();
+        let mut simulation = Simulation::new();
         for polls in crash_after {
             for _ in 0..polls {
-                while !world.inflight.is_empty() {
-                    world.step(Step::Answer);
+                while !simulation.inflight.is_empty() {
+                    simulation.step(Step::Answer);
                 }
-                world.step(Step::Timeout);
+                simulation.step(Step::Timeout);
             }
-            world.step(Step::Crash);
-            prop_assert!(world.launches <= 1 + RESTARTS, "{} launches", world.launches);
+            simulation.step(Step::Crash);
+            prop_assert!(simulation.launches <= 1 + RESTARTS, "{} launches", simulation.launches);
         }
     }
 }

@@ -5,8 +5,8 @@ use jaco_proto::v1::ReplicaState;
 use prost_types::Timestamp;
 
 use super::{
-    Assignment, Core, Effect, Gate, Now, PULL_BACKOFF_MAX, PULL_SILENCE, Phase, PrepareError,
-    RETRY, TELL_AFTER, Wanted, exponential,
+    Assignment, Core, DesiredReplica, Effect, Now, PULL_BACKOFF_MAX, PULL_PROGRESS_TIMEOUT, Phase,
+    PrepareError, RETRY, StartGate, UNREPORTED_PREPARE_FAILURES, exponential,
     watch::{Origin, Watch},
 };
 use crate::runtime::replica::report::{Report, code};
@@ -18,20 +18,20 @@ impl Core {
     pub(super) fn found(&mut self, now: Now, result: Result<Vec<Found>, EngineError>) {
         let found = match result {
             Ok(found) => found,
-            Err(error) => return self.trouble(now, &error),
+            Err(error) => return self.engine_failed(now, &error),
         };
-        self.looked = true;
+        self.listed = true;
         self.engine_down = false;
-        self.troubles = 0;
+        self.engine_failures = 0;
         match self.assignment.clone() {
-            Assignment::Gone => self.leave(found),
-            Assignment::Kept { .. } if self.abandoned => self.leave(found),
-            Assignment::Kept { .. } => self.keep(now, &found),
-            Assignment::Own(wanted) => self.own(now, &wanted, &found),
+            Assignment::Gone => self.clean_up(found),
+            Assignment::Kept { .. } if self.abandoned => self.clean_up(found),
+            Assignment::Kept { .. } => self.watch_kept(now, &found),
+            Assignment::Own(wanted) => self.start_or_adopt(now, &wanted, &found),
         }
     }
 
-    fn leave(&mut self, found: Vec<Found>) {
+    fn clean_up(&mut self, found: Vec<Found>) {
         if found.is_empty() {
             self.target = None;
             self.phase = Phase::Finished;
@@ -48,7 +48,7 @@ impl Core {
         self.discard(found.into_iter().map(|container| container.id).collect());
     }
 
-    fn keep(&mut self, now: Now, found: &[Found]) {
+    fn watch_kept(&mut self, now: Now, found: &[Found]) {
         let best = found
             .iter()
             .find(|container| container.status == Status::Running)
@@ -62,7 +62,7 @@ impl Core {
         }
     }
 
-    fn own(&mut self, now: Now, wanted: &Wanted, found: &[Found]) {
+    fn start_or_adopt(&mut self, now: Now, wanted: &DesiredReplica, found: &[Found]) {
         let index = wanted.raft_index;
         let fits = |container: &&Found| container.raft_index == Some(index);
         let running = |container: &&Found| container.status == Status::Running;
@@ -81,10 +81,10 @@ impl Core {
             .collect();
         // A stopped container of this row may belong to a replica that the cluster has moved
         // elsewhere.
-        let behind = wanted.gate == Gate::Behind;
+        let behind = wanted.gate == StartGate::NotCaughtUp;
         let stopped = keep.is_some_and(|keep| keep.status != Status::Running);
         if (keep.is_none() || behind && stopped) && !self.may_start(&wanted.gate) {
-            return self.hold(now, wanted, found);
+            return self.postpone(now, wanted, found);
         }
         self.target = Some(index);
         if !others.is_empty() {
@@ -105,27 +105,27 @@ impl Core {
     }
 
     /// Whether a start may begin; a restart does not wait for dependencies again.
-    pub(super) fn may_start(&self, gate: &Gate) -> bool {
+    pub(super) fn may_start(&self, gate: &StartGate) -> bool {
         match gate {
-            Gate::Open => true,
-            Gate::Deferred(_) | Gate::Behind => self.restarting,
-            Gate::Isolated => false,
+            StartGate::Open => true,
+            StartGate::Deferred(_) | StartGate::NotCaughtUp => self.restarting,
+            StartGate::IsolationMissing => false,
         }
     }
 
     /// Whether the gate has closed during a start. Dependencies are checked only once, so a
     /// deferral does not stop it.
-    pub(super) fn is_shut_out(&self) -> bool {
+    pub(super) fn is_gate_closed(&self) -> bool {
         match &self.assignment {
             Assignment::Own(wanted) => {
-                !matches!(wanted.gate, Gate::Deferred(_)) && !self.may_start(&wanted.gate)
+                !matches!(wanted.gate, StartGate::Deferred(_)) && !self.may_start(&wanted.gate)
             }
             Assignment::Gone | Assignment::Kept { .. } => false,
         }
     }
 
     /// Whether a container of an earlier row still serves because its successor has to wait.
-    pub(super) fn serves_on(&self) -> bool {
+    pub(super) fn keeps_serving(&self) -> bool {
         let (Assignment::Own(wanted), Some(last)) = (&self.assignment, &self.published) else {
             return false;
         };
@@ -135,7 +135,7 @@ impl Core {
     }
 
     /// Postpones the start. A container of an earlier row keeps serving until then and is watched.
-    fn hold(&mut self, now: Now, wanted: &Wanted, found: &[Found]) {
+    fn postpone(&mut self, now: Now, wanted: &DesiredReplica, found: &[Found]) {
         self.target = None;
         let index = wanted.raft_index;
         let outdated = |status: Status| {
@@ -147,7 +147,7 @@ impl Core {
             let index = alive.raft_index.unwrap_or(0);
             return self.watch(now, &alive.id, index, Origin::Adopted);
         }
-        if wanted.gate == Gate::Isolated {
+        if wanted.gate == StartGate::IsolationMissing {
             self.phase = Phase::Waiting(Some(now.instant + RETRY));
             let report = Report::new(ReplicaState::Pending, index);
             return self.publish(report.because(
@@ -156,7 +156,7 @@ impl Core {
             ));
         }
         self.phase = Phase::Waiting(None);
-        if self.serves_on() {
+        if self.keeps_serving() {
             self.publish(Report::new(ReplicaState::Pending, index));
         }
     }
@@ -186,11 +186,11 @@ impl Core {
         };
         let container = std::mem::take(container);
         let Some(index) = self.target.filter(|_| self.on_target()) else {
-            return self.look();
+            return self.lookup();
         };
         match result {
             Ok(()) => self.watch(now, &container, index, Origin::New),
-            Err(error @ EngineError::Unreachable(_)) => self.trouble(now, &error),
+            Err(error @ EngineError::Unreachable(_)) => self.engine_failed(now, &error),
             Err(EngineError::NotFound(_) | EngineError::Conflict(_) | EngineError::Api { .. }) => {
                 self.discard(vec![container])
             }
@@ -199,25 +199,25 @@ impl Core {
 
     pub(super) fn prepared(&mut self, now: Now, result: Result<(), PrepareError>) {
         let Assignment::Own(wanted) = self.assignment.clone() else {
-            return self.look();
+            return self.lookup();
         };
-        if self.is_shut_out() {
-            return self.look();
+        if self.is_gate_closed() {
+            return self.lookup();
         }
         if result.is_ok() {
-            self.setbacks = 0;
+            self.prepare_failures = 0;
         }
         match result {
             Ok(()) if self.restarting || !wanted.pull => self.launch(),
             Ok(()) => self.first_pull(now, &wanted),
-            Err(PrepareError::Engine(error)) => self.trouble(now, &error),
+            Err(PrepareError::Engine(error)) => self.engine_failed(now, &error),
             Err(PrepareError::Retry(reason)) => {
-                let delay = exponential(self.setbacks, RETRY);
-                self.setbacks = self.setbacks.saturating_add(1);
+                let delay = exponential(self.prepare_failures, RETRY);
+                self.prepare_failures = self.prepare_failures.saturating_add(1);
                 self.phase = Phase::Waiting(Some(now.instant + delay));
                 // A single setback is normal during a leader election or a network change; report
                 // only repeated ones.
-                if self.setbacks > TELL_AFTER {
+                if self.prepare_failures > UNREPORTED_PREPARE_FAILURES {
                     let report = Report::new(ReplicaState::Pending, wanted.raft_index)
                         .because(code::DOCKER_ERROR, &reason)
                         .with("reason", reason);
@@ -239,7 +239,7 @@ impl Core {
         }
     }
 
-    fn first_pull(&mut self, now: Now, wanted: &Wanted) {
+    fn first_pull(&mut self, now: Now, wanted: &DesiredReplica) {
         self.pull_attempts = 0;
         let report = Report::new(ReplicaState::Pulling, wanted.raft_index)
             .because(code::PULLING, format!("pulling {}", wanted.image))
@@ -250,7 +250,7 @@ impl Core {
     }
 
     pub(super) fn pull(&mut self, now: Now) {
-        self.phase = Phase::Pulling(now.instant + PULL_SILENCE);
+        self.phase = Phase::Pulling(now.instant + PULL_PROGRESS_TIMEOUT);
         self.pull_attempts = self.pull_attempts.saturating_add(1);
         let generation = self.next_generation();
         self.effects.push(Effect::Pull(generation));
@@ -258,32 +258,35 @@ impl Core {
 
     pub(super) fn pull_progressed(&mut self, now: Now) {
         if let Phase::Pulling(until) = &mut self.phase {
-            *until = now.instant + PULL_SILENCE;
+            *until = now.instant + PULL_PROGRESS_TIMEOUT;
         }
     }
 
     /// Fails a pull attempt without progress.
-    pub(super) fn pull_silent(&mut self, now: Now) {
+    pub(super) fn pull_timed_out(&mut self, now: Now) {
         self.effects.push(Effect::Cancel);
         // A later outcome of the cancelled attempt must be ignored.
         self.next_generation();
-        let message = format!("no progress for {} seconds", PULL_SILENCE.as_secs());
+        let message = format!(
+            "no progress for {} seconds",
+            PULL_PROGRESS_TIMEOUT.as_secs()
+        );
         self.pulled(now, Err(EngineError::Api { status: 0, message }));
     }
 
     pub(super) fn pulled(&mut self, now: Now, result: Result<(), EngineError>) {
         let Assignment::Own(wanted) = self.assignment.clone() else {
-            return self.look();
+            return self.lookup();
         };
-        if self.is_shut_out() {
-            return self.look();
+        if self.is_gate_closed() {
+            return self.lookup();
         }
         match result {
             Ok(()) => {
                 self.pulled = true;
                 self.launch();
             }
-            Err(error @ EngineError::Unreachable(_)) => self.trouble(now, &error),
+            Err(error @ EngineError::Unreachable(_)) => self.engine_failed(now, &error),
             Err(error) => {
                 let delay = exponential(self.pull_attempts.saturating_sub(1), PULL_BACKOFF_MAX);
                 self.phase = Phase::PullBackoff(now.instant + delay);
@@ -301,7 +304,7 @@ impl Core {
     }
 
     fn launch(&mut self) {
-        self.looked = false;
+        self.listed = false;
         self.phase = Phase::Launching;
         let generation = self.next_generation();
         self.effects.push(Effect::Launch(generation));
@@ -311,7 +314,7 @@ impl Core {
         let wanted = match &self.assignment {
             Assignment::Own(wanted) if self.on_target() => wanted.clone(),
             Assignment::Own(_) | Assignment::Kept { .. } | Assignment::Gone => {
-                return self.look();
+                return self.lookup();
             }
         };
         match result {
@@ -319,7 +322,7 @@ impl Core {
                 self.conflicts = 0;
                 self.watch(now, &container, wanted.raft_index, Origin::New);
             }
-            Err(error @ EngineError::Unreachable(_)) => self.trouble(now, &error),
+            Err(error @ EngineError::Unreachable(_)) => self.engine_failed(now, &error),
             Err(EngineError::NotFound(_)) if self.restarting && wanted.pull && !self.pulled => {
                 self.first_pull(now, &wanted);
             }

@@ -22,14 +22,14 @@ struct Bench {
     finished: bool,
 }
 
-fn wanted(raft_index: u64) -> Wanted {
-    Wanted {
+fn wanted(raft_index: u64) -> DesiredReplica {
+    DesiredReplica {
         raft_index,
         deployment: "shop".into(),
         image: "web:1".into(),
         pull: true,
-        checked: false,
-        gate: Gate::Open,
+        has_healthcheck: false,
+        gate: StartGate::Open,
     }
 }
 
@@ -193,7 +193,7 @@ impl Bench {
 
     /// Ends the container; returns the delay until its restart.
     fn crash(&mut self, id: &str, next: &str) -> Duration {
-        self.give(Input::Hint)
+        self.give(Input::EngineEvent)
             .inspected(Ok(seen(Status::Exited, None)));
         let delay = self.timeout();
         self.discarded(&[id])
@@ -333,7 +333,7 @@ fn reported_container_wins_among_duplicates() {
     bench.up(7, "c1").prove();
     let published = bench.published.len();
     bench
-        .give(Input::Crowded)
+        .give(Input::DuplicateContainers)
         .found(vec![
             container("copy", 7, Status::Running),
             container("c1", 7, Status::Running),
@@ -436,7 +436,7 @@ fn fourth_consecutive_failure_exhausts_budget() {
         assert_eq!(bench.crash(id, next), Duration::from_secs(seconds));
     }
     bench
-        .give(Input::Hint)
+        .give(Input::EngineEvent)
         .inspected(Ok(seen(Status::Exited, None)));
     let last = bench.last().clone();
     assert_eq!(
@@ -471,7 +471,7 @@ fn budget_continues_from_replicated_counter() {
     });
     bench
         .up(7, "c1")
-        .give(Input::Hint)
+        .give(Input::EngineEvent)
         .inspected(Ok(seen(Status::Exited, None)));
     assert_eq!(bench.last().code, "restart_exhausted");
 }
@@ -479,18 +479,18 @@ fn budget_continues_from_replicated_counter() {
 #[test]
 fn unhealthy_container_is_degraded_and_restarted() {
     let mut bench = Bench::new();
-    let mut checked = wanted(7);
-    checked.checked = true;
+    let mut has_healthcheck = wanted(7);
+    has_healthcheck.has_healthcheck = true;
     bench
-        .give(Input::Assign(Assignment::Own(checked)))
+        .give(Input::Assign(Assignment::Own(has_healthcheck)))
         .found(vec![])
         .prepared(Ok(()))
         .pulled(Ok(()))
         .launched(Ok("c1"))
         .inspected(Ok(seen(Status::Running, Some(Health::Starting))))
-        .give(Input::Hint)
+        .give(Input::EngineEvent)
         .inspected(Ok(seen(Status::Running, Some(Health::Healthy))))
-        .give(Input::Hint)
+        .give(Input::EngineEvent)
         .inspected(Ok(seen(Status::Running, Some(Health::Unhealthy))));
     assert_eq!(bench.states(), [Pulling, Pending, Running, Degraded]);
     assert_eq!(bench.timeout(), Duration::from_secs(1));
@@ -513,7 +513,7 @@ fn exhausted_replica_recovers_by_running_or_new_row() {
         .give(Input::Assign(own(7)))
         .found(stopped())
         .inspected(Ok(seen(Status::Exited, None)))
-        .give(Input::Hint)
+        .give(Input::EngineEvent)
         .inspected(Ok(seen(Status::Running, None)));
     assert_eq!(bench.states(), [], "up, but not yet running");
     bench.timeout();
@@ -537,7 +537,7 @@ fn vanished_container_counts_as_failure_and_is_recreated() {
     let mut bench = Bench::new();
     bench
         .up(7, "c1")
-        .give(Input::Hint)
+        .give(Input::EngineEvent)
         .inspected(Err(EngineError::NotFound("no such container".into())));
     assert_eq!(bench.last().code, "inspect_failed");
     assert_eq!(bench.timeout(), Duration::from_secs(1));
@@ -550,7 +550,7 @@ fn unreachable_engine_is_reported_and_recovers() {
     bench
         .up(7, "c1")
         .prove()
-        .give(Input::Hint)
+        .give(Input::EngineEvent)
         .inspected(Err(down()));
     let last = bench.last();
     assert_eq!(last.state, Pending);
@@ -624,8 +624,10 @@ fn moved_row_keeps_container_until_released() {
     bench
         .up(7, "c1")
         .prove()
-        .give(Input::Assign(Assignment::Kept { checked: false }))
-        .give(Input::Hint)
+        .give(Input::Assign(Assignment::Kept {
+            has_healthcheck: false,
+        }))
+        .give(Input::EngineEvent)
         .inspected(Ok(seen(Status::Exited, None)));
     assert_eq!(bench.last().code, "container_exited");
     assert_eq!(
@@ -648,7 +650,9 @@ fn row_moved_during_start_leaves_no_container() {
         .found(vec![])
         .prepared(Ok(()))
         .pulled(Ok(()))
-        .give(Input::Assign(Assignment::Kept { checked: false }))
+        .give(Input::Assign(Assignment::Kept {
+            has_healthcheck: false,
+        }))
         .launched(Ok("c1"))
         .found(vec![container("c1", 7, Status::Running)])
         .discarded(&["c1"])

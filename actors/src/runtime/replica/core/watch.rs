@@ -10,7 +10,7 @@ use super::{
     exponential,
 };
 use crate::runtime::replica::{
-    health::{POLLS_UNTIL_RUNNING, judge, judge_failure},
+    health::{POLLS_UNTIL_RUNNING, assess, assess_failure},
     report::{Report, code},
 };
 
@@ -35,7 +35,7 @@ pub(super) struct Watch {
     /// Whether the poll in flight, if any, counts towards [`POLLS_UNTIL_RUNNING`].
     inflight: Option<bool>,
     /// An event arrived while a poll was in flight.
-    again: bool,
+    reinspect: bool,
 }
 
 impl Watch {
@@ -61,7 +61,7 @@ impl Watch {
             state: ReplicaState::Pending,
             next: now + POLL_PENDING,
             inflight: None,
-            again: false,
+            reinspect: false,
         }
     }
 
@@ -94,10 +94,10 @@ impl Watch {
 
 impl Core {
     /// Handles an engine event: inspects now rather than at the next poll.
-    pub(super) fn hint(&mut self) {
+    pub(super) fn handle_engine_event(&mut self) {
         if let Phase::Watching(watch) = &mut self.phase {
             if watch.inflight.is_some() {
-                watch.again = true;
+                watch.reinspect = true;
             } else {
                 self.inspect(false);
             }
@@ -114,28 +114,28 @@ impl Core {
     }
 
     pub(super) fn inspected(&mut self, now: Now, result: Result<Inspected, EngineError>) {
-        let checked = match &self.assignment {
-            Assignment::Own(wanted) => wanted.checked,
-            Assignment::Kept { checked } => *checked,
+        let has_healthcheck = match &self.assignment {
+            Assignment::Own(wanted) => wanted.has_healthcheck,
+            Assignment::Kept { has_healthcheck } => *has_healthcheck,
             Assignment::Gone => false,
         };
         let Phase::Watching(watch) = &mut self.phase else {
             return;
         };
         let timed = watch.inflight.take().unwrap_or(false);
-        let again = std::mem::take(&mut watch.again);
+        let reinspect = std::mem::take(&mut watch.reinspect);
         let mut report = match result {
             Ok(seen) => {
-                let mut report = judge(&seen, checked, timed, &mut watch.up_polls);
+                let mut report = assess(&seen, has_healthcheck, timed, &mut watch.up_polls);
                 for (network, address) in seen.addresses {
                     report.details.insert(format!("ip.{network}"), address);
                 }
                 report
             }
-            Err(error @ EngineError::Unreachable(_)) => return self.trouble(now, &error),
+            Err(error @ EngineError::Unreachable(_)) => return self.engine_failed(now, &error),
             Err(error) => {
                 watch.up_polls = 0;
-                judge_failure(&error)
+                assess_failure(&error)
             }
         };
         if report.state == ReplicaState::Running && watch.started_at.is_none() {
@@ -150,13 +150,13 @@ impl Core {
         if timed || now.instant >= watch.next || interval > POLL_PENDING {
             watch.next = now.instant + interval;
         }
-        self.conclude(now, report);
-        if again {
-            self.hint();
+        self.handle_report(now, report);
+        if reinspect {
+            self.handle_engine_event();
         }
     }
 
-    fn conclude(&mut self, now: Now, mut report: Report) {
+    fn handle_report(&mut self, now: Now, mut report: Report) {
         let row = self.raft_index();
         let owned = row == Some(report.raft_index);
         if let Some(row) = row

@@ -5,7 +5,7 @@ use prost::Message as _;
 
 use super::*;
 
-impl World {
+impl Fixture {
     /// Runs passes until no command is left; returns the lines of each.
     fn passes(&mut self) -> Vec<Vec<String>> {
         let mut passes = Vec::new();
@@ -27,7 +27,7 @@ impl World {
             }
             passes.push(lines);
             assert!(passes.len() < 20, "no end");
-            let left = pass.summary.left > 0;
+            let left = pass.summary.deferred > 0;
             assert_eq!(left, self.plan().batch.is_some());
         }
     }
@@ -40,18 +40,18 @@ fn image(tag: &str) -> String {
 
 #[test]
 fn commands_that_do_not_fit_are_planned_next() {
-    let mut world = World::new(&["n1", "n2", "n3"]);
+    let mut fixture = Fixture::new(&["n1", "n2", "n3"]);
     let document = format!("web {} h", image("1"));
-    world.deploy("huge", &[("web", 10_000)], &document);
-    world.deploy("more", &[("web", 10)], &document);
-    let passes = world.passes();
+    fixture.deploy("huge", &[("web", 10_000)], &document);
+    fixture.deploy("more", &[("web", 10)], &document);
+    let passes = fixture.passes();
     assert!(passes.len() > 1);
     let upserts = passes.concat();
     assert_eq!(upserts.len(), 10_010, "each once");
-    assert_eq!(world.state.replicas_desired.len(), 10_010);
+    assert_eq!(fixture.state.replicas_desired.len(), 10_010);
     for service in ["huge", "more"] {
         let on = |host: &str| {
-            let rows = world.state.replicas_desired.values();
+            let rows = fixture.state.replicas_desired.values();
             rows.filter(|row| row.host == host && row.deployment == service)
                 .count()
         };
@@ -63,22 +63,22 @@ fn commands_that_do_not_fit_are_planned_next() {
 
 #[test]
 fn deployments_are_not_split_if_they_fit() {
-    let mut world = World::new(&["n1"]);
+    let mut fixture = Fixture::new(&["n1"]);
     let document = format!("web {} h", image("1"));
     for name in ["a", "b", "c"] {
-        world.deploy(name, &[("web", 5_000)], &document);
+        fixture.deploy(name, &[("web", 5_000)], &document);
     }
-    let passes = world.passes();
+    let passes = fixture.passes();
     let sizes: Vec<_> = passes.iter().map(Vec::len).collect();
     assert_eq!(sizes, [5_000; 3]);
 }
 
 #[test]
 fn reissue_and_counter_reset_share_a_batch() {
-    let mut world = World::new(&["n1"]);
-    world.deploy("huge", &[("web", 10_000)], &format!("web {} h", image("1")));
-    world.passes();
-    for id in world
+    let mut fixture = Fixture::new(&["n1"]);
+    fixture.deploy("huge", &[("web", 10_000)], &format!("web {} h", image("1")));
+    fixture.passes();
+    for id in fixture
         .state
         .replicas_desired
         .keys()
@@ -90,10 +90,10 @@ fn reissue_and_counter_reset_share_a_batch() {
             consecutive_failures: 2,
             last_attempt_at: Some(at(1)),
         };
-        world.state.restart_counters.insert(id, Arc::new(counter));
+        fixture.state.restart_counters.insert(id, Arc::new(counter));
     }
-    world.deploy("huge", &[("web", 10_000)], &format!("web {} h", image("2")));
-    let passes = world.passes();
+    fixture.deploy("huge", &[("web", 10_000)], &format!("web {} h", image("2")));
+    let passes = fixture.passes();
     assert!(passes.len() > 1);
-    assert!(world.state.restart_counters.is_empty());
+    assert!(fixture.state.restart_counters.is_empty());
 }

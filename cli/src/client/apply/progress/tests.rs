@@ -48,24 +48,24 @@ fn deployment(replicas: i32) -> v1::Deployment {
     }
 }
 
-fn look(count: i32, replicas: Vec<Replica>) -> Snapshot {
+fn snapshot_of(count: i32, replicas: Vec<Replica>) -> Snapshot {
     Snapshot {
         deployment: Some(deployment(count)),
         replicas,
     }
 }
 
-fn verdict(goal: Goal, snapshot: Snapshot) -> Verdict {
+fn verdict(goal: Goal, snapshot: Snapshot) -> Convergence {
     Tracker::new(goal).handle_snapshot(snapshot)
 }
 
-fn why(verdict: Verdict) -> Failure {
+fn why(verdict: Convergence) -> Failure {
     match verdict {
-        Verdict::Stuck(failure) => {
+        Convergence::Stuck(failure) => {
             assert_eq!(failure.code, "not_converged");
             *failure
         }
-        Verdict::Waiting | Verdict::Converged => panic!("{verdict:?}"),
+        Convergence::Waiting | Convergence::Converged => panic!("{verdict:?}"),
     }
 }
 
@@ -73,22 +73,29 @@ fn why(verdict: Verdict) -> Failure {
 fn revision_converges_when_every_replica_runs() {
     use ReplicaState::{Degraded, Pending, Pulling, Running, Updating};
     for (states, expected) in [
-        (vec![Running, Running], Verdict::Converged),
-        (vec![Running, Pulling], Verdict::Waiting),
-        (vec![Running, Degraded], Verdict::Waiting),
-        (vec![Running, Updating], Verdict::Waiting),
-        (vec![Running, Pending], Verdict::Waiting),
-        (vec![Running], Verdict::Waiting),
-        (vec![], Verdict::Waiting),
+        (vec![Running, Running], Convergence::Converged),
+        (vec![Running, Pulling], Convergence::Waiting),
+        (vec![Running, Degraded], Convergence::Waiting),
+        (vec![Running, Updating], Convergence::Waiting),
+        (vec![Running, Pending], Convergence::Waiting),
+        (vec![Running], Convergence::Waiting),
+        (vec![], Convergence::Waiting),
     ] {
         let replicas: Vec<_> = states
             .iter()
             .enumerate()
             .map(|(at, &state)| seen(&format!("r{at}"), state))
             .collect();
-        assert_eq!(verdict(goal(), look(2, replicas)), expected, "{states:?}");
+        assert_eq!(
+            verdict(goal(), snapshot_of(2, replicas)),
+            expected,
+            "{states:?}"
+        );
     }
-    assert_eq!(verdict(goal(), look(0, vec![])), Verdict::Converged);
+    assert_eq!(
+        verdict(goal(), snapshot_of(0, vec![])),
+        Convergence::Converged
+    );
 }
 
 #[test]
@@ -98,28 +105,37 @@ fn old_generation_does_not_count() {
         image: "i:1".to_owned(),
         ..running.clone()
     };
-    assert_eq!(verdict(goal(), look(1, vec![old_image])), Verdict::Waiting);
+    assert_eq!(
+        verdict(goal(), snapshot_of(1, vec![old_image])),
+        Convergence::Waiting
+    );
 
     let old_report = Replica {
         seen: 30,
         ..running.clone()
     };
-    assert_eq!(verdict(goal(), look(1, vec![old_report])), Verdict::Waiting);
+    assert_eq!(
+        verdict(goal(), snapshot_of(1, vec![old_report])),
+        Convergence::Waiting
+    );
 
     let replaced = || Goal {
         replaced: [("r0".to_owned(), 40)].into(),
         ..goal()
     };
     assert_eq!(
-        verdict(replaced(), look(1, vec![running.clone()])),
-        Verdict::Waiting
+        verdict(replaced(), snapshot_of(1, vec![running.clone()])),
+        Convergence::Waiting
     );
     let new = Replica {
         wanted: 41,
         seen: 41,
         ..running.clone()
     };
-    assert_eq!(verdict(replaced(), look(1, vec![new])), Verdict::Converged);
+    assert_eq!(
+        verdict(replaced(), snapshot_of(1, vec![new])),
+        Convergence::Converged
+    );
 
     let removed = Goal {
         removed: ["r1".to_owned()].into(),
@@ -127,8 +143,8 @@ fn old_generation_does_not_count() {
     };
     let leaving = seen("r1", ReplicaState::Failed);
     assert_eq!(
-        verdict(removed, look(1, vec![running, leaving])),
-        Verdict::Converged
+        verdict(removed, snapshot_of(1, vec![running, leaving])),
+        Convergence::Converged
     );
 }
 
@@ -139,12 +155,18 @@ fn failure_of_the_old_generation_is_ignored() {
         seen: 30,
         ..failed.clone()
     };
-    assert_eq!(verdict(goal(), look(1, vec![old_report])), Verdict::Waiting);
+    assert_eq!(
+        verdict(goal(), snapshot_of(1, vec![old_report])),
+        Convergence::Waiting
+    );
     let replaced = Goal {
         replaced: [("r0".to_owned(), 40)].into(),
         ..goal()
     };
-    assert_eq!(verdict(replaced, look(1, vec![failed])), Verdict::Waiting);
+    assert_eq!(
+        verdict(replaced, snapshot_of(1, vec![failed])),
+        Convergence::Waiting
+    );
 }
 
 #[test]
@@ -162,7 +184,7 @@ fn failure_lists_every_replica_with_its_reason() {
         seen("r1", ReplicaState::Pulling),
         seen("r2", ReplicaState::Running),
     ];
-    let failure = why(verdict(goal(), look(4, replicas)));
+    let failure = why(verdict(goal(), snapshot_of(4, replicas)));
     assert_eq!(
         failure.message,
         "deployment app revision 5 did not converge: replica r0 failed: container_exited (exit 1)"
@@ -210,7 +232,7 @@ fn deployment_state_decides_before_replicas() {
     let back = why(with(|d| d.applied_revision = 4));
     assert!(back.message.ends_with("it was rolled back to revision 4"));
     let behind = with(|d| (d.applied_revision, d.highest_revision) = (4, 4));
-    assert_eq!(behind, Verdict::Waiting);
+    assert_eq!(behind, Convergence::Waiting);
 }
 
 #[test]
@@ -218,9 +240,12 @@ fn missing_deployment_fails_only_after_it_existed() {
     let mut tracker = Tracker::new(goal());
     assert_eq!(
         tracker.handle_snapshot(Snapshot::default()),
-        Verdict::Waiting
+        Convergence::Waiting
     );
-    assert_eq!(tracker.handle_snapshot(look(1, vec![])), Verdict::Waiting);
+    assert_eq!(
+        tracker.handle_snapshot(snapshot_of(1, vec![])),
+        Convergence::Waiting
+    );
     let gone = why(tracker.handle_snapshot(Snapshot::default()));
     assert!(gone.message.ends_with("it was deleted"));
 }
@@ -245,13 +270,13 @@ fn rollout(state: RolloutState, revision: u64) -> v1::SubscribeEvent {
 
 #[test]
 fn rollout_of_the_revision_must_complete() {
-    let running = || look(1, vec![seen("r0", ReplicaState::Running)]);
+    let running = || snapshot_of(1, vec![seen("r0", ReplicaState::Running)]);
     let mut tracker = Tracker::new(goal());
     tracker.handle_event(rollout(RolloutState::Aborted, REVISION - 1));
     tracker.handle_event(rollout(RolloutState::InProgress, REVISION));
-    assert_eq!(tracker.handle_snapshot(running()), Verdict::Waiting);
+    assert_eq!(tracker.handle_snapshot(running()), Convergence::Waiting);
     tracker.handle_event(rollout(RolloutState::Completed, REVISION));
-    assert_eq!(tracker.handle_snapshot(running()), Verdict::Converged);
+    assert_eq!(tracker.handle_snapshot(running()), Convergence::Converged);
     tracker.handle_event(rollout(RolloutState::Aborted, REVISION));
     let failure = why(tracker.handle_snapshot(running()));
     assert!(
@@ -279,17 +304,17 @@ fn global_service_waits_for_its_added_replicas() {
     let one = vec![seen("r0", ReplicaState::Running)];
     assert_eq!(
         verdict(announced(), snapshot(one.clone())),
-        Verdict::Waiting
+        Convergence::Waiting
     );
     let both = [one, vec![seen("r1", ReplicaState::Running)]].concat();
-    assert_eq!(verdict(announced(), snapshot(both)), Verdict::Converged);
+    assert_eq!(verdict(announced(), snapshot(both)), Convergence::Converged);
 }
 
 #[test]
 fn step_is_that_of_the_slowest_replica() {
     let step = |count, replicas| {
         let mut tracker = Tracker::new(goal());
-        let _ = tracker.handle_snapshot(look(count, replicas));
+        let _ = tracker.handle_snapshot(snapshot_of(count, replicas));
         let line = tracker.services().remove(0);
         format!("{}/{} {}", line.ready, line.total, line.step)
     };
@@ -323,11 +348,14 @@ fn step_is_that_of_the_slowest_replica() {
 fn only_changed_replicas_are_reported() {
     let mut tracker = Tracker::new(goal());
     let pulling = seen("r0", ReplicaState::Pulling);
-    let _ = tracker.handle_snapshot(look(2, vec![pulling.clone()]));
+    let _ = tracker.handle_snapshot(snapshot_of(2, vec![pulling.clone()]));
     assert_eq!(tracker.poll_changes(), ["r0: pulling on one"]);
     assert!(tracker.poll_changes().is_empty());
-    let _ = tracker.handle_snapshot(look(2, vec![seen("r0", ReplicaState::Running), pulling]));
-    let _ = tracker.handle_snapshot(look(
+    let _ = tracker.handle_snapshot(snapshot_of(
+        2,
+        vec![seen("r0", ReplicaState::Running), pulling],
+    ));
+    let _ = tracker.handle_snapshot(snapshot_of(
         2,
         vec![
             seen("r0", ReplicaState::Running),
@@ -371,10 +399,10 @@ mod property {
             let failed = replicas.iter().any(|r| reports(r) && r.state == ReplicaState::Failed);
             let ready = replicas.iter().filter(good).count();
             let all = ready == replicas.len() && ready >= usize::try_from(count).unwrap();
-            match verdict(goal(), look(count, replicas)) {
-                Verdict::Stuck(_) => prop_assert!(failed),
-                Verdict::Converged => prop_assert!(all && !failed),
-                Verdict::Waiting => prop_assert!(!all && !failed),
+            match verdict(goal(), snapshot_of(count, replicas)) {
+                Convergence::Stuck(_) => prop_assert!(failed),
+                Convergence::Converged => prop_assert!(all && !failed),
+                Convergence::Waiting => prop_assert!(!all && !failed),
             }
         }
     }

@@ -2,15 +2,15 @@
 
 use super::*;
 
-fn gated(raft_index: u64, gate: Gate) -> Assignment {
-    Assignment::Own(Wanted {
+fn gated(raft_index: u64, gate: StartGate) -> Assignment {
+    Assignment::Own(DesiredReplica {
         gate,
         ..wanted(raft_index)
     })
 }
 
-fn deferred() -> Gate {
-    Gate::Deferred("db is not running".into())
+fn deferred() -> StartGate {
+    StartGate::Deferred("db is not running".into())
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn unmet_dependencies_defer_start_without_report() {
 fn node_without_isolation_reports_and_starts_nothing() {
     let mut bench = Bench::new();
     bench
-        .give(Input::Assign(gated(7, Gate::Isolated)))
+        .give(Input::Assign(gated(7, StartGate::IsolationMissing)))
         .found(vec![]);
     assert_eq!(bench.last().code, "isolation_unavailable");
     assert_eq!(bench.last().state, Pending);
@@ -42,8 +42,8 @@ fn node_without_isolation_reports_and_starts_nothing() {
 #[test]
 fn closing_gate_cancels_start_before_create() {
     for (gate, published) in [
-        (Gate::Behind, vec![Pulling]),
-        (Gate::Isolated, vec![Pulling, Pending]),
+        (StartGate::NotCaughtUp, vec![Pulling]),
+        (StartGate::IsolationMissing, vec![Pulling, Pending]),
     ] {
         let stages: [fn(&mut Bench); 3] = [
             |_| {},
@@ -100,8 +100,8 @@ fn restart_continues_while_node_is_disconnected() {
     bench
         .up(7, "c1")
         .prove()
-        .give(Input::Assign(gated(7, Gate::Behind)))
-        .give(Input::Hint)
+        .give(Input::Assign(gated(7, StartGate::NotCaughtUp)))
+        .give(Input::EngineEvent)
         .inspected(Ok(seen(Status::Exited, None)))
         .timeout();
     bench
@@ -135,7 +135,7 @@ fn unavailable_image_is_not_pulled_in_a_loop() {
     let mut bench = Bench::new();
     bench
         .up(7, "c1")
-        .give(Input::Hint)
+        .give(Input::EngineEvent)
         .inspected(Ok(seen(Status::Exited, None)))
         .timeout();
     bench
@@ -150,7 +150,7 @@ fn unavailable_image_is_not_pulled_in_a_loop() {
 }
 
 /// A container of row 6 serves while row 7 has to wait.
-fn serving(gate: Gate) -> Bench {
+fn serving(gate: StartGate) -> Bench {
     let mut bench = Bench::new();
     bench
         .up(6, "c1")
@@ -164,7 +164,11 @@ fn serving(gate: Gate) -> Bench {
 
 #[test]
 fn outdated_container_serves_until_successor_may_start() {
-    for gate in [deferred(), Gate::Behind, Gate::Isolated] {
+    for gate in [
+        deferred(),
+        StartGate::NotCaughtUp,
+        StartGate::IsolationMissing,
+    ] {
         let mut bench = serving(gate.clone());
         assert_eq!(bench.timeout(), POLL_SAFETY, "{gate:?}");
         bench.inspected(Ok(seen(Status::Running, None)));
@@ -183,10 +187,14 @@ fn outdated_container_serves_until_successor_may_start() {
 
 #[test]
 fn exit_of_outdated_container_is_reported_for_successor() {
-    for gate in [deferred(), Gate::Behind, Gate::Isolated] {
+    for gate in [
+        deferred(),
+        StartGate::NotCaughtUp,
+        StartGate::IsolationMissing,
+    ] {
         let mut bench = serving(gate);
         bench
-            .give(Input::Hint)
+            .give(Input::EngineEvent)
             .inspected(Ok(seen(Status::Exited, None)));
         let last = bench.last();
         assert_eq!((last.state, last.raft_index), (Pending, 7));
@@ -209,7 +217,10 @@ fn exit_of_outdated_container_is_reported_for_successor() {
 #[test]
 fn brief_engine_outage_keeps_outdated_container_serving() {
     let mut bench = serving(deferred());
-    bench.give(Input::Hint).inspected(Err(down())).timeout();
+    bench
+        .give(Input::EngineEvent)
+        .inspected(Err(down()))
+        .timeout();
     bench
         .found(vec![container("c1", 6, Status::Running)])
         .inspected(Ok(seen(Status::Running, None)));
@@ -218,18 +229,22 @@ fn brief_engine_outage_keeps_outdated_container_serving() {
 
 #[test]
 fn outdated_container_is_kept_for_moving_row() {
-    for gate in [deferred(), Gate::Behind] {
+    for gate in [deferred(), StartGate::NotCaughtUp] {
         let mut bench = serving(gate);
         bench
-            .give(Input::Assign(Assignment::Kept { checked: false }))
-            .give(Input::Hint)
+            .give(Input::Assign(Assignment::Kept {
+                has_healthcheck: false,
+            }))
+            .give(Input::EngineEvent)
             .inspected(Ok(seen(Status::Running, None)));
         assert_eq!((bench.states(), bench.asked.take()), (vec![], None));
         // The same holds if the row moves during a lookup.
         let mut bench = serving(deferred());
         bench
-            .give(Input::Crowded)
-            .give(Input::Assign(Assignment::Kept { checked: false }))
+            .give(Input::DuplicateContainers)
+            .give(Input::Assign(Assignment::Kept {
+                has_healthcheck: false,
+            }))
             .found(vec![container("c1", 6, Status::Running)]);
         assert!(matches!(bench.asked, Some(Effect::Inspect(..))));
     }

@@ -81,7 +81,7 @@ fn restart_pulls_only_missing_image() {
     let mut bench = Bench::new();
     bench
         .up(7, "c1")
-        .give(Input::Hint)
+        .give(Input::EngineEvent)
         .inspected(Ok(seen(Status::Exited, None)))
         .timeout();
     bench
@@ -98,7 +98,7 @@ fn attempt_without_progress_fails_and_is_retried() {
     let mut bench = Bench::new();
     bench.pulling(7);
     for attempt in 1..=4u32 {
-        assert_eq!(bench.timeout(), PULL_SILENCE);
+        assert_eq!(bench.timeout(), PULL_PROGRESS_TIMEOUT);
         assert_eq!(bench.cancelled, attempt);
         let last = bench.last();
         assert_eq!(
@@ -126,12 +126,12 @@ fn attempt_without_progress_fails_and_is_retried() {
 fn progressing_attempt_may_last_for_hours() {
     let mut bench = Bench::new();
     bench.pulling(7);
-    let pause = PULL_SILENCE - Duration::from_secs(1);
+    let pause = PULL_PROGRESS_TIMEOUT - Duration::from_secs(1);
     for _ in 0..50 {
         bench.pass(pause).progress();
     }
     assert_eq!(bench.states(), [Pulling]);
-    assert_eq!(bench.timeout(), PULL_SILENCE);
+    assert_eq!(bench.timeout(), PULL_PROGRESS_TIMEOUT);
     assert_eq!(bench.last().code, "image_pull_failed");
 }
 

@@ -1,0 +1,278 @@
+//! Fencing: decides whether this node may act on its own state. Pure.
+//!
+//! A node that was partitioned, paused or just started has an old state: its replicas may run
+//! elsewhere by now. The node is *current* once it has applied every entry committed when it asked
+//! the leader, and stays so until it has had no contact with the leader for the time after which
+//! the leader stops counting it as live.
+//!
+//! Unlike the silence of other members, the time without contact includes pauses of this process:
+//! the other members ran on.
+
+use std::time::{Duration, Instant};
+
+use super::core::LIVE_FOR;
+
+/// Delay between attempts to catch up.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Inputs of the core, each with the time of this node's monotonic clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// This node leads, or a heartbeat of the leader says whether its live set contains this node.
+    SeenByLeader(bool),
+    /// Whether the newest state has this node as `unhealthy` or `offline`.
+    MarkedDown(bool),
+    /// Timer tick.
+    Tick,
+    /// Result of [`Effect::Confirm`]: whether every entry committed when it was requested is
+    /// applied here.
+    Confirmed {
+        /// Number of the attempt.
+        attempt: u64,
+        /// Whether it succeeded.
+        current: bool,
+    },
+}
+
+/// Effects requested by the core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Confirm through the leader that this node has applied every committed entry, and report the
+    /// result.
+    Confirm {
+        /// Number of the attempt; only the result of the newest one counts.
+        attempt: u64,
+    },
+}
+
+/// Tracks whether this node is current.
+#[derive(Debug, Default)]
+pub struct Core {
+    current: bool,
+    marked_down: bool,
+    attempt: u64,
+    confirming: bool,
+    next: Option<Instant>,
+    last: Option<Instant>,
+    /// Time of the last proof of contact with the leader.
+    last_contact: Option<Instant>,
+    /// Time of the last input that had this node in the leader's live set; `None` after one that
+    /// did not.
+    seen_by_leader: Option<Instant>,
+}
+
+impl Core {
+    /// Handles one input and returns the effect, if any.
+    pub fn handle(&mut self, now: Instant, input: Input) -> Option<Effect> {
+        let paused = self
+            .last
+            .replace(now)
+            .is_some_and(|last| is_expired(last, now));
+        // The first input after a pause may have been sent before it.
+        if paused {
+            self.fence();
+        }
+        match input {
+            Input::SeenByLeader(true) => {
+                self.seen_by_leader = Some(now);
+                self.last_contact = Some(now);
+            }
+            Input::SeenByLeader(false) => self.seen_by_leader = None,
+            Input::MarkedDown(marked_down) => {
+                let already = std::mem::replace(&mut self.marked_down, marked_down);
+                if marked_down && !already {
+                    // A live set from before the status change does not allow the return to ready.
+                    self.seen_by_leader = None;
+                    self.fence();
+                }
+            }
+            Input::Tick => {}
+            Input::Confirmed { attempt, current } if attempt == self.attempt && self.confirming => {
+                self.confirming = false;
+                if current {
+                    self.current = true;
+                    self.last_contact = Some(now);
+                } else {
+                    self.next = Some(now + RETRY);
+                }
+            }
+            Input::Confirmed { .. } => {}
+        }
+        if self.current
+            && self
+                .last_contact
+                .is_none_or(|last_contact| is_expired(last_contact, now))
+        {
+            self.fence();
+        }
+        self.request_confirmation(now)
+    }
+
+    /// Whether this node may act on its state.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        self.current
+    }
+
+    /// Whether the leader recently had this node in its live set, or this node leads.
+    #[must_use]
+    pub fn is_seen_by_leader(&self, now: Instant) -> bool {
+        self.seen_by_leader
+            .is_some_and(|seen_by_leader| !is_expired(seen_by_leader, now))
+    }
+
+    fn fence(&mut self) {
+        self.current = false;
+        // A result in flight may be from before.
+        self.confirming = false;
+        self.next = None;
+    }
+
+    fn request_confirmation(&mut self, now: Instant) -> Option<Effect> {
+        if self.current || self.confirming || self.next.is_some_and(|next| now < next) {
+            return None;
+        }
+        self.confirming = true;
+        self.attempt += 1;
+        Some(Effect::Confirm {
+            attempt: self.attempt,
+        })
+    }
+}
+
+fn is_expired(then: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(then) >= LIVE_FOR
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Fixture {
+        core: Core,
+        now: Instant,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let (core, now) = (Core::default(), Instant::now());
+            Self { core, now }
+        }
+
+        /// A world in which the node has caught up.
+        fn current() -> Self {
+            let mut fixture = Self::new();
+            let attempt = fixture.input(Input::Tick).expect("first attempt");
+            assert_eq!(fixture.answer(attempt, true), None);
+            assert!(fixture.core.is_current());
+            fixture
+        }
+
+        fn input(&mut self, input: Input) -> Option<u64> {
+            let effect = self.core.handle(self.now, input);
+            effect.map(|Effect::Confirm { attempt }| attempt)
+        }
+
+        fn answer(&mut self, attempt: u64, current: bool) -> Option<u64> {
+            self.input(Input::Confirmed { attempt, current })
+        }
+
+        /// Attempts started during this many seconds of ticks.
+        fn run(&mut self, seconds: u64, seen_by_leader: bool) -> Vec<u64> {
+            let mut attempts = Vec::new();
+            for _ in 0..4 * seconds {
+                self.now += Duration::from_millis(250);
+                if seen_by_leader {
+                    attempts.extend(self.input(Input::SeenByLeader(true)));
+                }
+                attempts.extend(self.input(Input::Tick));
+            }
+            attempts
+        }
+    }
+
+    #[test]
+    fn starting_node_is_fenced_until_leader_confirms() {
+        let mut fixture = Fixture::new();
+        let first = fixture.input(Input::Tick).unwrap();
+        assert_eq!(fixture.run(20, false).len(), 0, "one attempt at a time");
+        assert_eq!(fixture.answer(first, false), None);
+        let next = fixture.run(2, false);
+        assert_eq!(next.len(), 1);
+        assert!(!fixture.core.is_current());
+        fixture.answer(next[0], true);
+        assert!(fixture.core.is_current());
+        assert!(
+            !fixture.core.is_seen_by_leader(fixture.now),
+            "not in a live set"
+        );
+    }
+
+    #[test]
+    fn contact_with_leader_keeps_node_current() {
+        let mut fixture = Fixture::current();
+        assert_eq!(fixture.run(600, true).len(), 0);
+        assert!(fixture.core.is_current() && fixture.core.is_seen_by_leader(fixture.now));
+    }
+
+    #[test]
+    fn lost_contact_fences_node_until_confirmed() {
+        let mut fixture = Fixture::current();
+        fixture.run(10, true);
+        assert_eq!(fixture.run(5, false).len(), 0);
+        assert!(fixture.core.is_current());
+        let attempts = fixture.run(1, false);
+        assert_eq!(attempts.len(), 1);
+        assert!(!fixture.core.is_current() && !fixture.core.is_seen_by_leader(fixture.now));
+        // Renewed contact is not enough: log entries in between are missing.
+        fixture.run(5, true);
+        assert!(!fixture.core.is_current());
+        fixture.answer(attempts[0], true);
+        assert!(fixture.core.is_current());
+    }
+
+    #[test]
+    fn newest_live_set_decides_whether_node_is_listed() {
+        let mut fixture = Fixture::current();
+        fixture.input(Input::SeenByLeader(true));
+        assert!(fixture.core.is_seen_by_leader(fixture.now));
+        fixture.input(Input::SeenByLeader(false));
+        assert!(!fixture.core.is_seen_by_leader(fixture.now));
+        fixture.input(Input::SeenByLeader(true));
+        fixture.input(Input::MarkedDown(true));
+        assert!(
+            !fixture.core.is_seen_by_leader(fixture.now),
+            "a live set from before the mark does not count"
+        );
+    }
+
+    #[test]
+    fn long_pause_fences_despite_leader_heartbeat() {
+        let mut fixture = Fixture::current();
+        fixture.now += Duration::from_secs(30);
+        let attempt = fixture
+            .input(Input::SeenByLeader(true))
+            .expect("an attempt starts");
+        assert!(!fixture.core.is_current());
+        // The result of an attempt from before the pause is ignored.
+        fixture.answer(attempt - 1, true);
+        assert!(!fixture.core.is_current());
+        fixture.answer(attempt, true);
+        assert!(fixture.core.is_current());
+    }
+
+    #[test]
+    fn mark_down_fences_and_voids_attempt_in_flight() {
+        let mut fixture = Fixture::current();
+        let first = fixture.input(Input::MarkedDown(true)).unwrap();
+        assert!(!fixture.core.is_current());
+        fixture.input(Input::MarkedDown(false));
+        let second = fixture.input(Input::MarkedDown(true)).unwrap();
+        fixture.answer(first, true);
+        assert!(!fixture.core.is_current());
+        fixture.answer(second, true);
+        assert!(fixture.core.is_current());
+        assert_eq!(fixture.input(Input::MarkedDown(true)), None);
+        assert!(fixture.core.is_current(), "still the same mark");
+    }
+}

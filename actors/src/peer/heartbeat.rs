@@ -1,0 +1,38 @@
+//! Heartbeats between members.
+
+use std::collections::BTreeSet;
+
+use super::Sender;
+
+/// Heartbeat, sent to every connected member every two seconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// Index of the last entry applied by the sender.
+    pub applied: u64,
+    /// Raft term of the sender.
+    pub term: u64,
+    /// Whether the sender leads that term and has applied an entry of it.
+    pub leads: bool,
+    /// From a leader: hostnames of the members with a recent heartbeat, the leader included.
+    pub live: BTreeSet<String>,
+    /// Whether the sender has stopped applying the log at an entry it does not support.
+    pub halted: bool,
+}
+
+/// Produces and consumes heartbeats; the transport only carries them.
+pub trait HeartbeatHandler: Send + Sync + 'static {
+    /// Returns the present heartbeat of this node.
+    fn next_heartbeat(&self) -> Heartbeat;
+
+    /// Handles a heartbeat just received from member `from`. Must not block.
+    fn on_heartbeat(&self, from: &Sender, heartbeat: Heartbeat);
+}
+
+/// Sends default heartbeats and ignores received ones.
+impl HeartbeatHandler for () {
+    fn next_heartbeat(&self) -> Heartbeat {
+        Heartbeat::default()
+    }
+
+    fn on_heartbeat(&self, _from: &Sender, _heartbeat: Heartbeat) {}
+}

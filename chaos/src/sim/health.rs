@@ -1,0 +1,221 @@
+//! Node health: heartbeats, the leader's verdicts on silent members, and the return of a node.
+
+use std::collections::BTreeSet;
+
+use jaco_actors::health::{core as detector, fencing, ready};
+use jaco_proto::v1::{self, NodeStatus, command::Payload};
+
+use super::{
+    calls::{Change, Reply, Requester},
+    cluster::{Cluster, Event, Heartbeat, Local},
+    mutation::Mutation,
+    node::{Input, Reader},
+    time::{MS, SECOND},
+};
+
+impl Cluster {
+    /// Ticks the failure detector and the node's own fencing.
+    pub(super) fn health_tick(&mut self, id: u64) {
+        let now = self.now;
+        let Some((instant, daemon)) = self.running(id) else {
+            return;
+        };
+        let leads = daemon.status.leading;
+        let control = &mut daemon.control;
+        let answering = daemon.status.progress.iter().filter(|p| p.recent_active);
+        control
+            .followers
+            .extend(answering.map(|p| (p.raft_id, now)));
+        let mut verdicts = control
+            .detector
+            .handle(instant, detector::Input::Leads(leads));
+        verdicts.extend(control.detector.handle(instant, detector::Input::Tick));
+        let own = if leads {
+            fencing::Input::SeenByLeader(true)
+        } else {
+            fencing::Input::Tick
+        };
+        let confirm = control.fencing.handle(instant, own);
+        self.health_effects(id, verdicts, confirm);
+        self.propose_ready(id);
+    }
+
+    pub(super) fn health_effects(
+        &mut self,
+        id: u64,
+        verdicts: Vec<detector::Effect>,
+        confirm: Option<fencing::Effect>,
+    ) {
+        for detector::Effect::Propose {
+            host,
+            status,
+            missed,
+            ..
+        } in verdicts
+        {
+            self.count(match status {
+                NodeStatus::Offline => "found offline",
+                _ => "found unhealthy",
+            });
+            if status == NodeStatus::Offline
+                && self.plan.benign_fault.is_some()
+                && !self.faults_over
+            {
+                let found = format!("n{id} marks {host} offline");
+                self.oracle.violate("nuisances move nothing", found);
+            }
+            self.note(&[26, id, u64::from(missed)], || {
+                format!("n{id} finds {host} {status:?}")
+            });
+            let command = self.node_command(id, |_| {
+                Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
+                    hostname: host.clone(),
+                    status: status.into(),
+                    ..v1::NodeStatusUpdate::default()
+                })
+            });
+            // A verdict counts only from the leader; it is never forwarded.
+            let leads = self.daemon(id).is_some_and(|d| d.status.leading);
+            match command {
+                Some(command) if leads => {
+                    self.submit(id, Requester::Health(host), Change::Command(command));
+                }
+                _ => self.verdict_proposed(id, host),
+            }
+        }
+        if let Some(fencing::Effect::Confirm { attempt }) = confirm
+            && let Some(daemon) = self.daemon(id)
+        {
+            let ticket = daemon.ticket();
+            daemon.reads.insert(ticket, Reader::Confirm(attempt));
+            self.input(id, Input::Read(ticket));
+        }
+        self.caught_up_changed(id);
+    }
+
+    pub(super) fn verdict_proposed(&mut self, id: u64, host: String) {
+        if let Some((instant, daemon)) = self.running(id) {
+            let proposed = detector::Input::Proposed(host);
+            daemon.control.detector.handle(instant, proposed);
+        }
+    }
+
+    /// Handles the end of an attempt to catch up.
+    pub(super) fn confirmed(&mut self, id: u64, attempt: u64, current: bool) {
+        let Some((instant, daemon)) = self.running(id) else {
+            return;
+        };
+        let input = fencing::Input::Confirmed { attempt, current };
+        let confirm = daemon.control.fencing.handle(instant, input);
+        self.health_effects(id, Vec::new(), confirm);
+    }
+
+    /// Sends a heartbeat to every other member.
+    pub(super) fn send_heartbeat(&mut self, id: u64) {
+        let Some(machine) = self.machines.get(&id) else {
+            return;
+        };
+        let after = machine.clock.after(self.now, 2 * SECOND) - self.now;
+        let Some(daemon) = &machine.daemon else {
+            return;
+        };
+        let mut receives_from = BTreeSet::new();
+        if daemon.status.leading {
+            receives_from.extend(daemon.control.detector.live().map(str::to_owned));
+            receives_from.insert(machine.host.clone());
+        }
+        let heartbeat = Heartbeat {
+            from: id,
+            leads: daemon.status.leading,
+            term: daemon.status.term,
+            receives_from,
+        };
+        let others: Vec<u64> = daemon.state.nodes.values().map(|n| n.raft_id).collect();
+        self.schedule_local(id, after, Local::Heartbeat);
+        for to in others.into_iter().filter(|to| *to != id) {
+            if let Some(after) = self.network.deliveries(id, to, 60).first() {
+                let event = Event::Heartbeat(to, heartbeat.clone());
+                self.agenda.add(self.now + after, event);
+            }
+        }
+    }
+
+    /// Handles a heartbeat of another node.
+    pub(super) fn handle_heartbeat(&mut self, id: u64, heartbeat: Heartbeat) {
+        let now = self.now;
+        let from = format!("n{}", heartbeat.from);
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        let (instant, host) = (machine.clock.instant(now), &machine.host);
+        let Some(daemon) = &mut machine.daemon else {
+            return;
+        };
+        if !daemon.state.nodes.contains_key(&from) {
+            return;
+        }
+        let control = &mut daemon.control;
+        let verdicts = control
+            .detector
+            .handle(instant, detector::Input::Heartbeat(from));
+        let term = daemon.status.term.max(control.leader_term);
+        let mut confirm = None;
+        if heartbeat.leads && heartbeat.term >= term {
+            control.leader_term = heartbeat.term;
+            let seen_by_leader =
+                fencing::Input::SeenByLeader(heartbeat.receives_from.contains(host));
+            confirm = control.fencing.handle(instant, seen_by_leader);
+        }
+        self.health_effects(id, verdicts, confirm);
+    }
+
+    /// Proposes that this node is ready, once it may be.
+    fn propose_ready(&mut self, id: u64) {
+        let now = self.now;
+        let skip_checks = self.has(Mutation::ReadyTooSoon);
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        let (instant, host) = (machine.clock.instant(now), machine.host.clone());
+        let Some(daemon) = &mut machine.daemon else {
+            return;
+        };
+        let control = &mut daemon.control;
+        if control.proposing_ready || now < control.next_ready_attempt || machine.engine.away {
+            return;
+        }
+        let mut facts = ready::ReadyConditions {
+            current: control.fencing.is_current(),
+            seen_by_leader: control.fencing.is_seen_by_leader(instant),
+            orphans_cleared: daemon.runtime.orphans_cleared(),
+            never_ready: !control.was_ready,
+        };
+        if skip_checks {
+            (facts.current, facts.orphans_cleared) = (true, true);
+        }
+        let node = daemon.state.nodes.get(&host);
+        if facts.current && node.is_some_and(|n| n.status() == NodeStatus::Ready) {
+            control.was_ready = true;
+        }
+        let Some(update) = ready::update(&daemon.state, &host, facts) else {
+            return;
+        };
+        control.proposing_ready = true;
+        self.count("came back");
+        self.note(&[27, id], || format!("n{id} reports itself ready"));
+        self.check_ready(id);
+        if let Some(command) = self.node_command(id, |_| Payload::NodeStatusUpdate(update)) {
+            self.submit(id, Requester::Ready, Change::Command(command));
+        }
+    }
+
+    pub(super) fn ready_proposed(&mut self, id: u64, reply: &Reply) {
+        let now = self.now;
+        if let Some(daemon) = self.daemon(id) {
+            daemon.control.proposing_ready = false;
+            if !matches!(reply, Reply::Done(_)) {
+                daemon.control.next_ready_attempt = now + 1_000 * MS;
+            }
+        }
+    }
+}

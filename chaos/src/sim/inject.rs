@@ -1,0 +1,150 @@
+//! Beginning and end of each fault.
+
+use super::{
+    cluster::{Cluster, Event},
+    disk::Crash,
+    fault::{Actor, FaultKind, Victim},
+    network::NetworkFault,
+    time::{SECOND, Time},
+};
+
+impl Cluster {
+    pub(super) fn inject(&mut self, number: usize) {
+        let Some(fault) = self.plan.faults.get(number).copied() else {
+            return;
+        };
+        self.note(&[3, number as u64], || format!("fault: {:?}", fault.kind));
+        let over = self.now + fault.span;
+        match fault.kind {
+            FaultKind::Crash(victim, crash) => {
+                if let Some(id) = self.find(victim) {
+                    self.crash(id, crash);
+                    self.agenda.add(over, Event::Start(id));
+                }
+            }
+            FaultKind::Blackout => {
+                for id in self.members() {
+                    self.crash(id, Crash::PowerCut);
+                    let at = over + self.chance.within(0..2 * SECOND);
+                    self.agenda.add(at, Event::Start(id));
+                }
+            }
+            FaultKind::Pause(victim) => {
+                if let Some(id) = self.find(victim)
+                    && let Some(machine) = self.machines.get_mut(&id)
+                {
+                    machine.paused_until = machine.paused_until.max(over);
+                }
+            }
+            FaultKind::Isolate(victim) => {
+                if let Some(id) = self.find(victim) {
+                    self.begin_network_fault(number, over, NetworkFault::Partition(1 << (id % 64)));
+                }
+            }
+            FaultKind::Network(NetworkFault::OneWay(from, to)) => {
+                let ends = (
+                    self.find(Victim::Member(from)),
+                    self.find(Victim::Member(to)),
+                );
+                if let (Some(from), Some(to)) = ends {
+                    self.begin_network_fault(number, over, NetworkFault::OneWay(from, to));
+                }
+            }
+            FaultKind::Network(network_fault) => {
+                self.begin_network_fault(number, over, network_fault)
+            }
+            FaultKind::SlowDisk(victim, _) | FaultKind::EngineAway(victim) => {
+                if let Some(id) = self.find(victim) {
+                    self.begin_lasting(number, id, over);
+                }
+            }
+            FaultKind::EngineErrors(share) => {
+                self.engine_errors.insert(number, share);
+                self.begin_lasting(number, 0, over);
+            }
+            FaultKind::KillContainer(victim) => {
+                if let Some(id) = self.find(victim) {
+                    self.kill_container(id);
+                }
+            }
+            FaultKind::Trap(promise, crash) => {
+                self.traps.insert(number, (promise, crash, fault.span));
+            }
+            FaultKind::KillActor(victim, actor) => {
+                if let Some(id) = self.find(victim) {
+                    self.count("killed actors");
+                    match actor {
+                        Actor::Replica => self.kill_replica_actor(id),
+                        Actor::Publisher => self.kill_publisher(id),
+                        Actor::Scheduler | Actor::Health | Actor::Membership => {
+                            self.crash_control(id, actor);
+                        }
+                    }
+                }
+            }
+            FaultKind::Transfer => self.transfer(),
+            FaultKind::Join => self.join(),
+            FaultKind::Leave(victim) => {
+                if let Some(id) = self.find(victim) {
+                    self.leave(id);
+                }
+            }
+        }
+    }
+
+    fn begin_network_fault(&mut self, number: usize, over: Time, network_fault: NetworkFault) {
+        self.network.faults.insert(number, network_fault);
+        self.begin_lasting(number, 0, over);
+    }
+
+    fn begin_lasting(&mut self, number: usize, id: u64, over: Time) {
+        self.in_force.insert(number, id);
+        self.agenda.add(over, Event::FaultOver(number));
+        self.apply_lasting_faults(id);
+    }
+
+    /// Applies the lasting faults in force to machine `id`; of overlapping ones the worst counts.
+    fn apply_lasting_faults(&mut self, id: u64) {
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        let faults = self.in_force.iter().filter(|(_, machine)| **machine == id);
+        let faults = faults.filter_map(|(number, _)| self.plan.faults.get(*number));
+        (machine.slow, machine.engine.away) = (0, false);
+        for fault in faults {
+            match fault.kind {
+                FaultKind::SlowDisk(_, time) => machine.slow = machine.slow.max(time),
+                FaultKind::EngineAway(_) => machine.engine.away = true,
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn end_fault(&mut self, number: usize) {
+        let Some(id) = self.in_force.remove(&number) else {
+            return;
+        };
+        self.note(&[4, number as u64], || format!("fault {number} is over"));
+        self.network.faults.remove(&number);
+        self.engine_errors.remove(&number);
+        self.apply_lasting_faults(id);
+    }
+
+    /// Ends all faults, and restarts all machines that are down.
+    pub(super) fn heal(&mut self) {
+        self.note(&[5], || "the storm is over".to_owned());
+        self.faults_over = true;
+        for number in self.in_force.keys().copied().collect::<Vec<_>>() {
+            self.end_fault(number);
+        }
+        self.network.base_loss = 0;
+        self.network.base_delay = 0;
+        self.traps.clear();
+        for machine in self.machines.values_mut() {
+            machine.paused_until = machine.paused_until.min(self.now);
+        }
+        for id in self.machines.keys().copied().collect::<Vec<_>>() {
+            self.agenda.add(self.now, Event::Start(id));
+        }
+    }
+}

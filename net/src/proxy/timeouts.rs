@@ -1,0 +1,176 @@
+//! Timeouts of a client connection.
+//!
+//! hyper's own header timeout also runs between requests, so it cannot tell an idle client from one
+//! that sends its request byte by byte. Here the first byte after an idle period starts the timeout
+//! of the request head, and the arrival of the request stops it.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    time::Instant,
+};
+
+/// State of a client connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ClientActivity {
+    /// Idle since then.
+    Idle(Instant),
+    /// Sending the head of a request since then.
+    ReceivingHead(Instant),
+    /// Waiting for the response.
+    Responding,
+}
+
+/// Timeouts of one client connection.
+#[derive(Debug)]
+pub(super) struct ClientTimeouts {
+    activity: Mutex<ClientActivity>,
+    head: Duration,
+    idle: Duration,
+}
+
+impl ClientTimeouts {
+    /// The timeouts of an accepted connection: the head of its first request is due.
+    pub(super) fn new(head: Duration, idle: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            activity: Mutex::new(ClientActivity::ReceivingHead(Instant::now())),
+            head,
+            idle,
+        })
+    }
+
+    /// When the connection times out; `None` while a request is being served.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match *self.activity() {
+            ClientActivity::Idle(since) => Some(since + self.idle),
+            ClientActivity::ReceivingHead(since) => Some(since + self.head),
+            ClientActivity::Responding => None,
+        }
+    }
+
+    /// Suspends the timeouts until the guard is dropped; called when a request has arrived.
+    pub(super) fn serve(self: &Arc<Self>) -> ServingGuard {
+        *self.activity() = ClientActivity::Responding;
+        ServingGuard(self.clone())
+    }
+
+    fn activity(&self) -> MutexGuard<'_, ClientActivity> {
+        self.activity.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn bytes_received(&self) {
+        let mut activity = self.activity();
+        if matches!(*activity, ClientActivity::Idle(_)) {
+            *activity = ClientActivity::ReceivingHead(Instant::now());
+        }
+    }
+}
+
+/// Guard that suspends the timeouts while a request of the connection is being served.
+#[derive(Debug)]
+pub(super) struct ServingGuard(Arc<ClientTimeouts>);
+
+impl Drop for ServingGuard {
+    fn drop(&mut self) {
+        *self.0.activity() = ClientActivity::Idle(Instant::now());
+    }
+}
+
+/// A client's stream that reports arriving bytes to its `ClientTimeouts`.
+#[derive(Debug)]
+pub(super) struct TimedStream {
+    pub(super) stream: TcpStream,
+    pub(super) timeouts: Arc<ClientTimeouts>,
+}
+
+impl AsyncRead for TimedStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if buf.filled().len() > before {
+            self.timeouts.bytes_received();
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for TimedStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: Duration = Duration::from_secs(30);
+    const IDLE: Duration = Duration::from_secs(300);
+
+    #[tokio::test(start_paused = true)]
+    async fn head_and_idle_timeouts_are_separate() {
+        let start = Instant::now();
+        let timeouts = ClientTimeouts::new(HEAD, IDLE);
+        assert_eq!(
+            timeouts.deadline(),
+            Some(start + HEAD),
+            "the first request is due"
+        );
+
+        let serving = timeouts.serve();
+        timeouts.bytes_received(); // a part of the request body
+        assert_eq!(timeouts.deadline(), None, "no timeout while serving");
+
+        tokio::time::advance(Duration::from_secs(1000)).await;
+        drop(serving);
+        let rest = Instant::now();
+        assert_eq!(timeouts.deadline(), Some(rest + IDLE));
+
+        tokio::time::advance(Duration::from_secs(100)).await;
+        timeouts.bytes_received();
+        let asked = Instant::now();
+        tokio::time::advance(Duration::from_secs(10)).await;
+        timeouts.bytes_received();
+        assert_eq!(
+            timeouts.deadline(),
+            Some(asked + HEAD),
+            "further bytes do not extend the timeout"
+        );
+    }
+}
