@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use jaco_engine::{Engine, docker::DockerEngine};
 use jaco_net::tls::CertSlot;
 use jaco_proto::{
     Error, ErrorCode,
@@ -43,10 +44,7 @@ use crate::{
     membership::Membership,
     network::ipam::SharedAllocator,
     peer::{PeerTransport, Peers},
-    runtime::{
-        Runtime,
-        engine::{DockerEngine, Engine},
-    },
+    runtime::Runtime,
     telemetry::Metrics,
 };
 

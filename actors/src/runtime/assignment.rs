@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use jaco_engine::spec::{declares_healthcheck, image};
 use jaco_proto::{
     manifest::compose::{Condition, PullPolicy, Service},
     v1::{NodeStatus, ReplicaDesired, ReplicaObserved, ReplicaState},
@@ -10,7 +11,6 @@ use jaco_state::State;
 
 use super::{
     documents::Documents,
-    projection::{declares_healthcheck, image},
     replica::core::{Assignment, DesiredReplica, StartGate},
 };
 

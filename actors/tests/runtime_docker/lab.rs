@@ -11,12 +11,11 @@ use std::{
 use async_trait::async_trait;
 use jaco_actors::{
     clock::Clock,
-    runtime::{
-        self, Deps, NetworkError, Networks, Runtime, engine::DockerEngine, projection::Attachment,
-    },
+    runtime::{self, Deps, NetworkError, Networks, Runtime},
     supervision::{ActorInfo, Strategy, SupervisorSpec, Tree},
     telemetry::Metrics,
 };
+use jaco_engine::{docker::DockerEngine, spec::Attachment};
 use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::{Propose, State, testing::MemoryRaft};
 use tokio::sync::watch;

@@ -59,6 +59,7 @@ mod tests {
             "raftnode/state",
             "net",
             "actors",
+            "actors/engine",
             "actors/supervision",
             "cli",
         ] {

@@ -2,31 +2,33 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use async_trait::async_trait;
-use bollard::models::ContainerCreateBody;
 use futures::{Stream, StreamExt, stream, stream::BoxStream};
 use tokio::sync::{broadcast, watch};
 
-use super::{
-    Engine, EngineError, Event, EventKind, Found, Inspected, LogFrame, LogRequest, LogStream,
-    Status,
-};
 use crate::{
+    Credential, Engine, EngineError, Event, EventKind, Found, Inspected, LogFrame, LogRequest,
+    LogStream, Status,
     labels::{LABEL_CLUSTER, LABEL_RAFT_INDEX, LABEL_REPLICA},
-    runtime::registry_key::Credential,
+    spec::ContainerSpec,
 };
+use networks::FakeNetworks;
+
+pub mod networks;
 
 /// Fake engine; clones share state.
 #[derive(Clone)]
-pub(crate) struct FakeEngine {
+pub struct FakeEngine {
     inner: Arc<Mutex<Inner>>,
     events: broadcast::Sender<Event>,
     /// Incremented when a container writes output or exits.
     written: watch::Sender<u64>,
+    /// Its networks.
+    pub networks: FakeNetworks,
 }
 
 #[derive(Default)]
@@ -50,26 +52,30 @@ struct Inner {
 
 /// Output of a container.
 #[derive(Clone, Default)]
-pub(crate) struct Output {
+pub struct Output {
     frames: Vec<(LogStream, String)>,
     repeats: bool,
     fails: Option<EngineError>,
 }
 
 impl Output {
-    pub(crate) fn with_output(mut self, stream: LogStream, text: &str) -> Self {
+    /// Adds a frame.
+    #[must_use]
+    pub fn with_output(mut self, stream: LogStream, text: &str) -> Self {
         self.frames.push((stream, text.to_owned()));
         self
     }
 
     /// Repeats the frames endlessly.
-    pub(crate) fn repeats(mut self) -> Self {
+    #[must_use]
+    pub fn repeats(mut self) -> Self {
         self.repeats = true;
         self
     }
 
     /// Makes every read end with `error`.
-    pub(crate) fn fails(mut self, error: EngineError) -> Self {
+    #[must_use]
+    pub fn fails(mut self, error: EngineError) -> Self {
         self.fails = Some(error);
         self
     }
@@ -81,17 +87,26 @@ struct Container {
     status: Status,
 }
 
+impl Default for FakeEngine {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl FakeEngine {
-    pub(crate) fn new() -> Self {
+    /// Creates an engine without containers and networks.
+    #[must_use]
+    pub fn new() -> Self {
         Self {
             inner: Arc::default(),
             events: broadcast::channel(64).0,
             written: watch::Sender::new(0),
+            networks: FakeNetworks::default(),
         }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap()
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a call; fails while the engine is down.
@@ -105,17 +120,19 @@ impl FakeEngine {
     }
 
     /// Number of calls so far.
-    pub(crate) fn calls(&self) -> u64 {
+    #[must_use]
+    pub fn calls(&self) -> u64 {
         self.inner().calls
     }
 
     /// Images pulled, each with the account name used.
-    pub(crate) fn pulls(&self) -> Vec<(String, Option<String>)> {
+    #[must_use]
+    pub fn pulls(&self) -> Vec<(String, Option<String>)> {
         self.inner().pulls.clone()
     }
 
     /// Queues the response of the next pull without one; pulls without a response succeed at once.
-    pub(crate) fn script_pull(
+    pub fn script_pull(
         &self,
         script: impl Stream<Item = Result<(), EngineError>> + Send + 'static,
     ) {
@@ -123,17 +140,18 @@ impl FakeEngine {
     }
 
     /// Containers created (`+name`) and removed (`-name`) so far, in order.
-    pub(crate) fn journal(&self) -> Vec<String> {
+    #[must_use]
+    pub fn journal(&self) -> Vec<String> {
         self.inner().journal.clone()
     }
 
     /// Sets how long every stop takes.
-    pub(crate) fn set_stopping_takes(&self, time: Duration) {
+    pub fn set_stopping_takes(&self, time: Duration) {
         self.inner().stopping_takes = time;
     }
 
     /// Sets whether removing a container fails; stopping it still works.
-    pub(crate) fn set_stuck(&self, id: &str, stuck: bool) {
+    pub fn set_stuck(&self, id: &str, stuck: bool) {
         let mut inner = self.inner();
         if stuck {
             inner.stuck.insert(id.to_owned());
@@ -142,11 +160,14 @@ impl FakeEngine {
         }
     }
 
-    pub(crate) fn set_down(&self, down: bool) {
+    /// Sets whether every call fails.
+    pub fn set_down(&self, down: bool) {
         self.inner().down = down;
     }
 
-    pub(crate) fn names(&self) -> Vec<String> {
+    /// Names of the containers, sorted.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
         let inner = self.inner();
         let mut names: Vec<_> = inner.containers.values().map(|c| c.name.clone()).collect();
         names.sort();
@@ -154,14 +175,15 @@ impl FakeEngine {
     }
 
     /// Number of containers whose process is running.
-    pub(crate) fn running(&self) -> usize {
+    #[must_use]
+    pub fn running(&self) -> usize {
         let inner = self.inner();
         let running = |container: &&Container| container.status == Status::Running;
         inner.containers.values().filter(running).count()
     }
 
     /// Adds a container bypassing the runtime.
-    pub(crate) fn insert_container(&self, id: &str, labels: &[(&str, &str)]) {
+    pub fn insert_container(&self, id: &str, labels: &[(&str, &str)]) {
         let labels = labels
             .iter()
             .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
@@ -173,12 +195,13 @@ impl FakeEngine {
         self.inner().containers.insert(id.to_owned(), container);
     }
 
-    pub(crate) fn set_output(&self, id: &str, output: Output) {
+    /// Sets the output of a container.
+    pub fn set_output(&self, id: &str, output: Output) {
         self.inner().outputs.insert(id.to_owned(), output);
     }
 
     /// Appends a frame to the output of a container.
-    pub(crate) fn write_output(&self, id: &str, stream: LogStream, text: &str) {
+    pub fn write_output(&self, id: &str, stream: LogStream, text: &str) {
         let mut inner = self.inner();
         let output = inner.outputs.entry(id.to_owned()).or_default();
         output.frames.push((stream, text.to_owned()));
@@ -187,12 +210,14 @@ impl FakeEngine {
     }
 
     /// Number of log reads currently open.
-    pub(crate) fn open_reads(&self) -> usize {
+    #[must_use]
+    pub fn open_reads(&self) -> usize {
         Arc::strong_count(&self.inner().reads) - 1
     }
 
     /// Number of frames returned by all log reads.
-    pub(crate) fn frames_read(&self) -> u64 {
+    #[must_use]
+    pub fn frames_read(&self) -> u64 {
         self.inner().frames_read
     }
 
@@ -221,7 +246,7 @@ impl FakeEngine {
     }
 
     /// Ends the process of a container.
-    pub(crate) fn die(&self, id: &str) {
+    pub fn die(&self, id: &str) {
         if let Some(container) = self.inner().containers.get_mut(id) {
             container.status = Status::Exited;
         }
@@ -321,7 +346,7 @@ impl Engine for FakeEngine {
         }
     }
 
-    async fn create(&self, name: &str, body: ContainerCreateBody) -> Result<String, EngineError> {
+    async fn create(&self, name: &str, spec: &ContainerSpec) -> Result<String, EngineError> {
         let mut inner = self.call()?;
         if inner
             .containers
@@ -335,7 +360,7 @@ impl Engine for FakeEngine {
         let id = format!("c{}", inner.made);
         let container = Container {
             name: name.to_owned(),
-            labels: body.labels.unwrap_or_default(),
+            labels: spec.labels(),
             status: Status::Created,
         };
         inner.containers.insert(id.clone(), container);

@@ -1,6 +1,5 @@
-//! Connection to a container engine with the Docker API on a unix socket.
-//!
-//! Shared by the verticals: connecting, negotiating the API version, and mapping errors.
+//! Connection to a container engine with the Docker API on a unix socket: connecting, negotiating
+//! the API version, and mapping errors.
 
 use std::{
     path::{Path, PathBuf},
@@ -14,32 +13,12 @@ use futures::{StreamExt, TryStreamExt, stream::BoxStream};
 use http::HeaderValue;
 use jaco_proto::chain;
 
+use crate::{EngineError, readable};
+
 mod document;
 
 /// Timeout of a response; does not apply to streams.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Error of a request to the engine.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EngineError {
-    /// No response: the engine is down, restarting or too slow. Holds the chain of causes.
-    #[error("container engine is unreachable: {0}")]
-    Unreachable(String),
-    /// The container, image or network does not exist.
-    #[error("{0}")]
-    NotFound(String),
-    /// The name is taken, or the state of the object does not allow the request.
-    #[error("{0}")]
-    Conflict(String),
-    /// Any other error response.
-    #[error("{message}")]
-    Api {
-        /// HTTP status of the response; 0 for an error inside a stream.
-        status: u16,
-        /// Message of the engine.
-        message: String,
-    },
-}
 
 impl EngineError {
     fn from_status(status: u16, message: String) -> Self {
@@ -47,19 +26,6 @@ impl EngineError {
             404 => Self::NotFound(message),
             409 => Self::Conflict(message),
             status => Self::Api { status, message },
-        }
-    }
-
-    /// Transforms the message.
-    pub(crate) fn map(self, transform: impl FnOnce(String) -> String) -> Self {
-        match self {
-            Self::Unreachable(message) => Self::Unreachable(transform(message)),
-            Self::NotFound(message) => Self::NotFound(transform(message)),
-            Self::Conflict(message) => Self::Conflict(transform(message)),
-            Self::Api { status, message } => Self::Api {
-                status,
-                message: transform(message),
-            },
         }
     }
 
@@ -90,22 +56,6 @@ impl From<Error> for EngineError {
         };
         error.map(|message| printable(&message))
     }
-}
-
-/// Longest error text in bytes; it may quote an arbitrary response of a registry.
-const ERROR_MAX: usize = 2048;
-
-/// Makes an error text safe to display: bounded, and without control characters.
-pub(crate) fn printable(message: &str) -> String {
-    let mut text = String::new();
-    for c in message.chars() {
-        if text.len() + c.len_utf8() > ERROR_MAX {
-            text.push('…');
-            break;
-        }
-        text.push(if c.is_control() { ' ' } else { c });
-    }
-    text
 }
 
 /// Client that connects at the first call and reconnects after a failure, so it can be created

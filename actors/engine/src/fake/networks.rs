@@ -1,22 +1,24 @@
-//! In-memory network engine for tests.
+//! Networks of the in-memory engine.
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use futures::FutureExt;
 
-use crate::network::engine::{
-    EngineError, EngineNetwork, EngineResult, NetworkEngine, NetworkSpec,
-};
+use super::FakeEngine;
+use crate::{EngineError, EngineNetwork, EngineResult, NetworkEngine, NetworkSpec};
 
 /// Calls that changed the engine, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Event {
+pub enum Event {
+    /// The network of this name was created.
     Created(String),
+    /// The network of this id was removed.
     Removed(String),
+    /// This container was removed.
     Evicted(String),
 }
 
@@ -35,15 +37,15 @@ struct Inner {
 /// Mimics an engine: rejects overlapping subnets, taken bridge names and the removal of networks in
 /// use.
 #[derive(Clone, Default)]
-pub(crate) struct FakeEngine(Arc<Mutex<Inner>>);
+pub struct FakeNetworks(Arc<Mutex<Inner>>);
 
 fn refused<T>(message: &str) -> Result<T, EngineError> {
     Err(EngineError::Conflict(message.into()))
 }
 
-impl FakeEngine {
+impl FakeNetworks {
     fn with<T>(&self, f: impl FnOnce(&mut Inner) -> T) -> T {
-        f(&mut self.0.lock().unwrap())
+        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn call<T: Send + 'static>(
@@ -70,54 +72,63 @@ impl FakeEngine {
         .boxed()
     }
 
-    pub(crate) fn put(&self, network: EngineNetwork) {
+    /// Adds a network.
+    pub fn put(&self, network: EngineNetwork) {
         self.with(|inner| inner.networks.push(network));
     }
 
-    pub(crate) fn attach(&self, name: &str, container: &str) {
+    /// Attaches a container to the network of a name.
+    ///
+    /// # Panics
+    /// If there is no network of that name.
+    pub fn attach(&self, name: &str, container: &str) {
         self.with(|inner| {
-            let id = inner
-                .networks
-                .iter()
-                .find(|n| n.name == name)
-                .unwrap()
-                .id
-                .clone();
+            let Some(found) = inner.networks.iter().find(|n| n.name == name) else {
+                panic!("no network {name}");
+            };
+            let id = found.id.clone();
             inner.attached.entry(id).or_default().push(container.into());
         });
     }
 
-    pub(crate) fn detach_all(&self) {
+    /// Detaches all containers.
+    pub fn detach_all(&self) {
         self.with(|inner| inner.attached.clear());
     }
 
     /// Sets the latency of every request and response.
-    pub(crate) fn slow_down(&self, latency: Duration) {
+    pub fn slow_down(&self, latency: Duration) {
         self.with(|inner| inner.latency = latency);
     }
 
     /// Lets `calls` calls succeed and the next one fail.
-    pub(crate) fn fail_after(&self, calls: usize) {
+    pub fn fail_after(&self, calls: usize) {
         self.with(|inner| inner.until_failure = Some(calls));
     }
 
-    pub(crate) fn networks(&self) -> Vec<EngineNetwork> {
+    /// All networks.
+    #[must_use]
+    pub fn networks(&self) -> Vec<EngineNetwork> {
         self.with(|inner| inner.networks.clone())
     }
 
-    pub(crate) fn names(&self) -> Vec<String> {
+    /// Names of all networks.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
         self.networks()
             .into_iter()
             .map(|network| network.name)
             .collect()
     }
 
-    pub(crate) fn events(&self) -> Vec<Event> {
+    /// Calls so far that changed the engine.
+    #[must_use]
+    pub fn events(&self) -> Vec<Event> {
         self.with(|inner| inner.events.clone())
     }
 }
 
-impl NetworkEngine for FakeEngine {
+impl NetworkEngine for FakeNetworks {
     fn list(&self) -> EngineResult<Vec<EngineNetwork>> {
         self.call(|inner| Ok(inner.networks.clone()))
     }
@@ -178,5 +189,27 @@ impl NetworkEngine for FakeEngine {
             inner.events.push(Event::Evicted(container));
             Ok(())
         })
+    }
+}
+
+impl NetworkEngine for FakeEngine {
+    fn list(&self) -> EngineResult<Vec<EngineNetwork>> {
+        self.networks.list()
+    }
+
+    fn create(&self, spec: NetworkSpec) -> EngineResult<String> {
+        self.networks.create(spec)
+    }
+
+    fn remove(&self, id: String) -> EngineResult<()> {
+        self.networks.remove(id)
+    }
+
+    fn attached(&self, network: &EngineNetwork) -> EngineResult<Vec<String>> {
+        self.networks.attached(network)
+    }
+
+    fn evict(&self, container: String, grace: Duration) -> EngineResult<()> {
+        self.networks.evict(container, grace)
     }
 }

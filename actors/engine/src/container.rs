@@ -1,21 +1,12 @@
-//! Container engine API that the runtime depends on.
+//! The port to the containers of an engine.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use async_trait::async_trait;
-use bollard::models::ContainerCreateBody;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 
-use super::registry_key::Credential;
-
-pub use crate::docker::EngineError;
-pub use docker::DockerEngine;
-
-mod convert;
-mod docker;
-#[cfg(test)]
-pub(crate) mod fake;
+use crate::{Credential, EngineError, spec::ContainerSpec};
 
 /// Lifecycle state of a container as the engine reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,7 +174,7 @@ pub trait Engine: Send + Sync + 'static {
     ) -> BoxStream<'static, Result<(), EngineError>>;
 
     /// Creates a container and returns its id.
-    async fn create(&self, name: &str, body: ContainerCreateBody) -> Result<String, EngineError>;
+    async fn create(&self, name: &str, spec: &ContainerSpec) -> Result<String, EngineError>;
 
     /// Attaches a container to another network.
     async fn connect(

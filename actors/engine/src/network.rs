@@ -1,15 +1,10 @@
-//! Container engine API that the network vertical depends on.
+//! The port to the networks of an engine.
 
-mod docker;
-
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use futures::future::BoxFuture;
 
-use super::cidr::Cidr;
-
-pub use crate::docker::EngineError;
-pub use docker::DockerNetworks;
+use crate::{EngineError, cidr::Cidr};
 
 /// Network as reported by the engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,6 +52,3 @@ pub trait NetworkEngine: Send + Sync + 'static {
     /// Stops a container, forcibly after `grace`, and removes it.
     fn evict(&self, container: String, grace: Duration) -> EngineResult<()>;
 }
-
-/// Shared handle to a network engine.
-pub type SharedEngine = Arc<dyn NetworkEngine>;

@@ -6,6 +6,7 @@ use tokio::{
 };
 
 use super::*;
+use crate::error::ERROR_MAX;
 
 /// Fake engine that responds with its version, and with an empty list to any other request.
 #[derive(Clone, Default)]

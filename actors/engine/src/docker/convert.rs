@@ -1,14 +1,14 @@
-//! Conversions from engine API types to the runtime's types.
+//! Conversions from engine API types to the port's types.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use bollard::models::{CreateImageInfo, EventMessage};
 use serde::Deserialize;
 
-use super::{EngineError, Event, EventKind, Found, Health, Inspected, Status};
 use crate::{
-    docker::printable,
+    EngineError, Event, EventKind, Found, Health, Inspected, Status,
     labels::{LABEL_RAFT_INDEX, LABEL_REPLICA},
+    printable,
 };
 
 /// Converts one progress message of a pull, which may carry its failure.

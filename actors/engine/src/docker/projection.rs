@@ -1,137 +1,26 @@
 //! Builds the engine's create request from a compose service and a row. Pure.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use bollard::models::{
     ContainerCreateBody, DeviceMapping, DeviceRequest, EndpointSettings, HealthConfig, HostConfig,
     HostConfigCgroupnsModeEnum, HostConfigLogConfig, NetworkingConfig, ResourcesUlimits,
 };
-use jaco_proto::{
-    manifest::compose::{Healthcheck, Logging, Namespace, NetworkMode, Service, VolumeDeclaration},
-    v1::{ReplicaDesired, ServiceSpec},
-};
+use jaco_proto::manifest::compose::{Healthcheck, Logging, Namespace, Service};
 
-use crate::labels::{
-    LABEL_CLUSTER, LABEL_DEPLOYMENT, LABEL_RAFT_INDEX, LABEL_REPLICA, LABEL_REPLICA_INDEX,
-    LABEL_SERVICE,
-};
+use crate::spec::{Attachment, ContainerSpec, Networking, aliases, image};
 
 mod mounts;
 #[cfg(test)]
 mod tests;
 
-/// Network of a service that lists none.
-pub const DEFAULT_NETWORK: &str = "_default";
-
-/// Network of this host that is ready for containers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attachment {
-    /// Name of the network in the engine.
-    pub engine_network: String,
-    /// Address of the bridge, on which its DNS resolver listens.
-    pub gateway: String,
-}
-
-/// Network configuration of a container.
-#[derive(Clone, Copy, Debug)]
-pub enum Networking<'a> {
-    /// These networks, in attach order; the first is attached at creation.
-    Attached(&'a [Attachment]),
-    /// Loopback only.
-    None,
-    /// Shares the network namespace of a container of this service.
-    Joined(&'a str),
-}
-
-/// Input of [`project`].
-#[derive(Clone, Copy, Debug)]
-pub struct ProjectionInput<'a> {
-    /// Cluster the container belongs to.
-    pub cluster_id: &'a str,
-    /// Row it is created from.
-    pub row: &'a ReplicaDesired,
-    /// Its service in the stored document.
-    pub service: &'a Service,
-    /// Top-level volumes of that document.
-    pub volumes: &'a BTreeMap<String, VolumeDeclaration>,
-    /// Network configuration.
-    pub networking: Networking<'a>,
-    /// Containers whose namespaces it shares, by service.
-    pub namespace_containers: &'a BTreeMap<String, String>,
-    /// Home directory of the daemon's user; replaces `~` in bind paths.
-    pub home: &'a str,
-}
-
-/// Networks of a service in attach order: those of the deployment's revision, else those of the
-/// document, else the default network.
-#[must_use]
-pub fn networks(spec: Option<&ServiceSpec>, service: &Service) -> Vec<String> {
-    if service.network_mode.is_some() {
-        return Vec::new();
-    }
-    let listed = spec
-        .map(|spec| &spec.networks)
-        .filter(|networks| !networks.is_empty())
-        .unwrap_or(&service.networks);
-    let mut resolved: Vec<String> = Vec::with_capacity(listed.len().max(1));
-    for name in listed {
-        let name = if name == "default" {
-            DEFAULT_NETWORK
-        } else {
-            name
-        };
-        if !resolved.iter().any(|known| known == name) {
-            resolved.push(name.to_owned());
-        }
-    }
-    if resolved.is_empty() {
-        resolved.push(DEFAULT_NETWORK.to_owned());
-    }
-    resolved
-}
-
-/// DNS names of a replica on each of its networks.
-#[must_use]
-pub fn aliases(row: &ReplicaDesired) -> Vec<String> {
-    let (service, deployment) = (&row.service, &row.deployment);
-    vec![
-        service.clone(),
-        format!("{service}.{deployment}"),
-        format!("{service}.{deployment}.jaco.internal"),
-    ]
-}
-
-/// Name of a replica's container.
-#[must_use]
-pub fn container_name(replica_id: &str) -> String {
-    format!("jaco_{replica_id}")
-}
-
-/// Image of a row; rows written by older versions have none and use the document's.
-#[must_use]
-pub fn image<'a>(row: &'a ReplicaDesired, service: &'a Service) -> &'a str {
-    if row.image.is_empty() {
-        service.image.as_deref().unwrap_or_default()
-    } else {
-        &row.image
-    }
-}
-
-/// Whether a service declares a health check that is not disabled.
-#[must_use]
-pub fn declares_healthcheck(service: &Service) -> bool {
-    let test = service.healthcheck.as_ref().map(|check| check.test.first());
-    // A declared check without its own test runs the image's test.
-    test.is_some_and(|kind| kind.is_none_or(|kind| !kind.eq_ignore_ascii_case("none")))
-}
-
 /// Builds the create request of a container.
 #[must_use]
-pub fn project(source: &ProjectionInput<'_>) -> ContainerCreateBody {
-    let service = source.service;
+pub fn project(source: &ContainerSpec) -> ContainerCreateBody {
+    let service = &source.service;
     let attached = matches!(source.networking, Networking::Attached(_));
     ContainerCreateBody {
-        image: Some(image(source.row, service).to_owned()),
+        image: Some(image(&source.row, service).to_owned()),
         cmd: service.command.clone(),
         entrypoint: service.entrypoint.clone(),
         working_dir: service.working_dir.clone(),
@@ -139,7 +28,7 @@ pub fn project(source: &ProjectionInput<'_>) -> ContainerCreateBody {
         hostname: service.hostname.clone().filter(|_| attached),
         domainname: service.domainname.clone().filter(|_| attached),
         env: Some(environment(&service.environment)),
-        labels: Some(labels(source)),
+        labels: Some(source.labels()),
         healthcheck: service.healthcheck.as_ref().map(healthcheck),
         stop_signal: service.stop_signal.clone(),
         stop_timeout: service
@@ -158,22 +47,6 @@ fn environment(environment: &BTreeMap<String, Option<String>>) -> Vec<String> {
         .collect()
 }
 
-fn labels(source: &ProjectionInput<'_>) -> HashMap<String, String> {
-    let row = source.row;
-    let own = [
-        (LABEL_CLUSTER, source.cluster_id.to_owned()),
-        (LABEL_DEPLOYMENT, row.deployment.clone()),
-        (LABEL_SERVICE, row.service.clone()),
-        (LABEL_REPLICA, row.id.clone()),
-        (LABEL_REPLICA_INDEX, row.index.to_string()),
-        (LABEL_RAFT_INDEX, row.raft_index.to_string()),
-    ];
-    let compose = source.service.labels.clone().into_iter();
-    compose
-        .chain(own.map(|(key, value)| (key.to_owned(), value)))
-        .collect()
-}
-
 fn healthcheck(check: &Healthcheck) -> HealthConfig {
     let nanos = |duration: Option<std::time::Duration>| {
         duration.map(|duration| i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
@@ -188,12 +61,13 @@ fn healthcheck(check: &Healthcheck) -> HealthConfig {
     }
 }
 
-fn first_network(source: &ProjectionInput<'_>) -> Option<NetworkingConfig> {
-    let Networking::Attached([first, ..]) = source.networking else {
+fn first_network(source: &ContainerSpec) -> Option<NetworkingConfig> {
+    let Networking::Attached(bridges) = &source.networking else {
         return None;
     };
+    let first = bridges.first()?;
     let endpoint = EndpointSettings {
-        aliases: Some(aliases(source.row)),
+        aliases: Some(aliases(&source.row)),
         ..Default::default()
     };
     Some(NetworkingConfig {
@@ -201,9 +75,9 @@ fn first_network(source: &ProjectionInput<'_>) -> Option<NetworkingConfig> {
     })
 }
 
-fn host_config(source: &ProjectionInput<'_>) -> HostConfig {
-    let service = source.service;
-    let (network_mode, resolvers, attached) = match source.networking {
+fn host_config(source: &ContainerSpec) -> HostConfig {
+    let service = &source.service;
+    let (network_mode, resolvers, attached) = match &source.networking {
         Networking::Attached(bridges) => (
             bridges.first().map(|first| first.engine_network.clone()),
             resolvers(service, bridges),
@@ -264,7 +138,7 @@ fn log_config(logging: &Logging) -> Option<HostConfigLogConfig> {
 }
 
 /// Namespace mode in the engine's syntax.
-fn namespace(source: &ProjectionInput<'_>, namespace: Option<&Namespace>) -> Option<String> {
+fn namespace(source: &ContainerSpec, namespace: Option<&Namespace>) -> Option<String> {
     match namespace? {
         Namespace::Engine(mode) => Some(mode.clone()),
         Namespace::Service(name) => namespace_of(source, name),
@@ -272,7 +146,7 @@ fn namespace(source: &ProjectionInput<'_>, namespace: Option<&Namespace>) -> Opt
 }
 
 /// Namespace of the container that runs `service`.
-fn namespace_of(source: &ProjectionInput<'_>, service: &str) -> Option<String> {
+fn namespace_of(source: &ContainerSpec, service: &str) -> Option<String> {
     let container = source.namespace_containers.get(service)?;
     Some(format!("container:{container}"))
 }
@@ -338,21 +212,4 @@ fn cgroup_namespace(mode: &str) -> Option<HostConfigCgroupnsModeEnum> {
 /// `None` for an empty list, so that the engine applies its default.
 fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
     (!list.is_empty()).then_some(list)
-}
-
-/// Service whose network namespace a service joins.
-#[must_use]
-pub fn joined_service(service: &Service) -> Option<&str> {
-    match &service.network_mode {
-        Some(NetworkMode::Service(name)) => Some(name),
-        Some(NetworkMode::None) | None => None,
-    }
-}
-
-/// Services of which a replica must run on this host because a namespace of it is shared.
-#[must_use]
-pub fn namespace_services(service: &Service) -> BTreeSet<&str> {
-    let others = [&service.ipc, &service.pid, &service.uts];
-    let others = others.into_iter().flatten().filter_map(Namespace::service);
-    joined_service(service).into_iter().chain(others).collect()
 }

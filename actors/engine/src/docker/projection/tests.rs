@@ -3,9 +3,15 @@
 use std::time::Duration;
 
 use bollard::models::MountType;
-use jaco_proto::manifest::compose::{Device, GpuRequest, Mount, MountSource, Resources, Ulimit};
+use jaco_proto::{
+    manifest::compose::{
+        Device, GpuRequest, Mount, MountSource, NetworkMode, Resources, Ulimit, VolumeDeclaration,
+    },
+    v1::{ReplicaDesired, ServiceSpec},
+};
 
 use super::*;
+use crate::spec::{declares_healthcheck, joined_service, namespace_services, networks};
 
 fn row() -> ReplicaDesired {
     ReplicaDesired {
@@ -33,7 +39,7 @@ fn bridges() -> Vec<Attachment> {
     .into()
 }
 
-fn body(service: &Service, networking: Networking<'_>) -> ContainerCreateBody {
+fn body(service: &Service, networking: Networking) -> ContainerCreateBody {
     let volumes = [
         ("data", None, false),
         ("named", Some("shared-data"), false),
@@ -44,19 +50,19 @@ fn body(service: &Service, networking: Networking<'_>) -> ContainerCreateBody {
         (key.to_owned(), VolumeDeclaration { name, external })
     })
     .into();
-    project(&ProjectionInput {
-        cluster_id: "cl-1",
-        row: &row(),
-        service,
-        volumes: &volumes,
+    project(&ContainerSpec {
+        cluster_id: "cl-1".into(),
+        row: row(),
+        service: service.clone(),
+        volumes,
         networking,
-        namespace_containers: &[("vpn".to_owned(), "c9".to_owned())].into(),
-        home: "/home/jaco",
+        namespace_containers: [("vpn".to_owned(), "c9".to_owned())].into(),
+        home: "/home/jaco".into(),
     })
 }
 
 fn host(service: &Service) -> HostConfig {
-    body(service, Networking::Attached(&bridges()))
+    body(service, Networking::Attached(bridges()))
         .host_config
         .unwrap()
 }
@@ -121,7 +127,7 @@ fn row_image_overrides_document_image() {
 
 #[test]
 fn first_network_is_attached_with_all_aliases() {
-    let body = body(&Service::default(), Networking::Attached(&bridges()));
+    let body = body(&Service::default(), Networking::Attached(bridges()));
     let endpoints = body.networking_config.unwrap().endpoints_config.unwrap();
     assert_eq!(endpoints.len(), 1);
     assert_eq!(
@@ -162,7 +168,7 @@ fn network_mode_clears_incompatible_settings() {
     };
     for (networking, mode) in [
         (Networking::None, "none"),
-        (Networking::Joined("vpn"), "container:c9"),
+        (Networking::Joined("vpn".into()), "container:c9"),
     ] {
         let body = body(&service, networking);
         assert_eq!((body.hostname, body.domainname), (None, None));

@@ -6,21 +6,21 @@ use bollard::models::{
 };
 use jaco_proto::manifest::compose::{Mount, MountSource};
 
-use super::ProjectionInput;
+use super::ContainerSpec;
 
 /// Splits mounts into binds that create a missing host path, and all others.
 ///
 /// Only the older bind syntax creates the path on every engine version.
-pub(super) fn split(source: &ProjectionInput<'_>) -> (Vec<String>, Vec<EngineMount>) {
+pub(super) fn split(source: &ContainerSpec) -> (Vec<String>, Vec<EngineMount>) {
     let mut binds = Vec::new();
     let mut mounts = Vec::new();
     for mount in &source.service.volumes {
         match &mount.source {
             MountSource::Bind { path, create: true } if !path.contains(':') => {
-                binds.push(bind(&at_home(path, source.home), mount));
+                binds.push(bind(&at_home(path, &source.home), mount));
             }
             MountSource::Bind { path, .. } => mounts.push(EngineMount {
-                source: Some(at_home(path, source.home)),
+                source: Some(at_home(path, &source.home)),
                 bind_options: mount.propagation.as_deref().map(|text| MountBindOptions {
                     propagation: propagation(text),
                     ..Default::default()
@@ -89,7 +89,7 @@ fn volume_options(mount: &Mount) -> Option<MountVolumeOptions> {
     })
 }
 
-fn volume_name(source: &ProjectionInput<'_>, key: &str) -> String {
+fn volume_name(source: &ContainerSpec, key: &str) -> String {
     match source.volumes.get(key) {
         Some(declared) => match (&declared.name, declared.external) {
             (Some(name), _) => name.clone(),

@@ -1,9 +1,8 @@
-//! Network client of an engine with the Docker API.
+//! Networks of an engine with the Docker API.
 
 use std::{
     collections::{BTreeMap, HashMap},
     future::Future,
-    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
@@ -18,29 +17,26 @@ use bollard::{
 };
 use futures::FutureExt;
 
-use super::{EngineError, EngineNetwork, EngineResult, NetworkEngine, NetworkSpec};
-use crate::docker::{Connection, REQUEST_TIMEOUT};
+use super::{
+    DockerEngine,
+    connection::{Connection, REQUEST_TIMEOUT},
+};
+use crate::{EngineError, EngineNetwork, EngineResult, NetworkEngine, NetworkSpec};
 
 const BRIDGE_NAME: &str = "com.docker.network.bridge.name";
 const MTU: &str = "com.docker.network.driver.mtu";
 
-/// Networks of a Docker or Podman engine behind a unix socket; the socket need not exist yet.
-#[derive(Clone)]
-pub struct DockerNetworks(Arc<Connection>);
-
-impl DockerNetworks {
-    /// Creates a client of the engine that listens on `socket`.
-    pub fn new(socket: impl Into<PathBuf>) -> Self {
-        Self(Connection::new(socket))
-    }
-
+impl Connection {
     /// Sends a request in a future that is independent of `self`.
-    fn call<T, F>(&self, request: impl FnOnce(Arc<Docker>) -> F + Send + 'static) -> EngineResult<T>
+    fn call<T, F>(
+        self: &Arc<Self>,
+        request: impl FnOnce(Arc<Docker>) -> F + Send + 'static,
+    ) -> EngineResult<T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, Error>> + Send,
     {
-        let connection = Arc::clone(&self.0);
+        let connection = Arc::clone(self);
         async move {
             let answer = request(connection.client().await?).await;
             connection.map_result(answer)
@@ -49,27 +45,30 @@ impl DockerNetworks {
     }
 }
 
-impl NetworkEngine for DockerNetworks {
+impl NetworkEngine for DockerEngine {
     fn list(&self) -> EngineResult<Vec<EngineNetwork>> {
-        self.call(|docker| async move {
+        self.connection.call(|docker| async move {
             let networks = docker.list_networks(None).await?;
             Ok(networks.into_iter().map(from_api).collect())
         })
     }
 
     fn create(&self, spec: NetworkSpec) -> EngineResult<String> {
-        self.call(|docker| async move { Ok(docker.create_network(request(spec)).await?.id) })
+        self.connection
+            .call(|docker| async move { Ok(docker.create_network(request(spec)).await?.id) })
     }
 
     fn remove(&self, id: String) -> EngineResult<()> {
-        let removed = self.call(|docker| async move { docker.remove_network(&id).await });
+        let removed = self
+            .connection
+            .call(|docker| async move { docker.remove_network(&id).await });
         removed.map(EngineError::ignore_not_found).boxed()
     }
 
     fn attached(&self, network: &EngineNetwork) -> EngineResult<Vec<String>> {
         // A container that was never started refers to its networks by name only.
         let filters = HashMap::from([("network", vec![network.id.clone(), network.name.clone()])]);
-        self.call(move |docker| async move {
+        self.connection.call(move |docker| async move {
             let options = ListContainersOptionsBuilder::new()
                 .all(true)
                 .filters(&filters)
@@ -89,8 +88,8 @@ impl NetworkEngine for DockerNetworks {
             .force(true)
             .v(true)
             .build();
-        let (this, id) = (self.clone(), container.clone());
-        let stopped = self.call(move |docker| async move {
+        let (this, id) = (Arc::clone(&self.connection), container.clone());
+        let stopped = self.connection.call(move |docker| async move {
             let patient = Docker::clone(&docker).with_timeout(REQUEST_TIMEOUT + grace);
             patient.stop_container(&id, Some(stop)).await
         });

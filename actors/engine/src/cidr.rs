@@ -30,7 +30,8 @@ impl Cidr {
     }
 
     /// Creates the block at `base`, which must be aligned to its size.
-    pub(super) fn aligned(base: u32, prefix: u8) -> Self {
+    #[must_use]
+    pub fn aligned(base: u32, prefix: u8) -> Self {
         debug_assert_eq!(mask(prefix).map(|mask| base & !mask), Some(0));
         Self { base, prefix }
     }
@@ -60,17 +61,20 @@ impl Cidr {
     }
 
     /// First address as a number.
-    pub(super) fn first(self) -> u64 {
+    #[must_use]
+    pub fn first(self) -> u64 {
         self.base.into()
     }
 
     /// Last address as a number.
-    pub(super) fn last(self) -> u64 {
+    #[must_use]
+    pub fn last(self) -> u64 {
         self.first() + self.size() - 1
     }
 
     /// Number of addresses in the block.
-    pub(super) fn size(self) -> u64 {
+    #[must_use]
+    pub fn size(self) -> u64 {
         1 << (32 - u64::from(self.prefix))
     }
 }

@@ -7,7 +7,7 @@ use bollard::{
     Docker,
     auth::DockerCredentials,
     container::LogOutput,
-    models::{ContainerCreateBody, EndpointSettings, NetworkConnectRequest},
+    models::{EndpointSettings, NetworkConnectRequest},
     query_parameters::{
         CreateContainerOptions, CreateImageOptions, EventsOptions, KillContainerOptions,
         LogsOptions, RemoveContainerOptions, StartContainerOptions, StopContainerOptions,
@@ -16,15 +16,21 @@ use bollard::{
 use futures::{StreamExt, TryStreamExt, future, stream::BoxStream};
 use tokio::sync::Semaphore;
 
-use super::{
-    DEFAULT_GRACE, Engine, EngineError, Event, Found, Inspected, LogFrame, LogRequest, LogStream,
-    convert,
-};
 use crate::{
-    docker::{Connection, REQUEST_TIMEOUT},
+    Credential, DEFAULT_GRACE, Engine, EngineError, Event, Found, Inspected, LogFrame, LogRequest,
+    LogStream,
     labels::{LABEL_CLUSTER, LABEL_REPLICA},
-    runtime::registry_key::Credential,
+    spec::ContainerSpec,
 };
+use connection::{Connection, REQUEST_TIMEOUT};
+
+mod connection;
+mod convert;
+mod networks;
+mod projection;
+
+pub use bollard::models::ContainerCreateBody;
+pub use projection::project;
 
 /// Create and start requests in flight at once; more slow all of them down.
 const CONCURRENT_STARTS: usize = 8;
@@ -128,7 +134,7 @@ impl Engine for DockerEngine {
             .boxed()
     }
 
-    async fn create(&self, name: &str, body: ContainerCreateBody) -> Result<String, EngineError> {
+    async fn create(&self, name: &str, spec: &ContainerSpec) -> Result<String, EngineError> {
         let _slot = self.start_slot().await;
         let options = CreateContainerOptions {
             name: Some(name.to_owned()),
@@ -137,7 +143,7 @@ impl Engine for DockerEngine {
         let answer = self
             .client()
             .await?
-            .create_container(Some(options), body)
+            .create_container(Some(options), project(spec))
             .await;
         Ok(self.map_result(answer)?.id)
     }
