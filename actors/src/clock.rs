@@ -3,11 +3,7 @@
 //! Timeouts and intervals use tokio's clock, which tests pause and advance; this one is only for
 //! the timestamps that are written into commands and shown to people.
 
-use std::{
-    fmt,
-    sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::{fmt, sync::Arc, time::SystemTime};
 
 use prost_types::Timestamp;
 
@@ -37,11 +33,7 @@ impl Clock {
     /// 1970.
     #[must_use]
     pub fn timestamp(&self) -> Timestamp {
-        let since = self.now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Timestamp {
-            seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
-            nanos: i32::try_from(since.subsec_nanos()).unwrap_or(0),
-        }
+        jaco_proto::timestamp(self.now())
     }
 }
 

@@ -159,18 +159,16 @@
 //! - [`ingress`]: the route table and its proxy.
 //! - [`telemetry`]: metrics, and the listener that serves them.
 //! - [`supervision`]: the supervision kit of all of them; usable on its own.
-//! - [`labels`]: the labels that identify containers and networks.
+//! - [`engine`]: the port to the container engine.
 //! - [`clock`]: wall-clock time as a dependency.
 //! - [`proto`] and [`raftnode`]: the crates below this one, for programs that depend on it alone.
-//! - [`testing`]: the gRPC API without a node behind it, and addresses, for tests.
+//! - `testing`, a feature: the gRPC API without a node behind it, and addresses, for tests.
 
 pub mod api;
 pub mod clock;
 mod commit;
-mod docker;
 pub mod health;
 pub mod ingress;
-pub mod labels;
 mod lock;
 mod log_dedup;
 pub mod membership;
@@ -180,11 +178,14 @@ pub mod peer;
 pub mod runtime;
 pub mod scheduler;
 pub mod telemetry;
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
 pub use api::Client;
 pub use node::{ConfigError, Node, NodeBuilder, NodeConfig, StartError};
 
+/// The port to the container engine.
+pub use jaco_engine as engine;
 /// Messages, manifests and error codes.
 pub use jaco_proto as proto;
 /// The replicated state.

@@ -9,6 +9,7 @@ mod group;
 pub mod policy;
 
 use jaco_proto::{Error, v1};
+use jaco_raftnode::{RaftStatus, State};
 use jaco_supervision::{ChildSpec, Handle};
 use tokio::sync::watch;
 
@@ -59,6 +60,37 @@ pub fn can_leave<'a>(
     is_there: impl Fn(&v1::Node) -> bool,
 ) -> bool {
     members.any(|node| node.hostname != leaver && !leaving(node) && is_there(node))
+}
+
+/// Returns the leader's view of its group, the input of the policy: `status` of its raft and the Node
+/// rows of `state`. A follower counts as active by raft's own flag or by `is_active`, called with its
+/// raft id.
+#[must_use]
+pub fn view(status: &RaftStatus, state: &State, is_active: impl Fn(u64) -> bool) -> policy::View {
+    let rows = state.nodes.values().filter(|node| node.raft_id != 0);
+    let rows = rows.map(|node| {
+        let member = policy::Member {
+            hostname: node.hostname.clone(),
+            leaving: leaving(node),
+        };
+        (node.raft_id, member)
+    });
+    let progress = status.progress.iter().map(|follower| {
+        let progress = policy::Progress {
+            matched: follower.matched,
+            active: follower.recent_active || is_active(follower.raft_id),
+        };
+        (follower.raft_id, progress)
+    });
+    policy::View {
+        leader: status.raft_id,
+        commit: status.commit,
+        changing: status.changing_members,
+        voters: status.voters.iter().copied().collect(),
+        learners: status.learners.iter().copied().collect(),
+        rows: rows.collect(),
+        progress: progress.collect(),
+    }
 }
 
 /// Whether the member of this row is leaving. After a drain timeout it is not, and stays until its

@@ -6,22 +6,25 @@
 //!   networks through [`BridgeDirectory`].
 
 pub mod bridge;
-pub mod cidr;
-pub mod engine;
 pub mod ipam;
 pub mod manager;
 pub mod names;
 
 use std::sync::Arc;
 
+use jaco_engine::NetworkEngine;
 use jaco_raftnode::Propose;
 use jaco_supervision::{ChildSpec, Strategy, SupervisorHandle, SupervisorSpec};
 use tokio::sync::watch;
 
 pub use bridge::BridgeReady;
+pub use jaco_engine::cidr;
 pub use manager::BridgeDirectory;
 
 use crate::clock::Clock;
+
+/// Shared handle to a network engine.
+pub type SharedEngine = Arc<dyn NetworkEngine>;
 
 /// Arguments of a node's network vertical.
 #[derive(Clone)]
@@ -39,7 +42,7 @@ pub struct Args {
     /// Address pool of the cluster.
     pub pool: ipam::Pool,
     /// Container engine that holds the networks.
-    pub engine: engine::SharedEngine,
+    pub engine: SharedEngine,
     /// Allocator used while another node leads.
     pub remote: ipam::SharedAllocator,
 }

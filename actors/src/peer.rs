@@ -47,6 +47,7 @@ pub use routes::PeerTransport;
 
 pub(crate) use directory::{Origin, PeerInfo};
 pub(crate) use serve::Services;
+#[cfg(any(test, feature = "testing"))]
 pub(crate) use wire::read_frame;
 
 use crate::telemetry::Metrics;

@@ -1,7 +1,5 @@
 //! Runtime vertical: turns the desired rows of this host into containers.
 //!
-//! - [`engine`]: container engine API, and its Docker implementation.
-//! - [`projection`]: maps a compose service to the engine's create request.
 //! - [`registry_key`]: image references, and the credential an image is pulled with.
 //! - [`replica`]: state machine of one container, from pull to removal.
 //! - [`assignment`]: the part of the replicated state that concerns one replica on this host.
@@ -20,22 +18,19 @@ use std::{
 };
 
 use async_trait::async_trait;
+use jaco_engine::{Engine, spec::Attachment};
 use jaco_proto::chain;
 use jaco_raftnode::Propose;
 use jaco_supervision::{ChildSpec, Handle, Strategy, SupervisorHandle, SupervisorSpec};
 use tokio::sync::{broadcast, watch};
 
 use crate::{clock::Clock, network::BridgeDirectory, telemetry::Metrics};
-use engine::Engine;
-use projection::Attachment;
 
 pub mod assignment;
 mod documents;
-pub mod engine;
 pub mod events;
 pub mod logs;
 pub mod manager;
-pub mod projection;
 pub mod publisher;
 mod pulls;
 pub mod registry_key;
@@ -122,7 +117,7 @@ pub(crate) struct RuntimeContext {
     events_up: AtomicBool,
     /// Engine events, for tasks that wait for a container; a slow subscriber misses some and
     /// receives `Lagged`.
-    pub(crate) engine_events: broadcast::Sender<engine::Event>,
+    pub(crate) engine_events: broadcast::Sender<jaco_engine::Event>,
     /// The log tails.
     pub(crate) tails: logs::tail_registry::TailRegistry,
     /// Since the node caught up, a listing has shown no running container here without a row.

@@ -12,10 +12,11 @@ use std::{
 };
 
 use jaco_actors::network::{
+    SharedEngine,
     bridge::{self, DesiredNetwork, Error, Removal},
-    engine::{DockerNetworks, EngineError, SharedEngine},
     names::NetworkId,
 };
+use jaco_engine::{EngineError, docker::DockerEngine};
 
 /// Everything a test creates in the engine, under one name; removed on drop.
 struct Lab {
@@ -32,7 +33,7 @@ impl Lab {
         Self {
             name: format!("nettest{process}x{next}"),
             blocks: process.wrapping_mul(16) + next * 2,
-            engine: Arc::new(DockerNetworks::new(socket())),
+            engine: Arc::new(DockerEngine::new(socket())),
         }
     }
 
@@ -201,7 +202,7 @@ async fn block_of_another_network_is_reported_as_taken() {
 
 #[tokio::test]
 async fn missing_engine_is_reported_as_unreachable() {
-    let engine: SharedEngine = Arc::new(DockerNetworks::new("/nonexistent/engine.sock"));
+    let engine: SharedEngine = Arc::new(DockerEngine::new("/nonexistent/engine.sock"));
     let error = bridge::ensure(&engine, &Lab::new().wanted(0))
         .await
         .unwrap_err();

@@ -102,13 +102,17 @@ async fn removal_uses_the_containers_stop_signal() {
     let lab = Lab::new("stop").await;
     let folder = tempfile::tempdir().expect("a folder");
     let script = "trap 'echo got > /out/marker; exit 0' USR1; trap '' TERM; \
-                  while true; do busybox sleep 0.1; done";
+                  echo > /out/ready; while true; do busybox sleep 0.1; done";
     let extra = format!(
         "    stop_signal: SIGUSR1\n    stop_grace_period: 20s\n    volumes: [\"{}:/out\"]\n",
         folder.path().display()
     );
     lab.apply(&lab.service(script, &extra), 1).await;
     lab.running().await;
+    lab.until("the container has set its traps", || {
+        folder.path().join("ready").exists()
+    })
+    .await;
     lab.remove().await;
     lab.until("the container is gone", || lab.containers().is_empty())
         .await;
@@ -122,10 +126,14 @@ async fn removal_uses_the_containers_stop_signal() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn container_ignoring_its_signal_is_killed() {
     let lab = Lab::new("grace").await;
-    let script = "trap '' TERM; while true; do busybox sleep 0.1; done";
+    let script = "trap '' TERM; echo ready; while true; do busybox sleep 0.1; done";
     lab.apply(&lab.service(script, "    stop_grace_period: 2s\n"), 1)
         .await;
-    lab.running().await;
+    let container = lab.running().await.container_id;
+    lab.until("the container has set its trap", || {
+        lab.logged(&container) == 1
+    })
+    .await;
     let asked = std::time::Instant::now();
     lab.remove().await;
     lab.until("the container is gone", || lab.containers().is_empty())
@@ -178,9 +186,11 @@ async fn removal_deletes_anonymous_volumes_and_keeps_named() {
     lab.remove().await;
     lab.until("the container is gone", || lab.containers().is_empty())
         .await;
-    let volumes = lab.docker(&["volume", "ls", "-q"]);
-    assert!(!volumes.contains(anonymous[0]), "leaked {anonymous:?}");
-    assert!(volumes.contains(&named));
+    // The engine removes the volume after it has forgotten the container.
+    let volumes = || lab.docker(&["volume", "ls", "-q"]);
+    lab.until("its volume is gone", || !volumes().contains(anonymous[0]))
+        .await;
+    assert!(volumes().contains(&named));
     lab.docker(&["volume", "rm", &named]);
     lab.close().await;
 }
@@ -191,7 +201,9 @@ async fn log_tail_splits_lines_of_both_streams() {
     let script = "echo to-out; echo; echo to-err >&2; \
                   trap 'exit 0' TERM; while true; do busybox sleep 0.1; done";
     lab.apply(&lab.service(script, ""), 1).await;
-    lab.running().await;
+    let container = lab.running().await.container_id;
+    lab.until("everything is written", || lab.logged(&container) == 3)
+        .await;
     let mut query = logs::Query {
         deployment: lab.deployment.clone(),
         ..Default::default()

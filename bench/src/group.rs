@@ -161,7 +161,7 @@ impl Group {
 }
 
 /// Supervises nothing: the death of an actor ends the benchmark by its unanswered proposals.
-struct Parent;
+pub struct Parent;
 
 impl Actor for Parent {
     type Msg = ();

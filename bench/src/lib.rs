@@ -4,6 +4,10 @@ pub mod group;
 
 use std::time::{Duration, Instant};
 
+use jaco_proto::v1::{self, command::Payload};
+use jaco_raftnode::command;
+use prost_types::Timestamp;
+
 /// Sorted durations of repeated runs.
 #[derive(Clone, Debug)]
 pub struct Samples(Vec<Duration>);
@@ -51,4 +55,20 @@ impl Samples {
 #[must_use]
 pub fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1000.0
+}
+
+/// Builds a command that stores one value.
+#[must_use]
+pub fn put_blob(key: String, value: Vec<u8>) -> v1::Command {
+    let blob = v1::CertBlob {
+        key,
+        value,
+        ..v1::CertBlob::default()
+    };
+    let upsert = Payload::CertBlobUpsert(v1::CertBlobUpsert { blob: Some(blob) });
+    let ts = Timestamp {
+        seconds: 1_700_000_000,
+        nanos: 0,
+    };
+    command("bench", ts, upsert)
 }

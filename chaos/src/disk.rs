@@ -7,7 +7,8 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use jaco_raftnode::{State, Storage, fsm, storage::LogView};
+use jaco_raftnode::{Storage, storage::LogView};
+use jaco_state::{State, fsm};
 use raft::{GetEntriesContext, Storage as _, eraftpb::EntryType};
 
 /// Copies a directory recursively.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use jaco_proto::v1;
-use jaco_raftnode::State;
+use jaco_state::State;
 
 /// Knowledge about one deployment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

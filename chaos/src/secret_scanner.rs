@@ -98,7 +98,7 @@ fn encodings(secret: &[u8]) -> Vec<Encoding> {
 
 fn byte_encodings(bytes: &[u8], encodings: [&'static str; 2]) -> [Encoding; 2] {
     let [hex, numbers] = encodings;
-    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let digits = hex::encode(bytes);
     // The format of `Debug` for a byte slice; JSON without spaces after the commas is rare.
     let list = format!("{bytes:?}");
     let list = list.trim_matches(['[', ']']).to_owned();

@@ -18,6 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use jaco_actors::testing::own_address;
 use rustix::process::{Pid, Signal, kill_process};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -29,12 +30,10 @@ impl Workdir {
     fn new(extra: &str) -> Self {
         let workdir = Self(tempfile::tempdir().unwrap());
         let dir = workdir.0.path().display();
-        // Held until both are chosen, so that they differ.
-        let held = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let [api, peers] = held.map(|held| held.local_addr().unwrap());
+        let host = own_address();
         let config = format!(
             "data_dir: {dir}/data\nunix_socket: {dir}/s\ndocker_socket: unix://{dir}/no-engine\n\
-             listen_addr: {api}\ncluster_addr: {peers}\nhostname: one\n{extra}"
+             listen_addr: {host}:7000\ncluster_addr: {host}:7001\nhostname: one\n{extra}"
         );
         fs::write(workdir.path("jacod.yaml"), config).unwrap();
         workdir

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 use jaco_actors::runtime::registry_key::{InvalidReference, Reference, resolve};
 use jaco_proto::v1::RegistryCredential;
-use jaco_raftnode::registry::canonical_key;
+use jaco_state::registry::canonical_key;
 
 /// Maximum number of stored credentials per input.
 const STORED: usize = 32;

@@ -447,7 +447,7 @@ async fn incomplete_request_head_times_out() {
 #[tokio::test]
 async fn idle_client_is_disconnected() {
     let settings = Settings {
-        idle_timeout: Duration::from_millis(30),
+        idle_timeout: Duration::from_millis(500),
         ..Settings::default()
     };
     let fixture = ProxyFixture::start(settings).await;

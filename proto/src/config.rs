@@ -19,6 +19,8 @@ pub use error::Error;
 pub use log::{LogFilter, LogLevel, SUBSYSTEMS, UnknownLevel};
 pub use values::{HostPort, Pool, is_hostname};
 
+pub(crate) use values::port_number;
+
 use crate::yaml;
 use read::Fields;
 

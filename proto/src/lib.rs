@@ -4,7 +4,9 @@
 //! - [`error`]: the typed error of all API calls, and its wire encoding.
 //! - [`manifest`]: `jaco.yaml` and compose files: parsing, validation, resolution, hashing.
 //! - [`config`]: `jacod.yaml`, the advertised address and the log filter of a daemon.
+//! - [`drain_mark`]: values of the mark of a node that leaves.
 //! - [`duration`]: durations in text form.
+//! - [`quote`]: text in double quotes.
 //! - [`secret`]: values that are redacted in output and zeroed on drop.
 //! - [`yaml`]: bounded YAML trees with positions, used by the manifests.
 //!
@@ -14,15 +16,19 @@
 
 mod chain;
 pub mod config;
+pub mod drain_mark;
 pub mod duration;
 pub mod error;
 pub mod manifest;
+pub mod quote;
 mod redacted;
 pub mod secret;
+mod timestamp;
 pub mod yaml;
 
 pub use chain::chain;
 pub use error::{Error, ErrorCode};
+pub use timestamp::timestamp;
 
 /// The protobuf package `jaco.v1`.
 #[expect(

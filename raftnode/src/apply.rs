@@ -3,11 +3,10 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use jaco_proto::{Error, chain, v1};
+use jaco_state::{Event, State, fsm};
 
 use crate::{
-    Event, State,
     core::{Committed, Payload, Ticket},
-    fsm,
     storage::Row,
 };
 

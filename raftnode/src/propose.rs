@@ -3,9 +3,8 @@
 use std::{future::Future, pin::Pin, sync::Arc};
 
 use jaco_proto::{Error, v1};
+use jaco_state::State;
 use tokio::sync::watch;
-
-use crate::State;
 
 /// A command that was committed and applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

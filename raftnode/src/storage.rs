@@ -29,6 +29,7 @@ use std::{
 };
 
 use jaco_proto::chain;
+use jaco_state::State;
 use raft::eraftpb::{ConfState, HardState};
 use rocksdb::{ColumnFamily, DB};
 
@@ -38,7 +39,6 @@ pub use open::{bootstrap, create, examine, found, restore};
 pub use schema::Position;
 pub use update::{Refill, Row, Update};
 
-use crate::State;
 use tail::Tail;
 use watermark::Watermark;
 use weight::Weight;

@@ -10,14 +10,14 @@ use std::{
 };
 
 use jaco_proto::v1::{self, NodeStatus, command::Payload};
+use jaco_state::{State, batch, command, fsm};
 use prost_types::Timestamp;
 use ractor::{ActorCell, SpawnErr};
 use tokio::sync::watch;
 
 use crate::{
-    Committed, Propose, ProposeError, RaftHandle, State, WatchHub,
+    Committed, Propose, ProposeError, RaftHandle, WatchHub,
     actor::{Limits, serve_in_memory},
-    batch, command, fsm,
     propose::ProposeFuture,
 };
 
@@ -221,9 +221,10 @@ impl Propose for MemoryRaft {
 #[cfg(test)]
 mod tests {
     use jaco_proto::ErrorCode;
+    use jaco_state::EntityType;
 
     use super::*;
-    use crate::{EntityType, watch::Filter};
+    use crate::watch::Filter;
 
     fn revoke(identity: &str) -> v1::Command {
         command(

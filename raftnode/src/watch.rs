@@ -15,8 +15,8 @@ use std::{
 };
 
 use jaco_proto::v1;
+use jaco_state::event::{self, EntityType, Event};
 
-use crate::event::{self, EntityType, Event};
 pub use filter::Filter;
 use queue::Queue;
 

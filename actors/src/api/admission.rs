@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use jaco_proto::{Error, ErrorCode};
-use jaco_raftnode::State;
+use jaco_state::State;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 

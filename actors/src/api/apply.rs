@@ -5,7 +5,8 @@ use jaco_proto::{
     manifest::{self, ClusterView, Resolved},
     v1::{self, command::Payload},
 };
-use jaco_raftnode::{Propose, State, fsm};
+use jaco_raftnode::Propose;
+use jaco_state::{State, fsm};
 use prost::Message as _;
 
 use super::{caller::Caller, diff::diff};

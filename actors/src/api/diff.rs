@@ -1,7 +1,7 @@
 //! Changes that a command would make, for `apply --dry-run`.
 
 use jaco_proto::v1;
-use jaco_raftnode::State;
+use jaco_state::State;
 
 /// Compares the parts of two states that belong to one deployment.
 ///

@@ -48,7 +48,7 @@ impl Forwarded {
         });
         let token = headers.get(TOKEN).map(|value| {
             let mut hash = [0; 32];
-            hex(value.as_bytes(), &mut hash).ok_or_else(unreadable)?;
+            decode_hex(value.as_bytes(), &mut hash).ok_or_else(unreadable)?;
             Ok::<_, Error>(TokenHash(hash))
         });
         Ok(Some(Self {
@@ -64,7 +64,7 @@ impl Forwarded {
         if let Some(Ok(identity)) = self.identity.as_deref().map(|text| value(encode(text))) {
             headers.insert(IDENTITY, identity);
         }
-        if let Some(Ok(mut token)) = self.token.map(|hash| value(to_hex(&hash.0))) {
+        if let Some(Ok(mut token)) = self.token.map(|hash| value(hex::encode(hash.0))) {
             token.set_sensitive(true);
             headers.insert(TOKEN, token);
         }
@@ -93,7 +93,7 @@ fn encode(text: &str) -> String {
             out.push(char::from(byte));
         } else {
             out.push('%');
-            out.push_str(&to_hex(&[byte]));
+            out.push_str(&hex::encode([byte]));
         }
     }
     out
@@ -105,7 +105,7 @@ fn decode(text: &str) -> Option<String> {
     while let Some((&first, after)) = rest.split_first() {
         if first == b'%' {
             let mut byte = [0];
-            hex(after.get(..2)?, &mut byte)?;
+            decode_hex(after.get(..2)?, &mut byte)?;
             out.push(byte[0]);
             rest = &after[2..];
         } else {
@@ -116,30 +116,12 @@ fn decode(text: &str) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-fn to_hex(bytes: &[u8]) -> String {
-    use fmt::Write as _;
-    bytes
-        .iter()
-        .fold(String::with_capacity(2 * bytes.len()), |mut out, byte| {
-            let _ = write!(out, "{byte:02x}"); // writing to a String never fails
-            out
-        })
-}
-
 /// Decodes lower-case hexadecimal digits, exactly as many as fill `out`.
-fn hex(text: &[u8], out: &mut [u8]) -> Option<()> {
-    let digit = |digit: u8| match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        _ => None,
-    };
-    if text.len() != 2 * out.len() {
+fn decode_hex(text: &[u8], out: &mut [u8]) -> Option<()> {
+    if text.iter().any(u8::is_ascii_uppercase) {
         return None;
     }
-    for (pair, byte) in text.chunks_exact(2).zip(out) {
-        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
-    }
-    Some(())
+    hex::decode_to_slice(text, out).ok()
 }
 
 #[cfg(test)]

@@ -66,7 +66,7 @@ impl Internal for InternalService {
     ) -> Result<Response<v1::SubmitResponse>, Status> {
         let (sender, node) = self.led(&request)?;
         let bytes = request.into_inner().command_bytes;
-        let command = jaco_raftnode::fsm::decode(&bytes).map_err(|error| {
+        let command = jaco_state::fsm::decode(&bytes).map_err(|error| {
             Error::new(ErrorCode::ValidationFailed, "the command does not decode")
                 .with("field", "command_bytes")
                 .with("reason", jaco_proto::chain(&error))
@@ -76,7 +76,7 @@ impl Internal for InternalService {
             true => Some(node.drain_mark_lock.lock().await),
             false => None,
         };
-        let name = jaco_raftnode::command_name(&command);
+        let name = jaco_state::command_name(&command);
         let (state, now) = (node.raft.state(), node.clock.timestamp());
         let command = match authorize::admit(&sender.hostname, command, &state, now) {
             Ok(command) => command,

@@ -103,7 +103,7 @@ pub(super) async fn admit(
 
     let cluster = state.cluster.clone().unwrap_or_default();
     let raft_id = cluster.next_raft_id;
-    let identity = format!("join_token:{}", hex(&hashed_secret[..4]));
+    let identity = format!("join_token:{}", hex::encode(&hashed_secret[..4]));
     let consume = Payload::JoinTokenConsume(v1::JoinTokenConsume {
         hashed_secret: hashed_secret.to_vec(),
     });
@@ -263,12 +263,4 @@ fn check_token(state: &State, text: &SecretString, now: &Timestamp) -> Result<[u
         return Err(invalid());
     }
     Ok(given)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}"); // writing to a String never fails
-        text
-    })
 }

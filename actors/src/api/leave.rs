@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jaco_proto::{
-    Error, ErrorCode,
+    Error, ErrorCode, drain_mark,
     v1::{self, NodeStatus, command::Payload},
 };
 use jaco_raftnode::{Propose as _, State};
@@ -19,8 +19,6 @@ use crate::{
 const BUDGET: Duration = Duration::from_secs(8);
 /// Time that a node which lost leadership waits to see the end of the removal in its own state.
 const GRACE: Duration = Duration::from_secs(2);
-/// Value of `NodeStatusUpdate.drain_mark` that sets the mark.
-const DRAIN_SET: i32 = 1;
 
 /// Marks a member as leaving and waits until it is removed.
 ///
@@ -94,7 +92,7 @@ async fn mark(node: &MemberContext, hostname: &str, force: bool) -> Result<u64, 
     let mark = Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
         hostname: hostname.to_owned(),
         status: status.into(),
-        drain_mark: DRAIN_SET,
+        drain_mark: drain_mark::SET,
         ..Default::default()
     });
     let identity = format!("drain:{hostname}");

@@ -6,7 +6,8 @@ use jaco_proto::{
     Error, ErrorCode,
     v1::{self, command::Payload, registry_credentials_server::RegistryCredentials},
 };
-use jaco_raftnode::{Propose, registry::canonical_key};
+use jaco_raftnode::Propose;
+use jaco_state::registry::canonical_key;
 use tonic::{Request, Response, Status};
 
 use super::caller::Caller;

@@ -4,7 +4,7 @@ use std::{pin::Pin, sync::Arc};
 
 use futures::{Stream, StreamExt, stream};
 use jaco_proto::{Error, ErrorCode};
-use jaco_raftnode::State;
+use jaco_state::State;
 use tokio::sync::watch;
 use tonic::Status;
 

@@ -7,7 +7,7 @@ use jaco_proto::{
     manifest::compose::{Condition, Project},
     v1::{self, ReplicaState},
 };
-use jaco_raftnode::State;
+use jaco_state::State;
 use prost_types::Timestamp;
 
 /// A deployment for clients, without the content kept for a rollback.

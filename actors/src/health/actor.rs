@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
+use jaco_engine::Engine;
 use jaco_proto::v1::{self, NodeStatus, command::Payload};
 use jaco_raftnode::{Committed, Propose, ProposeError, State};
 use jaco_supervision::{Context, Failure, Worker};
@@ -18,7 +19,7 @@ use super::{
     fencing,
     ready::{self, ReadyConditions},
 };
-use crate::{clock::Clock, commit::commit, log_dedup::LogDedup, runtime::engine::Engine};
+use crate::{clock::Clock, commit::commit, log_dedup::LogDedup};
 
 /// Reason of a status change after missed heartbeats.
 const SILENT: &str = "heartbeats_missed";

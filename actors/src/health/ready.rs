@@ -1,10 +1,10 @@
 //! Conditions under which a node reports itself `ready`. Pure.
 
-use jaco_proto::v1::{NodeStatus, NodeStatusUpdate};
-use jaco_raftnode::State;
-
-/// Value of `NodeStatusUpdate.drain_mark` that clears the mark.
-const DRAIN_CLEAR: i32 = 2;
+use jaco_proto::{
+    drain_mark,
+    v1::{NodeStatus, NodeStatusUpdate},
+};
+use jaco_state::State;
 
 /// Conditions of a node, as known to itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,11 @@ pub fn update(state: &State, host: &str, conditions: ReadyConditions) -> Option<
     passed.then(|| NodeStatusUpdate {
         hostname: host.to_owned(),
         status: NodeStatus::Ready.into(),
-        drain_mark: if clears { DRAIN_CLEAR } else { 0 },
+        drain_mark: if clears {
+            drain_mark::CLEAR
+        } else {
+            drain_mark::KEEP
+        },
         ..Default::default()
     })
 }
@@ -76,7 +80,7 @@ mod tests {
         let state = state(NodeStatus::Offline);
         let said = update_of(&state, PASSED).unwrap();
         assert_eq!(said.status(), NodeStatus::Ready);
-        assert_eq!(said.drain_mark, 0, "the drain mark stays");
+        assert_eq!(said.drain_mark, drain_mark::KEEP, "the drain mark stays");
         for missing in [
             ReadyConditions {
                 current: false,
@@ -111,7 +115,7 @@ mod tests {
             (NodeStatus::Unhealthy, Some(0), Some(0)),
             (NodeStatus::Offline, Some(0), Some(0)),
             (NodeStatus::IsolationUnavailable, None, None),
-            (NodeStatus::DrainTimeout, None, Some(DRAIN_CLEAR)),
+            (NodeStatus::DrainTimeout, None, Some(drain_mark::CLEAR)),
         ] {
             assert_eq!(says(status, PASSED), later, "{status:?}");
             assert_eq!(says(status, never_ready), at_start, "{status:?}");

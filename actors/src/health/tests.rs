@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use jaco_engine::fake::FakeEngine;
 use jaco_proto::v1::{NodeStatus, NodeStatusUpdate, command::Payload};
 use jaco_raftnode::{Propose, ProposeError, RaftStatus, testing::MemoryRaft};
 use jaco_supervision::{ChildSpec, KillMode, Strategy, SupervisorSpec, Tree};
@@ -21,7 +22,6 @@ use super::{Args, FailureDetector, HealthActor, core::HEARTBEAT_INTERVAL};
 use crate::{
     clock::Clock,
     peer::{Heartbeat, HeartbeatHandler, Sender},
-    runtime::engine::fake::FakeEngine,
 };
 
 const HOSTS: [&str; 3] = ["a", "b", "c"];

@@ -7,7 +7,7 @@ use std::{
 
 use jaco_net::proxy::{RouteTable, Rule, Upstream};
 use jaco_proto::v1;
-use jaco_raftnode::State;
+use jaco_state::State;
 
 use crate::network::names::{DEFAULT_NETWORK, NetworkId};
 

@@ -3,10 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jaco_proto::{
-    Error, ErrorCode,
+    Error, ErrorCode, drain_mark,
     v1::{self, command::Payload},
 };
-use jaco_raftnode::{MemberChange, Propose, ProposeError, RaftStatus, Role, State, command};
+use jaco_raftnode::{MemberChange, Propose, ProposeError, RaftStatus, Role, command};
 use jaco_supervision::{Context, Failure, TaskHandle, Worker};
 use tokio::{
     sync::watch,
@@ -16,7 +16,8 @@ use tokio::{
 use super::{
     group::Group,
     leaving,
-    policy::{Action, Decision, Member, Policy, Progress, View},
+    policy::{Action, Decision, Policy, View},
+    view,
 };
 use crate::{clock::Clock, log_dedup::LogDedup};
 
@@ -29,8 +30,6 @@ const TRANSFER_BUDGET: Duration = Duration::from_secs(3);
 /// Time for which a follower counts as active after a response. Raft's own flag covers the current
 /// election timeout only, and is unset for every follower when that begins.
 const ACTIVE: Duration = Duration::from_secs(2);
-/// Value of `NodeStatusUpdate.drain_mark` that clears the mark.
-const DRAIN_CLEAR: i32 = 2;
 /// Minimum delay between two reads of the raft status, which changes with every commit.
 const SAMPLE: Duration = Duration::from_millis(100);
 
@@ -204,7 +203,10 @@ impl MembershipActor {
         }
         let status = self.args.group.status().borrow().clone();
         let state = self.args.deps.raft.state();
-        let view = self.view(&status, &state);
+        let view = view(&status, &state, |follower| {
+            let last_response = self.last_response.get(&follower);
+            last_response.is_some_and(|at| at.elapsed() < ACTIVE)
+        });
         match self.policy.plan(self.started_at.elapsed(), &view) {
             Decision::Idle => {
                 self.clear_error();
@@ -216,33 +218,6 @@ impl MembershipActor {
                 self.schedule_check(ctx);
             }
             Decision::Act(action) => self.act(ctx, &view, action),
-        }
-    }
-
-    fn view(&self, status: &RaftStatus, state: &State) -> View {
-        let progress = status.progress.iter().map(|follower| {
-            let last_response = self.last_response.get(&follower.raft_id);
-            let active =
-                follower.recent_active || last_response.is_some_and(|at| at.elapsed() < ACTIVE);
-            let matched = follower.matched;
-            (follower.raft_id, Progress { matched, active })
-        });
-        let rows = state.nodes.values().filter(|node| node.raft_id != 0);
-        let rows = rows.map(|node| {
-            let member = Member {
-                hostname: node.hostname.clone(),
-                leaving: leaving(node),
-            };
-            (node.raft_id, member)
-        });
-        View {
-            leader: status.raft_id,
-            commit: status.commit,
-            changing: status.changing_members,
-            voters: status.voters.iter().copied().collect(),
-            learners: status.learners.iter().copied().collect(),
-            rows: rows.collect(),
-            progress: progress.collect(),
         }
     }
 
@@ -295,7 +270,7 @@ impl MembershipActor {
     fn clear_mark(&mut self, host: &str) -> v1::Command {
         let payload = Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
             hostname: host.to_owned(),
-            drain_mark: DRAIN_CLEAR,
+            drain_mark: drain_mark::CLEAR,
             ..Default::default()
         });
         let identity = format!("drain:{host}");

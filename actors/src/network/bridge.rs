@@ -9,13 +9,13 @@ mod refused_blocks;
 
 use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 
-use super::{
+use jaco_engine::{
+    EngineError, EngineNetwork, NetworkSpec,
     cidr::Cidr,
-    engine::{EngineError, EngineNetwork, NetworkSpec, SharedEngine},
-    ipam,
-    names::NetworkId,
+    labels::{LABEL_CLUSTER, LABEL_DEPLOYMENT, LABEL_NETWORK, LABEL_SUBNET},
 };
-use crate::labels::{LABEL_CLUSTER, LABEL_DEPLOYMENT, LABEL_NETWORK, LABEL_SUBNET};
+
+use super::{SharedEngine, ipam, names::NetworkId};
 
 pub use actor::{Args, BridgeActor, BridgeContext, Msg};
 pub(crate) use refused_blocks::MAX_REFUSED_BLOCKS;
@@ -241,7 +241,5 @@ pub async fn remove(
     Ok(Removal::Gone)
 }
 
-#[cfg(test)]
-pub(crate) mod fake;
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,8 @@ use std::{
     time::Duration,
 };
 
-use jaco_raftnode::State;
+use jaco_engine::{EngineError, EngineNetwork};
+use jaco_state::State;
 use jaco_supervision::{
     CallError, ChildSpec, Context, Failure, Handle, OnExhausted, Reply, StartChildError, Worker,
 };
@@ -15,7 +16,6 @@ use tracing::{debug, warn};
 
 use super::{
     bridge::{self, BridgeActor, BridgeContext, BridgeReady, Error, is_of_cluster, owner},
-    engine::{EngineError, EngineNetwork},
     names::NetworkId,
 };
 use crate::log_dedup::LogDedup;

@@ -70,8 +70,7 @@ impl fmt::Display for NetworkId {
 }
 
 fn sha1_hex(text: &str) -> String {
-    let digest = Sha1::digest(text.as_bytes());
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(Sha1::digest(text.as_bytes()))
 }
 
 #[cfg(test)]

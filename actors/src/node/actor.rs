@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use jaco_engine::docker::DockerEngine;
 use jaco_proto::{Error, ErrorCode, v1};
 use jaco_raftnode::{Propose as _, Role};
 use jaco_supervision::{ChildSpec, Context, Failure, Reply, Worker};
@@ -20,7 +21,6 @@ use super::{
     restore_marker::{self, RestoreRecorder},
     start::{fatal, leading, verticals},
 };
-use crate::runtime::engine::DockerEngine;
 
 /// Keys of a member's verticals, in start order.
 const VERTICALS: [&str; 6] = [

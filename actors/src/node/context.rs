@@ -1,7 +1,6 @@
 //! State shared by the actors of a node: configuration, and the membership once there is one.
 
 use std::{
-    fmt::Write as _,
     net::IpAddr,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
@@ -10,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use jaco_engine::{Engine, docker::DockerEngine};
 use jaco_net::tls::CertSlot;
 use jaco_proto::{
     Error, ErrorCode,
@@ -44,10 +44,7 @@ use crate::{
     membership::Membership,
     network::ipam::SharedAllocator,
     peer::{PeerTransport, Peers},
-    runtime::{
-        Runtime,
-        engine::{DockerEngine, Engine},
-    },
+    runtime::Runtime,
     telemetry::Metrics,
 };
 
@@ -157,6 +154,7 @@ pub struct MemberContext {
 
 impl NodeContext {
     /// Creates the shared state of a node without a membership or actors.
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn idle(
         config: NodeConfig,
         certificate: Arc<CertSlot>,
@@ -202,6 +200,7 @@ impl NodeContext {
     }
 
     /// Installs a membership that has neither files nor actors.
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn become_member(
         &self,
         hostname: &str,
@@ -547,10 +546,8 @@ pub(crate) fn random_token() -> Result<SecretString, Error> {
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes)
         .map_err(|error| Error::new(ErrorCode::RandFailed, error.to_string()))?;
-    let mut text = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        let _ = write!(text, "{byte:02x}"); // writing to a String never fails
-    }
+    // Allocated once, at its full length: growing it would leave copies of the secret behind.
+    let text = hex::encode(bytes.as_slice());
     bytes.zeroize();
     Ok(SecretString::new(text))
 }

@@ -10,10 +10,8 @@ use jaco_proto::{
     secret::SecretString,
     v1::{self, command::Payload},
 };
-use jaco_raftnode::{
-    State, fsm,
-    storage::{self, Row},
-};
+use jaco_raftnode::storage::{self, Row};
+use jaco_state::{State, fsm};
 
 use super::{
     NodeConfig,

@@ -12,7 +12,7 @@ use jaco_net::{
     },
     tls,
 };
-use jaco_proto::{Error, ErrorCode, chain, secret::SecretString, v1};
+use jaco_proto::{Error, ErrorCode, chain, config::HostPort, secret::SecretString, v1};
 use jaco_raftnode::storage;
 
 use super::{
@@ -21,12 +21,11 @@ use super::{
     files::{KnownPeer, Layout, Membership},
 };
 
-pub(super) use dial::Address;
 pub(crate) use token::JoinToken;
 
 /// A validated request to join a cluster.
 pub(super) struct JoinRequest {
-    peer: Address,
+    peer: HostPort,
     token: JoinToken,
 }
 
@@ -42,7 +41,7 @@ impl JoinRequest {
             join_token,
         } = request;
         let join_token = SecretString::new(join_token);
-        let Some(peer) = Address::parse(&peer_addr) else {
+        let Some(peer) = dial::address(&peer_addr) else {
             let message = "the peer's address is not host:port";
             return Err(Error::new(ErrorCode::ValidationFailed, message)
                 .with("field", "peer_addr")

@@ -9,16 +9,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use jaco_engine::{Engine, EngineError, Status};
 use jaco_proto::{Error, ErrorCode};
 use jaco_raftnode::{Propose as _, State};
 use tokio::sync::watch;
 
 use super::{MemberContext, files::Layout};
-use crate::{
-    log_dedup::LogDedup,
-    peer::Rejections,
-    runtime::engine::{Engine, EngineError, Status},
-};
+use crate::{log_dedup::LogDedup, peer::Rejections};
 
 /// Delay before the next attempt to stop containers.
 const RETRY: Duration = Duration::from_secs(5);

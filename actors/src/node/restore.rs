@@ -24,9 +24,9 @@ use jaco_net::{
 use jaco_proto::{secret::SecretString, v1};
 use jaco_raftnode::{
     archive::{self, Archive, Limits},
-    restore::restored,
     storage,
 };
+use jaco_state::restore::restored;
 
 use super::{
     NodeConfig,

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use jaco_engine::docker::DockerEngine;
 use jaco_net::{
     proxy::{Proxy, Settings},
     tls::{self, CertSlot},
@@ -38,8 +39,7 @@ use crate::{
     ingress::{self, ProxyActor, ProxyArgs},
     membership, network,
     peer::{self, PeerTransport, Services},
-    runtime::{self, engine::DockerEngine},
-    scheduler,
+    runtime, scheduler,
     telemetry::{Metrics, TelemetryActor, TelemetryArgs},
 };
 
@@ -366,9 +366,7 @@ pub(super) fn verticals(
         is_leader: is_leader.clone(),
         clock: clock.clone(),
         pool: shared.config.ipam,
-        engine: Arc::new(network::engine::DockerNetworks::new(
-            &shared.config.docker_socket,
-        )),
+        engine: Arc::new(DockerEngine::new(&shared.config.docker_socket)),
         remote: Arc::new(LeaderAllocator(node.leader.clone())),
     });
     let _ = node.allocator.set(allocator); // set once: the verticals are assembled once

@@ -225,6 +225,7 @@ fn read_heartbeat(mut input: Input<'_>) -> Result<Heartbeat, WireError> {
 ///
 /// # Panics
 /// If the second decoding differs from the first.
+#[cfg(any(test, feature = "testing"))]
 pub(crate) fn read_frame(frame: &[u8]) {
     if let Ok(request) = read_request(frame) {
         let (parts, ()) = request.into_parts();

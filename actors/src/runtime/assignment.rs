@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use jaco_engine::spec::{declares_healthcheck, image};
 use jaco_proto::{
     manifest::compose::{Condition, PullPolicy, Service},
     v1::{NodeStatus, ReplicaDesired, ReplicaObserved, ReplicaState},
 };
-use jaco_raftnode::State;
+use jaco_state::State;
 
 use super::{
     documents::Documents,
-    projection::{declares_healthcheck, image},
     replica::core::{Assignment, DesiredReplica, StartGate},
 };
 

@@ -3,10 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
+use jaco_engine::Event;
 use jaco_supervision::{Context, Failure, Handle, Worker};
 use tracing::{info, warn};
 
-use super::{RuntimeContext, engine::Event, manager};
+use super::{RuntimeContext, manager};
 use crate::log_dedup::LogDedup;
 
 /// Delay between attempts to subscribe.

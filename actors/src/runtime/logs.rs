@@ -8,11 +8,12 @@
 
 use std::sync::Arc;
 
+use jaco_engine::EngineError;
 use jaco_proto::v1::LogLine;
-use jaco_raftnode::State;
+use jaco_state::State;
 use tokio::{sync::mpsc, task::JoinSet};
 
-use super::{RuntimeContext, engine::EngineError};
+use super::RuntimeContext;
 use buffer::buffer;
 use source::LogSource;
 

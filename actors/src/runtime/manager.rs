@@ -6,8 +6,9 @@ use std::{
     time::Duration,
 };
 
+use jaco_engine::{EngineError, Event, Found};
 use jaco_proto::v1::ReplicaState;
-use jaco_raftnode::State;
+use jaco_state::State;
 use jaco_supervision::{
     ActorState, ChildSpec, Context, Failure, Handle, OnExhausted, TaskHandle, Worker,
 };
@@ -15,9 +16,7 @@ use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use super::{
-    RuntimeContext, assignment,
-    engine::{EngineError, Event, Found},
-    publisher,
+    RuntimeContext, assignment, publisher,
     replica::{
         self, ReplicaActor,
         core::RESTARTS,

@@ -14,10 +14,7 @@ use futures::{
 };
 use tokio::{sync::watch, time::Instant};
 
-use super::{
-    engine::{Engine, EngineError},
-    registry_key::Credential,
-};
+use jaco_engine::{Credential, Engine, EngineError};
 
 /// An attempt without progress for this long is not joined: a replica that cancels a stalled
 /// attempt must not rejoin it.
@@ -135,7 +132,7 @@ mod tests {
     use futures::stream;
 
     use super::*;
-    use crate::runtime::engine::fake::FakeEngine;
+    use jaco_engine::fake::FakeEngine;
 
     fn login(secret: &str) -> Option<Credential> {
         Some(Credential {

@@ -1,48 +1,17 @@
 //! Image references, registry keys and the selection of pull credentials.
 //!
 //! A key is `host[:port][/path]` in canonical form: stored keys and looked-up keys are
-//! canonicalized by [`jaco_raftnode::registry`].
+//! canonicalized by [`jaco_state::registry`].
 
 use std::sync::Arc;
 
-use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use imbl::OrdMap;
-use jaco_proto::{
-    secret::{REDACTED, SecretString},
-    v1::RegistryCredential,
-};
+use jaco_engine::Credential;
+use jaco_proto::v1::RegistryCredential;
 
 pub use reference::{InvalidReference, Reference};
 
 mod reference;
-
-/// A login for one registry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Credential {
-    /// Account name.
-    pub username: String,
-    /// Password or token.
-    pub secret: SecretString,
-    /// Host part of the stored key.
-    pub server: String,
-}
-
-/// Shortest secret to redact; a shorter one occurs in common words.
-const REDACTED_MIN: usize = 4;
-
-impl Credential {
-    /// Removes the secret from `text`, both plain and base64-encoded as sent: registries may quote
-    /// it.
-    #[must_use]
-    pub fn redact(&self, text: &str) -> String {
-        let secret = self.secret.expose();
-        if secret.len() < REDACTED_MIN {
-            return text.to_owned();
-        }
-        let sent = BASE64.encode(format!("{}:{secret}", self.username));
-        text.replace(secret, REDACTED).replace(&sent, REDACTED)
-    }
-}
 
 /// Lookup key of an image: host and full repository path, without tag or digest.
 ///
@@ -138,22 +107,6 @@ mod tests {
     #[test]
     fn malformed_reference_is_an_error() {
         assert!(resolve("no such image", &store(&["docker.io"])).is_err());
-    }
-
-    #[test]
-    fn quoted_credential_is_redacted() {
-        let login = resolve("alpine", &store(&["docker.io"])).unwrap().unwrap();
-        let sent = BASE64.encode("user-of-docker.io:s3cret");
-        let quoted = format!("bad login s3cret (Basic {sent}) of user-of-docker.io");
-        assert_eq!(
-            login.redact(&quoted),
-            "bad login <redacted> (Basic <redacted>) of user-of-docker.io"
-        );
-        let short = Credential {
-            secret: "a".to_owned().into(),
-            ..login
-        };
-        assert_eq!(short.redact("a manifest"), "a manifest");
     }
 
     #[test]

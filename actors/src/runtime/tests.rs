@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use jaco_engine::{EngineError, fake::FakeEngine};
 use jaco_proto::v1::{self, ReplicaState, command::Payload};
 use jaco_raftnode::{ProposeError, State, testing::MemoryRaft};
 
@@ -9,11 +10,7 @@ use futures::{StreamExt, stream};
 use jaco_supervision::{ActorState, KillMode, Tree};
 use tokio::sync::oneshot::error::TryRecvError;
 
-use super::{
-    engine::{EngineError, fake::FakeEngine},
-    replica::core::PULL_PROGRESS_TIMEOUT,
-    *,
-};
+use super::{replica::core::PULL_PROGRESS_TIMEOUT, *};
 
 const CLUSTER: &str = "cl-1";
 

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jaco_proto::v1::{self, service_spec::PlacementMode};
-use jaco_raftnode::State;
+use jaco_state::State;
 
 use super::{
     placement::{Hosts, ReplicaCounts, ServiceToPlace, place},

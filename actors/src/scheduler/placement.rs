@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jaco_proto::v1::{self, service_spec::PlacementMode};
-use jaco_raftnode::State;
+use jaco_state::State;
 
 mod hosts;
 

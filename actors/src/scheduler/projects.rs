@@ -9,7 +9,7 @@ use jaco_proto::{
     },
     v1,
 };
-use jaco_raftnode::State;
+use jaco_state::State;
 
 /// Scheduling view of one service of a compose document.
 #[derive(Clone, Debug, PartialEq, Eq)]

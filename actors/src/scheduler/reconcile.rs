@@ -13,7 +13,7 @@ pub use rearm::Rearmed;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jaco_proto::v1::{self, command::Payload};
-use jaco_raftnode::{State, command};
+use jaco_state::{State, command};
 use prost_types::Timestamp;
 
 use batch::PassCommands;

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use jaco_proto::v1::{
     self, ReplicaState, command::Payload, restart_counter_update::Action as WireAction,
 };
-use jaco_raftnode::State;
+use jaco_state::State;
 use prost_types::Timestamp;
 
 /// Code of a replica whose restart budget is exhausted.

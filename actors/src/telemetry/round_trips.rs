@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use jaco_raftnode::State;
+use jaco_state::State;
 use prometheus_client::{
     encoding::{DescriptorEncoder, EncodeMetric},
     metrics::{MetricType, histogram::Histogram},

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fmt, sync::Arc};
 
 use http::Version;
 use jaco_net::proxy::{Finished, Meter};
-use jaco_raftnode::State;
+use jaco_state::State;
 use prometheus_client::{
     encoding::{DescriptorEncoder, EncodeMetric},
     metrics::{MetricType, counter::Counter, histogram::Histogram},

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use jaco_raftnode::State;
+use jaco_state::State;
 use prometheus_client::{
     encoding::{DescriptorEncoder, EncodeMetric},
     metrics::{MetricType, counter::Counter},

@@ -15,7 +15,7 @@ use super::{
     metrics::{BUCKETS, Metrics},
     *,
 };
-use crate::clock::Clock;
+use crate::{clock::Clock, testing::own_address};
 
 fn clock() -> Clock {
     Clock::from_fn(|| std::time::UNIX_EPOCH + Duration::from_secs(1000))
@@ -239,7 +239,7 @@ async fn start(metrics: Metrics, addr: Option<SocketAddr>) -> (Tree, Handle<Msg>
 }
 
 async fn listening(handle: &Handle<Msg>) -> Option<SocketAddr> {
-    let patience = Duration::from_secs(5);
+    let patience = Duration::from_secs(60);
     handle.call(patience, Msg::ListenAddr).await.unwrap()
 }
 
@@ -253,13 +253,16 @@ async fn ask(addr: SocketAddr, line: &str) -> String {
     answer
 }
 
-const ANY: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
+/// A free port of an address that no other test has.
+fn any() -> SocketAddr {
+    (own_address(), 0).into()
+}
 
 #[tokio::test]
 async fn metrics_are_served_over_http() {
     let metrics = metrics();
     metrics.committed(Duration::ZERO);
-    let (tree, handle) = start(metrics, Some(ANY.into())).await;
+    let (tree, handle) = start(metrics, Some(any())).await;
     let addr = listening(&handle).await.unwrap();
 
     let answer = ask(addr, "GET /metrics").await;
@@ -288,7 +291,7 @@ async fn metrics_are_served_over_http() {
 
 #[tokio::test]
 async fn listener_is_reopened_after_actor_restart() {
-    let held = TcpListener::bind(SocketAddr::from(ANY)).await.unwrap();
+    let held = TcpListener::bind(any()).await.unwrap();
     let addr = held.local_addr().unwrap();
     drop(held);
     let (tree, handle) = start(metrics(), Some(addr)).await;
@@ -312,7 +315,7 @@ async fn listener_is_reopened_after_actor_restart() {
 
 #[tokio::test(start_paused = true)]
 async fn port_in_use_is_retried() {
-    let held = TcpListener::bind(SocketAddr::from(ANY)).await.unwrap();
+    let held = TcpListener::bind(any()).await.unwrap();
     let addr = held.local_addr().unwrap();
     let (tree, handle) = start(metrics(), Some(addr)).await;
     assert_eq!(listening(&handle).await, None);

@@ -224,7 +224,7 @@ async fn until(condition: impl Fn() -> bool) {
             tokio::task::yield_now().await;
         }
     };
-    timeout(Duration::from_secs(10), wait)
+    timeout(Duration::from_secs(60), wait)
         .await
         .expect("the condition stays false");
 }

@@ -12,11 +12,12 @@ use std::{
 
 use jaco_actors::{
     clock::Clock,
-    network::{self, engine::DockerNetworks, ipam::Pool},
-    runtime::{self, Deps, engine::DockerEngine},
+    network::{self, ipam::Pool},
+    runtime::{self, Deps},
     supervision::{Strategy, SupervisorSpec, Tree},
     telemetry::Metrics,
 };
+use jaco_engine::docker::DockerEngine;
 use jaco_proto::v1::{self, ReplicaState, command::Payload};
 use jaco_raftnode::{Propose, State, testing::MemoryRaft};
 use tokio::sync::watch;
@@ -70,7 +71,7 @@ impl EngineFixture {
             is_leader: watch::channel(true).1,
             clock: Clock::system(),
             pool: pool(),
-            engine: Arc::new(DockerNetworks::new(way)),
+            engine: Arc::new(DockerEngine::new(way)),
             remote: network::ipam::no_allocator(),
         });
         let deps = Deps {

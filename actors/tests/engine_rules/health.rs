@@ -6,7 +6,7 @@ use super::fixture::{EngineFixture, FOREVER, docker, import_as, is_podman, try_d
 
 fn check(test: &str) -> String {
     format!(
-        "healthcheck: {{test: {test}, interval: 500ms, timeout: 5s, retries: 1, start_period: 0s}}"
+        "healthcheck: {{test: {test}, interval: 500ms, timeout: 60s, retries: 1, start_period: 0s}}"
     )
 }
 

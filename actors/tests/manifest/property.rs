@@ -24,7 +24,7 @@ use jaco_proto::{
     v1::{self, NodeStatus, command::Payload},
     yaml,
 };
-use jaco_raftnode::{State, fsm};
+use jaco_state::{State, fsm};
 use proptest::{
     prelude::*,
     sample::{Index, subsequence},
@@ -358,7 +358,7 @@ fn scheduled(jaco: &str, compose: &str, resolved: &Resolved) -> Result<(), TestC
         acme_email: resolved.acme_email.clone(),
     };
     let now = prost_types::Timestamp::default();
-    let command = jaco_raftnode::command("local", now, Payload::DeploymentApply(apply));
+    let command = jaco_state::command("local", now, Payload::DeploymentApply(apply));
     fsm::check(&command).unwrap();
     let applied = fsm::apply(&state, 1, &command).unwrap();
     prop_assert!(applied.result.is_ok(), "{:?}", applied.result);

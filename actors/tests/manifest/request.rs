@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use bollard::models::ContainerCreateBody;
-use jaco_actors::{
-    network::names::NetworkId,
-    runtime::projection::{self, Attachment, Networking, ProjectionInput},
+use jaco_actors::network::names::NetworkId;
+use jaco_engine::{
+    docker::{self, ContainerCreateBody},
+    spec::{self, Attachment, ContainerSpec, Networking},
 };
 use jaco_proto::{
     manifest::{
@@ -66,7 +66,7 @@ pub(crate) fn project(
     service: &Service,
     spec: Option<&ServiceSpec>,
 ) -> Start {
-    let networks = projection::networks(spec, service);
+    let networks = spec::networks(spec, service);
     let bridges: Vec<Attachment> = networks
         .iter()
         .enumerate()
@@ -75,14 +75,14 @@ pub(crate) fn project(
             gateway: format!("10.0.{index}.1"),
         })
         .collect();
-    let namespace_containers: BTreeMap<String, String> = projection::namespace_services(service)
+    let namespace_containers: BTreeMap<String, String> = spec::namespace_services(service)
         .into_iter()
         .map(|name| (name.to_owned(), format!("<id of {name}>")))
         .collect();
     let networking = match &service.network_mode {
-        Some(NetworkMode::Service(name)) => Networking::Joined(name),
+        Some(NetworkMode::Service(name)) => Networking::Joined(name.clone()),
         Some(NetworkMode::None) => Networking::None,
-        None => Networking::Attached(&bridges),
+        None => Networking::Attached(bridges.clone()),
     };
     let row = ReplicaDesired {
         id: format!("{deployment}-{name}-0"),
@@ -91,14 +91,14 @@ pub(crate) fn project(
         raft_index: 7,
         ..Default::default()
     };
-    let body = projection::project(&ProjectionInput {
-        cluster_id: "c1",
-        row: &row,
-        service,
-        volumes: &document.volumes,
+    let body = docker::project(&ContainerSpec {
+        cluster_id: "c1".to_owned(),
+        row,
+        service: service.clone(),
+        volumes: document.volumes.clone(),
         networking,
-        namespace_containers: &namespace_containers,
-        home: "/home/jaco",
+        namespace_containers,
+        home: "/home/jaco".to_owned(),
     });
     let rest = bridges.into_iter().skip(1);
     Start {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use jaco_proto::v1::NodeStatus;
-use jaco_raftnode::State;
+use jaco_state::State;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{UnixListener, UnixStream},

@@ -180,8 +180,18 @@ impl Machine {
             hostname: hostname.to_owned(),
             force,
         };
-        self.node.client().cluster().node_remove(request).await?;
-        Ok(())
+        let removed = self.node.client().cluster().node_remove(request).await;
+        let Err(error) = removed.map_err(DecodedError::from) else {
+            return Ok(());
+        };
+        // A call waits 8 s at most, and the removal goes on after it.
+        let reason = error.details.get("reason");
+        if reason.is_some_and(|reason| reason.starts_with("not done within")) {
+            self.until("the removal", |state| !state.nodes.contains_key(hostname))
+                .await;
+            return Ok(());
+        }
+        Err(error)
     }
 
     pub(crate) fn state(&self) -> Arc<State> {

@@ -5,7 +5,7 @@
 use std::{net::IpAddr, time::Duration};
 
 use jaco_proto::v1;
-use jaco_raftnode::State;
+use jaco_state::State;
 
 use super::lab::{Machine, TEST_TIMEOUT};
 

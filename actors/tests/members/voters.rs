@@ -1,6 +1,7 @@
 //! Nodes join and leave, and the number of voters follows.
 
 use jaco_proto::{
+    drain_mark,
     error::DecodedError,
     v1::{self, AuditEventType, command::Payload},
 };
@@ -70,7 +71,7 @@ async fn leader_unable_to_leave_blocks_no_removal() {
     // A mark from an earlier request.
     let mark = v1::NodeStatusUpdate {
         hostname: "a".to_owned(),
-        drain_mark: 1,
+        drain_mark: drain_mark::SET,
         ..Default::default()
     };
     a.write(Payload::NodeStatusUpdate(mark)).await;

@@ -151,24 +151,31 @@ async fn backups_under_load_are_consistent() {
     let lab = Lab::new();
     let (node, _) = lab.bootstrapped().await;
     let client = lab.local();
+    let (taken, backups) = tokio::sync::watch::channel(0);
     let writers = (0..4).map(|writer| {
-        let client = client.clone();
+        let (client, backups) = (client.clone(), backups.clone());
         tokio::spawn(async move {
-            for n in 0..40 {
+            let mut written = 0_usize;
+            // The writers go on until two backups were taken, however long one takes.
+            while written < 40 || *backups.borrow() < 2 {
                 client
-                    .issue(&format!("w{writer}-{n}"), false)
+                    .issue(&format!("w{writer}-{written}"), false)
                     .await
                     .unwrap();
+                written += 1;
             }
+            written
         })
     });
     let writers: Vec<_> = writers.collect();
     let mut archives = Vec::new();
     while !writers.iter().all(tokio::task::JoinHandle::is_finished) {
         archives.push(opened(&backup(&client).await.unwrap()));
+        taken.send_replace(archives.len());
     }
-    join_all(writers).await;
-    let last = until(&node, "all tokens", |state| state.tokens.len() == 161).await;
+    let written = join_all(writers).await.into_iter().map(Result::unwrap);
+    let tokens = 1 + written.sum::<usize>();
+    let last = until(&node, "all tokens", |state| state.tokens.len() == tokens).await;
     assert!(archives.len() > 1);
     for archive in &archives {
         let index = archive.meta.snapshot_index;
@@ -215,8 +222,8 @@ async fn export_reads_a_stopped_node_without_writing() {
         "{error:?}"
     );
 
-    let before = state(&node);
     node.stop().await;
+    let before = state(&node);
     drop(node);
     let untouched = files(&lab.data());
     let mut bytes = Vec::new();

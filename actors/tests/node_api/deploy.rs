@@ -33,7 +33,7 @@ async fn revision_is_previewed_applied_rolled_back_deleted() {
     let first = local.apply(ROUTED, WEB).await.unwrap();
     assert_eq!(first.applied_revision, 1);
     assert_eq!(first.diff.unwrap(), preview);
-    let placed = |state: &jaco_raftnode::State| state.replicas_desired.len() == 2;
+    let placed = |state: &jaco_state::State| state.replicas_desired.len() == 2;
     until(&node, "two replicas are placed", placed).await;
 
     let route = v1::GetRouteRequest {

@@ -59,7 +59,7 @@ impl Lab {
             .unix_socket(self.socket())
             .docker_socket(self.dir.path().join("no-engine.sock"))
             .http_port(0)
-            .version("0.0.0-test")
+            .version(VERSION)
             .fault_injection(self.fault_injection);
         if let Some(name) = &self.hostname {
             node = node.hostname(name);
@@ -91,6 +91,11 @@ impl Lab {
     pub(crate) async fn bootstrapped(&self) -> (Node, String) {
         let node = self.start().await;
         let token = self.init().await.unwrap().operator_token;
+        // A new member announces its version: the last write before a test makes its own.
+        until(&node, "the version of the node", |state| {
+            state.nodes.values().all(|node| node.version == VERSION)
+        })
+        .await;
         (node, token)
     }
 
@@ -180,7 +185,10 @@ pub(crate) async fn until(node: &Node, what: &str, check: impl Fn(&State) -> boo
 }
 
 /// Time limit for an expected event.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Version that every node announces.
+const VERSION: &str = "0.0.0-test";
 
 /// Clients of one caller for all services.
 #[derive(Clone)]

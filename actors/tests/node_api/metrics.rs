@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jaco_actors::{node::Node, supervision::KillMode};
-use jaco_raftnode::State;
+use jaco_state::State;
 
 use super::lab::{Lab, TIMEOUT, state, until};
 

@@ -13,11 +13,10 @@ use jaco_actors::node::{NodeConfig, RestoreError, RestoreStep, Restored, restore
 use jaco_net::pki::{ClusterCa, check_hostname};
 use jaco_proto::v1::{self, AuditEventType};
 use jaco_raftnode::{
-    State,
     archive::{self, Archive, Meta},
-    restore::restored,
     storage,
 };
+use jaco_state::{State, restore::restored};
 
 use crate::{
     backup::{backup, opened},

@@ -11,12 +11,11 @@ use std::{
 use async_trait::async_trait;
 use jaco_actors::{
     clock::Clock,
-    runtime::{
-        self, Deps, NetworkError, Networks, Runtime, engine::DockerEngine, projection::Attachment,
-    },
+    runtime::{self, Deps, NetworkError, Networks, Runtime},
     supervision::{ActorInfo, Strategy, SupervisorSpec, Tree},
     telemetry::Metrics,
 };
+use jaco_engine::{docker::DockerEngine, spec::Attachment};
 use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::{Propose, State, testing::MemoryRaft};
 use tokio::sync::watch;
@@ -251,6 +250,16 @@ impl Lab {
 
     pub(crate) fn exists(&self, container: &str) -> bool {
         docker(&["inspect", container]).is_ok()
+    }
+
+    /// Lines of a container that the engine has, of both streams.
+    pub(crate) fn logged(&self, container: &str) -> usize {
+        let output = Command::new("docker")
+            .args(["-H", &format!("unix://{}", socket()), "logs", container])
+            .output()
+            .expect("docker");
+        let lines = |text: &[u8]| text.iter().filter(|byte| **byte == b'\n').count();
+        lines(&output.stdout) + lines(&output.stderr)
     }
 
     pub(crate) fn is_up(&self, container: &str) -> bool {

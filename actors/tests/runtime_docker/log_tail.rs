@@ -85,8 +85,8 @@ async fn followed_log_spans_replaced_containers() {
     for revision in 2..7 {
         let ahead = written(&folder).len() + 10 * BURST;
         take(&lab, &mut tail, &mut lines, |line| number(line) > ahead).await;
-        lab.apply(&service, revision).await;
         let before = lab.containers();
+        lab.apply(&service, revision).await;
         let row = lab.row().raft_index;
         take_until(&lab, &mut tail, &mut lines, || {
             lab.containers() != before && lab.row().raft_index == row

@@ -15,17 +15,13 @@ use std::{
 use anyhow::Context as _;
 use clap::Parser;
 use futures::{StreamExt as _, stream::FuturesUnordered};
-use jaco_bench::{Samples, millis};
-use jaco_proto::{
-    chain,
-    v1::{self, command::Payload},
-};
+use jaco_bench::{Samples, group::Parent, millis, put_blob};
+use jaco_proto::{chain, v1};
 use jaco_raftnode::{
-    Limits, NoTransport, Propose as _, RaftArgs, RaftHandle, Storage, actor, command, storage,
+    Limits, NoTransport, Propose as _, RaftArgs, RaftHandle, Storage, actor, storage,
 };
 use prost::Message as _;
-use prost_types::Timestamp;
-use ractor::{Actor, ActorProcessingErr, ActorRef};
+use ractor::Actor;
 
 /// Encoded size of a command.
 const COMMAND_BYTES: usize = 512;
@@ -181,31 +177,9 @@ async fn run(
 /// A command of exactly [`COMMAND_BYTES`]; few different keys keep the state small.
 fn payload(client: usize, number: u64) -> v1::Command {
     let build = |bytes: usize| {
-        let blob = v1::CertBlob {
-            key: format!("bench/{client:03}/{:02}", number % 16),
-            value: vec![number as u8; bytes],
-            ..v1::CertBlob::default()
-        };
-        let upsert = Payload::CertBlobUpsert(v1::CertBlobUpsert { blob: Some(blob) });
-        let ts = Timestamp {
-            seconds: 1_700_000_000,
-            nanos: 0,
-        };
-        command("bench", ts, upsert)
+        let key = format!("bench/{client:03}/{:02}", number % 16);
+        put_blob(key, vec![number as u8; bytes])
     };
     let frame = build(400).encoded_len() - 400;
     build(COMMAND_BYTES - frame)
-}
-
-/// Supervises nothing: the death of an actor ends the benchmark by its unanswered proposals.
-struct Parent;
-
-impl Actor for Parent {
-    type Msg = ();
-    type State = ();
-    type Arguments = ();
-
-    async fn pre_start(&self, _: ActorRef<()>, (): ()) -> Result<(), ActorProcessingErr> {
-        Ok(())
-    }
 }

@@ -14,10 +14,9 @@ use std::{
 
 use anyhow::Context as _;
 use clap::Parser;
-use jaco_bench::{Samples, group::Group, millis};
-use jaco_proto::v1::{self, command::Payload};
-use jaco_raftnode::{Limits, Propose as _, RaftHandle, command};
-use prost_types::Timestamp;
+use jaco_bench::{Samples, group::Group, millis, put_blob};
+use jaco_proto::v1;
+use jaco_raftnode::{Limits, Propose as _, RaftHandle};
 
 /// Length of a value in bytes.
 const VALUE: usize = 256;
@@ -139,15 +138,6 @@ async fn run(handle: RaftHandle, client: usize, until: Instant) -> anyhow::Resul
 
 /// A write of one value; few different keys keep the state small.
 fn payload(client: usize, number: u64) -> v1::Command {
-    let blob = v1::CertBlob {
-        key: format!("bench/{client:03}/{:02}", number % 16),
-        value: vec![number as u8; VALUE],
-        ..v1::CertBlob::default()
-    };
-    let upsert = Payload::CertBlobUpsert(v1::CertBlobUpsert { blob: Some(blob) });
-    let ts = Timestamp {
-        seconds: 1_700_000_000,
-        nanos: 0,
-    };
-    command("bench", ts, upsert)
+    let key = format!("bench/{client:03}/{:02}", number % 16);
+    put_blob(key, vec![number as u8; VALUE])
 }

@@ -16,10 +16,9 @@ use std::{
 use anyhow::Context as _;
 use clap::Parser;
 use futures::{StreamExt as _, TryStreamExt as _};
-use jaco_bench::{Samples, group::Group, millis};
-use jaco_proto::v1::{self, command::Payload};
-use jaco_raftnode::{Limits, Propose as _, RaftHandle, command};
-use prost_types::Timestamp;
+use jaco_bench::{Samples, group::Group, millis, put_blob};
+use jaco_proto::v1;
+use jaco_raftnode::{Limits, Propose as _, RaftHandle};
 
 #[derive(Parser)]
 #[command(about = "Measures a snapshot under load")]
@@ -169,15 +168,5 @@ async fn load(
 }
 
 fn blob(key: String) -> v1::Command {
-    let blob = v1::CertBlob {
-        key,
-        value: vec![7; 256],
-        ..v1::CertBlob::default()
-    };
-    let upsert = Payload::CertBlobUpsert(v1::CertBlobUpsert { blob: Some(blob) });
-    let ts = Timestamp {
-        seconds: 1_700_000_000,
-        nanos: 0,
-    };
-    command("bench", ts, upsert)
+    put_blob(key, vec![7; 256])
 }

@@ -1,7 +1,7 @@
 //! `jaco-lab`: a cluster of machines on one host, for experiments.
 
 use std::{
-    os::unix::process::CommandExt as _,
+    os::unix::{net::UnixStream, process::CommandExt as _},
     path::Path,
     process::{Child, Command, ExitCode, Stdio},
     sync::Mutex,
@@ -195,7 +195,8 @@ async fn wait_up(owner: &mut Child, log: &Path) -> Result<Name> {
         }
         let ready = until("the lab", Duration::from_millis(500), || async {
             let mut labs = labs_of(owner.id()).into_iter();
-            labs.find(|name| control::socket(name).exists())
+            // The file exists from bind on, and connections are refused until listen.
+            labs.find(|name| UnixStream::connect(control::socket(name)).is_ok())
                 .ok_or("it is being built")
         });
         if let Ok(name) = ready.await {

@@ -28,7 +28,7 @@ const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 /// File in a lab's directory that identifies the owner's process.
 const OWNER: &str = "owner";
 /// Time limit for the kernel to end a process, or to release a control group.
-const KERNEL_TIMEOUT: Duration = Duration::from_secs(20);
+const KERNEL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Name of a lab: `jl` and four hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

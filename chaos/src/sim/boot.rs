@@ -3,10 +3,8 @@
 use std::{rc::Rc, sync::Arc};
 
 use jaco_proto::v1::{self, NodeStatus, command::Payload};
-use jaco_raftnode::{
-    State, batch, command,
-    core::{Config, RaftCore},
-};
+use jaco_raftnode::core::{Config, RaftCore};
+use jaco_state::{State, batch, command};
 
 use super::{
     calls::Requester,
@@ -153,7 +151,7 @@ pub(super) fn bootstrap_state(members: u64) -> State {
     }
     let children = children.into_iter().map(|p| command("founder", ts, p));
     let founding = batch("founder", ts, children.collect());
-    match jaco_raftnode::fsm::apply(&State::default(), 1, &founding) {
+    match jaco_state::fsm::apply(&State::default(), 1, &founding) {
         Ok(applied) => applied.state,
         Err(_) => State::default(),
     }

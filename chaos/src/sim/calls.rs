@@ -2,7 +2,7 @@
 //! node.
 
 use jaco_proto::v1::{self, command::Payload};
-use jaco_raftnode::command;
+use jaco_state::command;
 use prost::Message as _;
 
 use super::{

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use jaco_proto::v1::{self, command::Payload, service_spec::PlacementMode};
-use jaco_raftnode::command;
+use jaco_state::command;
 
 use super::{
     calls::{CLIENT_TIMEOUT, Change, RETRY_DELAY, Reply, Requester},
@@ -339,7 +339,7 @@ impl Cluster {
 
 fn what(change: &Change) -> String {
     match change {
-        Change::Command(command) => jaco_raftnode::command_name(command).to_owned(),
+        Change::Command(command) => jaco_state::command_name(command).to_owned(),
         Change::Apply(apply, _) => format!(
             "apply {} as {}",
             apply.deployment,

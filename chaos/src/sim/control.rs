@@ -13,7 +13,7 @@ use jaco_actors::{
     },
 };
 use jaco_proto::v1::{self, NodeStatus, command::Payload};
-use jaco_raftnode::{State, command};
+use jaco_state::{State, command};
 use prost::Message as _;
 
 use super::{

@@ -11,11 +11,8 @@ use std::{
     sync::Arc,
 };
 
-use jaco_raftnode::{
-    State,
-    state::{self, LoadError},
-    storage::Row,
-};
+use jaco_raftnode::storage::Row;
+use jaco_state::{LoadError, State};
 use raft::{
     GetEntriesContext, RaftState, StorageError,
     eraftpb::{ConfState, Entry, HardState, Snapshot, SnapshotMetadata},
@@ -158,7 +155,7 @@ impl Content {
     /// The state that the rows hold.
     pub(super) fn load(&self) -> Result<State, LoadError> {
         let rows = self.rows.iter().map(|(k, v)| (k.clone(), v.clone()));
-        let mut state = state::load(rows)?;
+        let mut state = jaco_state::load(rows)?;
         state.applied_index = self.applied;
         Ok(state)
     }

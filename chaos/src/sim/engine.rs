@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use jaco_actors::runtime::engine::{EngineError, Found, Inspected, Status};
+use jaco_engine::{EngineError, Found, Inspected, Status};
 
 use super::time::{MS, SECOND, Time};
 use crate::Rng;

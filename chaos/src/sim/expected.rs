@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jaco_proto::v1::{
     self, DeploymentStatus, NodeStatus, ReplicaDesired, service_spec::PlacementMode,
 };
-use jaco_raftnode::State;
+use jaco_state::State;
 
 use super::documents;
 

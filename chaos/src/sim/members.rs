@@ -2,9 +2,13 @@
 
 use jaco_actors::membership::{
     leaving,
-    policy::{self, Action, Decision},
+    policy::{Action, Decision},
+    view,
 };
-use jaco_proto::v1::{self, command::Payload};
+use jaco_proto::{
+    drain_mark,
+    v1::{self, command::Payload},
+};
 use jaco_raftnode::core::MemberChange;
 
 use super::{
@@ -16,8 +20,6 @@ use super::{
     time::{MS, SECOND, Time},
 };
 
-/// Value of `NodeStatusUpdate.drain_mark` that sets the mark.
-const DRAIN_SET: i32 = 1;
 /// Time for which a follower counts as active after its last answer.
 const ACTIVE: Time = 2 * SECOND;
 
@@ -52,30 +54,10 @@ impl Cluster {
         }
         let status = daemon.core.status();
         let control = &mut daemon.control;
-        let rows = daemon.state.nodes.values().map(|node| {
-            let member = policy::Member {
-                hostname: node.hostname.clone(),
-                leaving: leaving(node),
-            };
-            (node.raft_id, member)
+        let view = view(&status, &daemon.state, |follower| {
+            let heard = control.followers.get(&follower);
+            heard.is_some_and(|at| now - at < ACTIVE)
         });
-        let progress = status.progress.iter().map(|p| {
-            let heard = control.followers.get(&p.raft_id);
-            let progress = policy::Progress {
-                matched: p.matched,
-                active: p.recent_active || heard.is_some_and(|at| now - at < ACTIVE),
-            };
-            (p.raft_id, progress)
-        });
-        let view = policy::View {
-            leader: id,
-            commit: status.commit,
-            changing: status.changing_members,
-            voters: status.voters.iter().copied().collect(),
-            learners: status.learners.iter().copied().collect(),
-            rows: rows.collect(),
-            progress: progress.collect(),
-        };
         if even && let Some(&learner) = status.learners.first() {
             // The mutation ignores the voter table.
             return self.input(id, Input::Change(MemberChange::Promote(learner)));
@@ -123,7 +105,7 @@ impl Cluster {
         let Some(command) = self.node_command(id, |_| {
             Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
                 hostname: format!("n{raft_id}"),
-                drain_mark: 2,
+                drain_mark: drain_mark::CLEAR,
                 ..v1::NodeStatusUpdate::default()
             })
         }) else {
@@ -191,7 +173,7 @@ impl Cluster {
         let Some(command) = self.node_command(leader, |_| {
             Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
                 hostname: format!("n{id}"),
-                drain_mark: DRAIN_SET,
+                drain_mark: drain_mark::SET,
                 ..v1::NodeStatusUpdate::default()
             })
         }) else {

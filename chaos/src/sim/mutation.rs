@@ -7,7 +7,7 @@ use std::{fmt, str::FromStr, sync::Arc};
 
 use jaco_actors::scheduler::reconcile::Pass;
 use jaco_proto::v1::{self, command::Payload};
-use jaco_raftnode::State;
+use jaco_state::State;
 
 use super::{fault::BenignFault, run::Options};
 

@@ -10,10 +10,10 @@ use std::{
 
 use jaco_proto::v1::{self, ReplicaState, command::Payload as Op};
 use jaco_raftnode::{
-    State,
     apply::{Applier, Probe},
     core::{Committed, Payload},
 };
+use jaco_state::State;
 use raft::eraftpb::Entry;
 
 use super::mutation::Mutation;
@@ -242,7 +242,7 @@ impl Oracle {
             return self.violate("known commands", what);
         }
         let after = Arc::clone(self.newest());
-        if let Ok(command) = jaco_raftnode::fsm::decode(data) {
+        if let Ok(command) = jaco_state::fsm::decode(data) {
             self.count(&command, accepted.0);
             self.check_assigned(&before, &after, entry.index);
             self.check_moves(&before, &after, data);

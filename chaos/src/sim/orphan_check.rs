@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use jaco_actors::runtime::replica::core::RETRY;
 use jaco_proto::v1::{ReplicaDesired, ReplicaState};
-use jaco_raftnode::State;
+use jaco_state::State;
 
 use super::{
     cluster::{Cluster, Machine},

@@ -8,14 +8,14 @@ use std::{
 
 use jaco_actors::runtime::{
     Documents, assignment,
-    engine::EngineError,
     replica::{
         core::{Assignment, Core, Effect, Input, Now, Seed, StartGate},
         report::Report,
     },
 };
+use jaco_engine::EngineError;
 use jaco_proto::v1::ReplicaObserved;
-use jaco_raftnode::State;
+use jaco_state::State;
 
 use super::{
     cluster::{Cluster, Local},

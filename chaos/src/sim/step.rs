@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use jaco_raftnode::{
-    State,
     apply::{Answer, Applier, Progress},
     core::{Committed, Payload, Ticket, Write},
-    state::Rules,
     storage::Row,
 };
+use jaco_state::{Rules, State};
 use raft::eraftpb::Message;
 
 use super::{
@@ -270,7 +269,7 @@ fn apply(
 /// The entry with the time of its command replaced by `now`.
 fn with_clock(mut entry: Committed, now: prost_types::Timestamp) -> Committed {
     if let Payload::Command(data) = &mut entry.payload
-        && let Ok(mut command) = jaco_raftnode::fsm::decode(data)
+        && let Ok(mut command) = jaco_state::fsm::decode(data)
     {
         command.ts = Some(now);
         *data = prost::Message::encode_to_vec(&command);

@@ -196,10 +196,17 @@ async fn lagging_follower_catches_up_by_snapshot_under_load() {
     println!(
         "caught up {behind} entries in {took:?}; {during:.0} writes/s meanwhile, {share:.0} % of before"
     );
-    let log = lab.node(leader).log();
-    let delivered = log.matches("snapshot delivered").count() - begun_with;
+    // The follower shows what it installed before the leader logs that it was delivered.
+    let delivered = until("a snapshot", Duration::from_secs(60), || async {
+        let log = lab.node(leader).log();
+        match log.matches("snapshot delivered").count() - begun_with {
+            0 => Err("it was no snapshot"),
+            delivered => Ok(delivered),
+        }
+    })
+    .await
+    .unwrap();
     println!("{delivered} snapshots");
-    assert!(delivered >= 1, "it was no snapshot");
     load.stop().await;
     lab.wait_same_state().await.unwrap();
     let led = lab.leader().await.unwrap();

@@ -250,6 +250,8 @@ async fn dead_node_is_rejected_after_its_removal() {
     remove(&lab, dead, other, true).await.unwrap();
     println!("removed after {:?}", start.elapsed());
     wait_two_members_left(&lab, &clients, dead).await;
+    // A follower may apply the removal later than the leader.
+    lab.wait_members(2).await.unwrap();
     for target in [leader, other] {
         let answer = dial_with(&lab, &files, target).await.unwrap_err();
         assert!(answer.is_not_member(), "n{target}: {answer}");

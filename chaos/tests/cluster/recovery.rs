@@ -23,11 +23,10 @@ use jaco_chaos::{
 use jaco_net::{pki::files::NodeFiles, quic::Settings};
 use jaco_proto::v1;
 use jaco_raftnode::{
-    State,
     archive::{self, Archive, Limits},
-    restore::restored,
     storage,
 };
+use jaco_state::{State, restore::restored};
 use serde_json::Value;
 
 use crate::{
@@ -52,10 +51,6 @@ fn json(output: &Output) -> Value {
 
 fn opened(path: &Path) -> Archive {
     archive::read(File::open(path).unwrap(), "", &Limits::default()).unwrap()
-}
-
-fn hex(bytes: [u8; 32]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 async fn refused(lab: &Lab, files: &NodeFiles, target: u8) {
@@ -129,7 +124,7 @@ async fn cluster_is_recovered_from_the_last_survivor() {
     let (state, position) = storage::examine(&lab.node(1).path("data/raft")).unwrap();
     let archive = opened(&path);
     assert_eq!(saved["snapshot_index"], position.index);
-    assert_eq!(saved["state_digest"], hex(state.digest()).as_str());
+    assert_eq!(saved["state_digest"], hex::encode(state.digest()).as_str());
     assert_eq!(archive.state.digest(), state.digest());
 
     let words = ["restore", "--input", &shown, "--name", "n2", "-o", "json"];
@@ -227,15 +222,15 @@ fn verified(lab: &Lab, taken: &[PathBuf], from: State, round: usize) -> State {
         for (end, member) in &lead_there {
             let then = end.replay(from.clone(), index).unwrap();
             assert_eq!(
-                hex(then.digest()),
-                hex(archive.state.digest()),
+                hex::encode(then.digest()),
+                hex::encode(archive.state.digest()),
                 "{index} on n{member}"
             );
         }
         let members = lead_there.len();
         println!(
             "index {index} on {members}: {}",
-            hex(archive.state.digest())
+            hex::encode(archive.state.digest())
         );
     }
     ends[0].state.clone()
@@ -296,7 +291,10 @@ async fn backup_under_load_equals_state_at_its_index() {
     lab.node_mut(4).wipe().unwrap();
     let words = ["restore", "--input", &shown, "--name", "n4", "-o", "json"];
     let made = json(&lab.node(4).jaco(&words).await.unwrap());
-    assert_eq!(made["state_digest"], hex(archive.state.digest()).as_str());
+    assert_eq!(
+        made["state_digest"],
+        hex::encode(archive.state.digest()).as_str()
+    );
     let (state, position) = storage::examine(&lab.node(4).path("data/raft")).unwrap();
     assert_eq!(position, archive.meta.position());
     let own = v1::Node::clone(&state.nodes["n4"]);

@@ -23,9 +23,9 @@ use jaco_chaos::{
 use jaco_proto::v1::{self, AuditEventType};
 use jaco_raftnode::{
     archive::{self, Archive, Limits},
-    restore::restored,
     storage,
 };
+use jaco_state::restore::restored;
 use serde_json::Value;
 
 use crate::script::work;

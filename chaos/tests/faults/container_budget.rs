@@ -34,6 +34,13 @@ async fn crashing_container_exhausts_its_budget_until_fixed() -> Result<()> {
     let last = daemon.engine().container(daemon.cluster_id(), &job).await?;
     ensure!(!last.running, "{last:?}");
     log.wait_started(&job, &last.id).await?;
+    // The engine reports the last death after the last start.
+    until("the event of the last death", WAIT_TIMEOUT, || async {
+        let deaths = log.times(&job, "die").len();
+        ensure!(deaths >= 4, "{deaths} deaths");
+        Ok(())
+    })
+    .await?;
     let starts = log.times(&job, "start");
     let deaths = log.times(&job, "die");
     ensure!(

@@ -2,7 +2,7 @@
 
 use std::{
     fs::Permissions,
-    os::unix::fs::PermissionsExt as _,
+    os::unix::{fs::PermissionsExt as _, net::UnixStream},
     path::Path,
     process::{Child, Command, Stdio},
 };
@@ -131,7 +131,8 @@ async fn lab_of_killed_owner_is_found_and_removed() {
         let mut labs = clean::list().into_iter();
         let mine = labs.find(|name| name.owner() == Some(owner.id()));
         let name = mine.ok_or("none yet")?;
-        let ready = name.dir().join("control").exists();
+        // The file exists from bind on, and connections are refused until listen.
+        let ready = UnixStream::connect(name.dir().join("control")).is_ok();
         if ready {
             Ok(name)
         } else {

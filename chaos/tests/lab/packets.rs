@@ -10,6 +10,7 @@ use jaco_chaos::{
     lab::{Impairment, netns},
     test_permits,
 };
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 
 /// Longer than any step here takes, even on a slow machine.
 const RECEIVE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -34,6 +35,8 @@ impl Pair {
                 .unwrap()
                 .unwrap();
             socket.set_read_timeout(Some(RECEIVE_TIMEOUT)).unwrap();
+            // Room for all packets of a test, however late its reader runs.
+            set_socket_recv_buffer_size_force(&socket, 16 << 20).unwrap();
             socket
         });
         Self {

@@ -267,7 +267,7 @@ async fn no_secret_is_shown(daemon: &Daemon, registry: &Registry) -> Result<()> 
             general_purpose::STANDARD.encode(&login),
             general_purpose::URL_SAFE.encode(&login),
             general_purpose::URL_SAFE.encode(header.to_string()),
-            secret.bytes().map(|byte| format!("{byte:02x}")).collect(),
+            hex::encode(secret),
             format!("{:?}", secret.as_bytes()),
         ];
         for (place, text) in &shown {

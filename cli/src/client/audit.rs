@@ -6,8 +6,10 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use jaco_proto::v1::{self, AuditEventType, audit_client::AuditClient};
-use prost_types::Timestamp;
+use jaco_proto::{
+    timestamp,
+    v1::{self, AuditEventType, audit_client::AuditClient},
+};
 use serde::Serialize;
 
 use super::{
@@ -184,16 +186,10 @@ async fn stream(
     Ok(())
 }
 
-fn timestamp(time: SystemTime) -> Timestamp {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timestamp {
-        seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
-        nanos: i32::try_from(since.subsec_nanos()).unwrap_or(0),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use prost_types::Timestamp;
+
     use super::*;
     use crate::client::fake::{self, Fake};
 

@@ -17,7 +17,7 @@ use super::{
     connection::{Client, within},
     failure::{Failure, Local, Stop},
     local_daemon::{LocalDaemon, LocalDaemonArgs},
-    output::{Ui, View, text::hex},
+    output::{Ui, View},
 };
 
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -86,7 +86,7 @@ pub(crate) async fn run(
         let done = cancellable(move |cancelled| export(&local_daemon, file, cancelled));
         let (written, index, digest) = done.await??;
         file = written;
-        (Some(index), Some(hex(&digest)))
+        (Some(index), Some(hex::encode(digest)))
     } else {
         within(Some(DEADLINE), download(&client()?, &mut file)).await?;
         (None, None)

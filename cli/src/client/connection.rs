@@ -9,7 +9,7 @@ use std::{
 
 use hyper_util::rt::TokioIo;
 use jaco_net::tls;
-use jaco_proto::{chain, error::DecodedError};
+use jaco_proto::{chain, config::HostPort, error::DecodedError};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::net::{TcpStream, UnixStream};
@@ -24,7 +24,7 @@ use tower::service_fn;
 use super::{
     failure::{Failure, Local, Stop},
     sanitize::Sanitized,
-    transport::{Address, Target},
+    transport::Target,
 };
 
 /// Timeout of connecting, TLS included.
@@ -61,7 +61,7 @@ impl Interceptor for Headers {
 #[derive(Clone, Debug)]
 enum DaemonAddress {
     Socket(PathBuf),
-    Remote(Address),
+    Remote(HostPort),
 }
 
 impl fmt::Display for DaemonAddress {
@@ -260,7 +260,7 @@ impl Client {
 /// Connects with TLS; returns only after the peer was authenticated, so secrets are never sent to
 /// another server.
 async fn secured(
-    address: Address,
+    address: HostPort,
     tls: Option<Arc<ClientConfig>>,
 ) -> std::io::Result<TokioIo<tokio_rustls::client::TlsStream<TcpStream>>> {
     let tls = tls.ok_or_else(|| std::io::Error::other("no TLS configuration"))?;

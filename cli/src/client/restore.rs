@@ -23,7 +23,7 @@ use super::{
     connection::Client,
     failure::{Failure, Local, Stop},
     local_daemon::LocalDaemonArgs,
-    output::{Ui, View, text::hex},
+    output::{Ui, View},
     transport::Target,
 };
 use crate::daemon;
@@ -97,7 +97,7 @@ pub(crate) async fn run(args: &Args, socket: Option<&Path>, ui: &mut Ui<'_>) -> 
         node: args.name.clone(),
         cluster_id: restored.cluster_id.clone(),
         snapshot_index: restored.snapshot_index,
-        state_digest: hex(&restored.state_digest),
+        state_digest: hex::encode(restored.state_digest),
         taken_at: restored.taken_at.clone(),
     })?;
     for text in warnings(&restored) {

@@ -13,7 +13,7 @@ use super::{
     output::{
         Format, Ui, View,
         table::{self, col, free},
-        text::{enum_name, pairs, time},
+        text::{enum_name, or_dash, pairs, time},
     },
     replica::{self, DeploymentHead, Reason, RouteRow},
 };
@@ -181,9 +181,7 @@ impl ReplicaRow {
             self.state.to_uppercase(),
             self.host.clone(),
             self.container_id.clone(),
-            self.last_health_at
-                .clone()
-                .unwrap_or_else(|| "-".to_owned()),
+            or_dash(self.last_health_at.as_ref()),
             self.reason.text(),
         ]
     }
@@ -202,12 +200,11 @@ fn route_cells(route: &RouteRow) -> Vec<String> {
 
 impl CertRow {
     fn cells(&self) -> Vec<String> {
-        let or_dash = |time: &Option<String>| time.clone().unwrap_or_else(|| "-".to_owned());
         vec![
             self.domain.clone(),
             self.environment.clone(),
-            or_dash(&self.not_after),
-            or_dash(&self.last_renewal_at),
+            or_dash(self.not_after.as_ref()),
+            or_dash(self.last_renewal_at.as_ref()),
         ]
     }
 }

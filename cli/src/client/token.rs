@@ -12,7 +12,7 @@ use super::{
     output::{
         Ui, View,
         table::{self, col},
-        text::time,
+        text::{or_dash, time},
     },
 };
 
@@ -154,7 +154,7 @@ impl View for ListView {
             vec![
                 token.identity.clone(),
                 token.issued_at.clone().unwrap_or_default(),
-                token.revoked_at.clone().unwrap_or_else(|| "-".to_owned()),
+                or_dash(token.revoked_at.as_ref()),
                 token.allows_privileged.to_string(),
             ]
         });

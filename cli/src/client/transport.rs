@@ -3,16 +3,15 @@
 pub(crate) mod contexts;
 
 use std::{
-    fmt, io,
+    io,
     path::{Path, PathBuf},
-    str::FromStr,
 };
 
 use jaco_net::{
     pki::{Fingerprint, certificates},
     tls::Trust,
 };
-use jaco_proto::secret::SecretString;
+use jaco_proto::{config::HostPort, secret::SecretString};
 
 use self::contexts::Context;
 use super::failure::{Failure, Local};
@@ -79,7 +78,7 @@ pub(crate) enum Target {
     /// Remote daemons, over TLS.
     Remote {
         /// Addresses, tried in order; at least one.
-        addresses: Vec<Address>,
+        addresses: Vec<HostPort>,
         /// Bearer token; absent only where none is required.
         token: Option<SecretString>,
         /// Trust anchors for the daemon's certificate.
@@ -87,49 +86,17 @@ pub(crate) enum Target {
     },
 }
 
-/// `host:port` of an API endpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Address {
-    /// Hostname or IP address, an IPv6 address without brackets.
-    pub(crate) host: String,
-    /// TCP port.
-    pub(crate) port: u16,
-}
-
-impl FromStr for Address {
-    type Err = Failure;
-
-    fn from_str(text: &str) -> Result<Self, Failure> {
-        let parts = match text.strip_prefix('[') {
-            Some(rest) => rest.split_once("]:"),
-            None => text
-                .rsplit_once(':')
-                .filter(|(host, _)| !host.contains(':')),
-        };
-        parts
-            .filter(|(host, _)| !host.is_empty() && !host.contains(['/', '@', ' ']))
-            .and_then(|(host, port)| {
-                let port = port.parse().ok().filter(|&port| port != 0)?;
-                Some(Self {
-                    host: host.to_owned(),
-                    port,
-                })
-            })
-            .ok_or_else(|| {
-                let message = format!("server address {text:?} is not host:port");
-                Failure::new(Local::UsageError, message)
-            })
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
-            write!(f, "[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{}:{}", self.host, self.port)
-        }
-    }
+/// Parses the `host:port` of an API endpoint.
+///
+/// # Errors
+/// `usage_error`.
+pub(crate) fn address(text: &str) -> Result<HostPort, Failure> {
+    HostPort::endpoint(text)
+        .filter(|address| !address.host.contains(['/', '@', ' ']))
+        .ok_or_else(|| {
+            let message = format!("server address {text:?} is not host:port");
+            Failure::new(Local::UsageError, message)
+        })
 }
 
 /// Whether a remote call without a token is refused by the client.
@@ -215,9 +182,9 @@ fn remote(
     rule: TokenRule,
     servers: &[&str],
 ) -> Result<Target, Failure> {
-    let addresses: Vec<Address> = servers
+    let addresses: Vec<HostPort> = servers
         .iter()
-        .map(|server| server.parse())
+        .map(|server| address(server))
         .collect::<Result<_, _>>()?;
     if addresses.is_empty() {
         return Err(Failure::new(

@@ -56,8 +56,10 @@ mod tests {
         for part in [
             "proto",
             "raftnode",
+            "raftnode/state",
             "net",
             "actors",
+            "actors/engine",
             "actors/supervision",
             "cli",
         ] {

@@ -161,7 +161,18 @@ fn wait_until_served(daemon: &Daemon, served: &str, text: &str, gone: &str) {
     });
 }
 
-fn check_logs(daemon: &Daemon, workdir: &Workdir, app: &str) {
+fn check_logs(docker: &Docker, daemon: &Daemon, workdir: &Workdir, app: &str) {
+    // A container that runs may not have written yet.
+    until("every container has written", || {
+        let containers = docker.ours(&["ps"]);
+        let lines = |id: &String| {
+            let output = docker.command(&["logs", id]).output().unwrap();
+            let text = [output.stdout, output.stderr].concat();
+            text.iter().filter(|byte| **byte == b'\n').count()
+        };
+        let written = containers.iter().all(|id| lines(id) == 2);
+        (containers.len() == 2 && written).then_some(())
+    });
     let socket = daemon.socket();
     let line = |rest: &str| {
         format!(
@@ -238,7 +249,7 @@ fn containers_follow_apply_and_rollback() {
         "{replicas:?}"
     );
     wait_until_served(&daemon, "/a", "one", "/b");
-    check_logs(&daemon, &workdir, &app);
+    check_logs(&docker, &daemon, &workdir, &app);
     let route = daemon.jaco("get route app.example").ok().out;
     assert!(route.contains("2/2"), "{route}");
 

@@ -32,28 +32,16 @@ impl Fingerprint {
     /// Its 64 lower-case hex digits, without the `sha256:` prefix.
     #[must_use]
     pub fn to_hex(&self) -> String {
-        use fmt::Write;
-        self.0
-            .iter()
-            .fold(String::with_capacity(64), |mut hex, byte| {
-                let _ = write!(hex, "{byte:02x}");
-                hex
-            })
+        hex::encode(self.0)
     }
 
     /// Parses 64 hex digits without prefix.
     ///
     /// # Errors
     /// [`Error::Fingerprint`] for anything else.
-    pub fn from_hex(hex: &str) -> Result<Self, Error> {
-        if hex.len() != 64 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Err(Error::Fingerprint);
-        }
-        let mut bytes = [0u8; 32];
-        for (at, byte) in bytes.iter_mut().enumerate() {
-            *byte =
-                u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).map_err(|_| Error::Fingerprint)?;
-        }
+    pub fn from_hex(text: &str) -> Result<Self, Error> {
+        let mut bytes = [0; 32];
+        hex::decode_to_slice(text, &mut bytes).map_err(|_| Error::Fingerprint)?;
         Ok(Self(bytes))
     }
 }

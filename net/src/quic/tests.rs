@@ -16,7 +16,7 @@ use crate::{
     tls::{CertSlot, Identity},
 };
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The roster of a test: members by fingerprint.
 #[derive(Debug, Default)]

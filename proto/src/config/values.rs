@@ -17,6 +17,22 @@ pub struct HostPort {
 }
 
 impl HostPort {
+    /// Splits the `host:port` of an endpoint to connect to: an IPv6 host must be in brackets, and
+    /// neither host nor port may be missing. The characters of the host are not checked.
+    pub fn endpoint(text: &str) -> Option<Self> {
+        let (host, port) = match text.strip_prefix('[') {
+            Some(rest) => rest.split_once("]:")?,
+            None => text
+                .rsplit_once(':')
+                .filter(|(host, _)| !host.contains(':'))?,
+        };
+        let port = port.parse().ok().filter(|&port| port != 0)?;
+        (!host.is_empty()).then(|| Self {
+            host: host.to_owned(),
+            port,
+        })
+    }
+
     /// Whether the host means all addresses of the machine.
     pub fn is_unspecified(&self) -> bool {
         self.host.is_empty()
@@ -56,7 +72,8 @@ impl fmt::Display for HostPort {
     }
 }
 
-fn port_number(text: &str) -> Option<u16> {
+/// Parses a port in decimal digits, without a sign.
+pub(crate) fn port_number(text: &str) -> Option<u16> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten()
 }

@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     Error,
+    quote::write_quoted,
     yaml::{Node, Resolved, Value},
 };
 
@@ -110,19 +111,8 @@ fn write_json(out: &mut String, node: &Node) {
 }
 
 fn write_string(out: &mut String, text: &str) {
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            c if c < ' ' => {
-                let _ = write!(out, "\\u{:04x}", u32::from(c));
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
+    // Not serde_json, which writes `\b` and `\f`: the hashes of running containers must not change.
+    write_quoted(out, text, |c| {
+        (c < ' ').then(|| format!("\\u{:04x}", u32::from(c)))
+    });
 }

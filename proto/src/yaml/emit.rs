@@ -1,8 +1,7 @@
 //! Writes nodes as YAML text, for edited files.
 
-use std::fmt::Write as _;
-
 use super::{Map, Node, Resolved, Scalar, Value};
+use crate::quote::write_quoted;
 
 /// Writes a node as block YAML, indented by two spaces.
 ///
@@ -85,7 +84,7 @@ fn write_scalar(out: &mut String, scalar: &Scalar) {
     match scalar.text.as_str() {
         "" if plain => out.push_str("null"),
         text if plain => out.push_str(text),
-        text => write_quoted(out, text),
+        text => write_quoted(out, text, escape),
     }
 }
 
@@ -101,7 +100,7 @@ fn write_key(out: &mut String, text: &str, indent: usize) {
         return;
     }
     let start = out.len();
-    write_quoted(out, text);
+    write_quoted(out, text, escape);
     if out[start..].chars().count() > IMPLICIT_KEY {
         out.insert_str(start, "? ");
         out.push('\n');
@@ -116,26 +115,14 @@ fn is_safe_plain(text: &str) -> bool {
         && text.chars().all(safe)
 }
 
-fn write_quoted(out: &mut String, text: &str) {
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            c if c.is_control() || matches!(c, '\u{85}' | '\u{2028}' | '\u{2029}' | '\u{feff}') => {
-                let code = u32::from(c);
-                let _ = match code {
-                    ..0x100 => write!(out, "\\x{code:02X}"),
-                    _ => write!(out, "\\u{code:04X}"),
-                }; // writing to a String cannot fail
-            }
-            c => out.push(c),
-        }
+/// Returns the escape sequence of a character that YAML does not print.
+fn escape(c: char) -> Option<String> {
+    let code = u32::from(c);
+    match c {
+        '\u{2028}' | '\u{2029}' | '\u{feff}' => Some(format!("\\u{code:04X}")),
+        c if c.is_control() => Some(format!("\\x{code:02X}")),
+        _ => None,
     }
-    out.push('"');
 }
 
 fn pad(out: &mut String, indent: usize) {

@@ -2,9 +2,8 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use jaco_state::State;
 use tokio::sync::oneshot;
-
-use crate::State;
 
 /// Maximum of pending requests; beyond it those with the highest index are dropped unanswered.
 const LIMIT: usize = 64;

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use jaco_state::State;
 use tokio::{
     sync::oneshot,
     task::spawn_blocking,
@@ -9,7 +10,7 @@ use tokio::{
 };
 
 use super::{RaftHandle, msg::Msg};
-use crate::{Propose as _, State};
+use crate::Propose as _;
 
 impl RaftHandle {
     /// Returns the digest of the state right after entry `index` (see [`State::digest`]) and the

@@ -9,6 +9,7 @@ use std::{
 };
 
 use jaco_proto::{Error, ErrorCode, v1};
+use jaco_state::{State, fsm};
 use prost::Message as _;
 use ractor::ActorRef;
 use tokio::{
@@ -21,9 +22,8 @@ use super::{
     msg::{Msg, Proposal, Waiting},
 };
 use crate::{
-    Committed, Propose, ProposeError, State, Storage, WatchHub,
+    Committed, Propose, ProposeError, Storage, WatchHub,
     core::{RaftStatus, Role},
-    fsm,
     propose::ProposeFuture,
     snapshot::Slot,
 };

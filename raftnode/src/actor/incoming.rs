@@ -1,14 +1,14 @@
 //! Receives a snapshot outside raft's thread.
 
-use std::{sync::Arc, time::Instant};
+use std::time::Instant;
 
 use jaco_proto::chain;
+use jaco_state::State;
 use protobuf::Message as _;
 use raft::eraftpb::{Message, MessageType};
 
 use super::{RaftHandle, handle::Shared, msg::Msg};
 use crate::{
-    State,
     core::Role,
     snapshot::{Claim, SnapshotRefused, Spool},
     storage::Refill,
@@ -117,10 +117,18 @@ impl IncomingSnapshot {
     /// # Errors
     /// [`SnapshotRefused`] if the content is damaged or is not a valid state.
     pub fn finish(self) -> Result<(), SnapshotRefused> {
-        let shared = Arc::clone(&self.handle.shared);
+        let handle = self.handle.clone();
         let from = self.message.from;
-        self.hand_over()
-            .inspect_err(|refused| shared.refuse_snapshot(from, refused))
+        let index = self.message.get_snapshot().get_metadata().index;
+        self.hand_over().inspect_err(|refused| {
+            handle.shared.refuse_snapshot(from, refused);
+            // The refusal is counted before the status shows that the node halted.
+            if let SnapshotRefused::Newer(_) = refused {
+                let reason = format!("snapshot of index {index}: {}", chain(refused));
+                // A thread that is gone applies nothing either.
+                let _ = handle.cast(Msg::Halt(reason));
+            }
+        })
     }
 
     fn hand_over(self) -> Result<(), SnapshotRefused> {
@@ -134,13 +142,7 @@ impl IncomingSnapshot {
             return Err(SnapshotRefused::Superseded);
         }
         let index = message.get_snapshot().get_metadata().index;
-        let state = spool.finish(index).inspect_err(|refused| {
-            if let SnapshotRefused::Newer(_) = refused {
-                let reason = format!("snapshot of index {index}: {}", chain(refused));
-                // Without a running actor no entry is applied either.
-                let _ = handle.cast(Msg::Halt(reason));
-            }
-        })?;
+        let state = spool.finish(index)?;
         // Counted as a raft thread, so that the process does not exit while this one closes the
         // database.
         let thread = handle.thread();

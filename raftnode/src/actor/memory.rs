@@ -5,6 +5,7 @@ mod group;
 use std::sync::{Arc, atomic::Ordering};
 
 use jaco_proto::v1;
+use jaco_state::fsm;
 use prost::Message as _;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
 
@@ -12,7 +13,7 @@ use super::{RaftHandle, msg::Msg};
 
 pub use group::MemoryGroup;
 
-use crate::{Committed, Propose as _, ProposeError, core::Role, fsm};
+use crate::{Committed, Propose as _, ProposeError, core::Role};
 
 /// Serves `handle` as the leader and only voter of a group, until the actor is stopped.
 ///

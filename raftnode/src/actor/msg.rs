@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use jaco_state::State;
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
@@ -10,7 +11,7 @@ use super::{
     inlet::Delivery,
 };
 use crate::{
-    Committed, ProposeError, State,
+    Committed, ProposeError,
     core::{ChangeRefused, MemberChange},
 };
 

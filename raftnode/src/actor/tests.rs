@@ -10,6 +10,7 @@ use std::{
 };
 
 use jaco_proto::v1::{self, command::Payload};
+use jaco_state::{State, command};
 use prost::Message as _;
 use prost_types::Timestamp;
 use protobuf::Message as _;
@@ -19,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::*;
 use crate::{
-    OutgoingSnapshot, Propose, ProposeError, State, command,
+    OutgoingSnapshot, Propose, ProposeError,
     core::Role,
     snapshot::Bound,
     storage::{self, Storage},
@@ -169,6 +170,19 @@ fn rejected() -> v1::Command {
     command("test", Timestamp::default(), Payload::SubnetFree(free))
 }
 
+/// Waits until no message waits for raft: a proposal may overtake others, and ticks come at any
+/// time.
+async fn emptied(handle: &RaftHandle) {
+    let wait = async {
+        while handle.mailbox_depth() > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(60), wait)
+        .await
+        .expect("messages wait for raft");
+}
+
 #[tokio::test]
 async fn only_voter_leads_when_spawn_returns() {
     let fixture = Fixture::start().await;
@@ -228,10 +242,12 @@ async fn concurrent_proposals_share_synced_writes() {
     let fixture = Fixture::start().await;
     let handle = fixture.handle();
     let before = fixture.args.storage.write_counts();
-    // All proposals are queued before the first is awaited.
-    let proposals: Vec<_> = (0..CLIENTS)
-        .map(|i| handle.propose(store(&format!("k{i}"))))
-        .collect();
+    // All proposals are queued before the first is awaited, and before raft can publish a status.
+    let proposals: Vec<_> = handle.with_status(|_| {
+        (0..CLIENTS)
+            .map(|i| handle.propose(store(&format!("k{i}"))))
+            .collect()
+    });
     for proposal in proposals {
         proposal.await.unwrap();
     }
@@ -478,7 +494,7 @@ async fn invalid_peer_messages_are_dropped() {
     handle.snapshot_sent(9, false);
     handle.transfer_leadership(9);
     handle.propose(store("a")).await.unwrap();
-    assert_eq!(handle.mailbox_depth(), 0);
+    emptied(&handle).await;
 }
 
 #[tokio::test]
@@ -555,7 +571,7 @@ async fn burst_of_proposals_is_answered_in_order() {
         assert!(index > last);
         last = index;
     }
-    assert_eq!(handle.mailbox_depth(), 0);
+    emptied(&handle).await;
     assert_eq!(handle.state().cert_blobs.len(), 200);
 }
 

@@ -1,10 +1,11 @@
 //! `meta.json`: metadata of an archive.
 
+use jaco_state::State;
 use prost_types::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::Error;
-use crate::{State, storage::Position};
+use crate::storage::Position;
 
 /// The only supported layout.
 pub const SCHEMA_VERSION: u64 = 1;

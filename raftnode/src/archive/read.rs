@@ -6,13 +6,10 @@ use std::{
 };
 
 use flate2::bufread::GzDecoder;
+use jaco_state::{Rules, SnapshotError, State};
 use tar::{Entry, EntryType, PaxExtensions};
 
 use super::{META, Meta, SNAPSHOT};
-use crate::{
-    State,
-    state::{Rules, SnapshotError},
-};
 
 /// Largest extension header (pax), in bytes; it carries times and owners.
 const EXTENSION_BYTES: u64 = 16 << 10;

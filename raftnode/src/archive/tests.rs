@@ -7,9 +7,9 @@ use prost_types::Timestamp;
 use tar::{EntryType, Header};
 
 use super::*;
-use crate::{
+use jaco_state::{
     State,
-    fsm::tests::properties::{logs, state_of},
+    testing::{logs, state_of},
 };
 
 const VERSION: &str = "1.4.0";

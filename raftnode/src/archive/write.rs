@@ -3,10 +3,10 @@
 use std::io::{self, Read, Write};
 
 use flate2::{Compression, write::GzEncoder};
+use jaco_state::{SnapshotError, State};
 use tar::{Builder, EntryType, Header};
 
 use super::{Error, Limits, META, Meta, SNAPSHOT};
-use crate::{State, state::SnapshotError};
 
 /// Mode of the entries, which contain secrets.
 const MODE: u32 = 0o600;

@@ -8,10 +8,10 @@ use std::{
     },
 };
 
+use jaco_state::State;
 use sha2::{Digest, Sha256};
 
 use super::trailer;
-use crate::State;
 
 /// Largest chunk, in bytes.
 pub const CHUNK_BYTES: usize = 64 << 10;

@@ -7,14 +7,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use jaco_state::{Rules, SnapshotError, State};
 use sha2::{Digest, Sha256};
 
 use super::{MAGIC, TRAILER, trailer};
-use crate::{
-    State,
-    core::Refused,
-    state::{Rules, SnapshotError},
-};
+use crate::core::Refused;
 
 /// Reason why a received snapshot is rejected; no state has changed.
 #[derive(Debug, thiserror::Error)]

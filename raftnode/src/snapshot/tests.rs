@@ -6,9 +6,9 @@ use std::sync::{
 };
 
 use jaco_proto::v1;
+use jaco_state::State;
 
 use super::*;
-use crate::State;
 
 fn state(entities: usize) -> State {
     let mut state = State {

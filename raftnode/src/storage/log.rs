@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, MutexGuard, PoisonError},
 };
 
+use jaco_state::State;
 use raft::{
     GetEntriesContext, RaftState, StorageError,
     eraftpb::{Entry, Snapshot, SnapshotMetadata},
@@ -16,7 +17,6 @@ use super::{
     schema::{self, LOG, log_key, parse_log_key},
     tail,
 };
-use crate::State;
 
 /// Read access for raft; cloning shares the storage.
 #[derive(Clone, Debug)]

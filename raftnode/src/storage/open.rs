@@ -9,6 +9,7 @@ use std::{
 };
 
 use jaco_proto::chain;
+use jaco_state::State;
 use raft::eraftpb::{ConfState, HardState};
 use rocksdb::{DB, IteratorMode, WriteBatch};
 
@@ -22,7 +23,6 @@ use super::{
     watermark::Watermark,
     weight::Weight,
 };
-use crate::{State, state};
 
 /// Encoded bytes per write batch while a directory is created.
 const FILL_BYTES: usize = 4 << 20;
@@ -402,7 +402,7 @@ fn read_state(db: &DB) -> Result<State, Error> {
                 None
             }
         });
-    let loaded = state::load(rows);
+    let loaded = jaco_state::load(rows);
     if let Some(error) = broken {
         return Err(Error::corrupt("table state", error));
     }

@@ -35,7 +35,7 @@ pub(super) fn applied(state: &State, index: u64) -> Update {
         payload: Some(v1::command::Payload::CertBlobUpsert(upsert)),
         ..v1::Command::default()
     };
-    let applied = crate::fsm::apply(state, index, &command).unwrap();
+    let applied = jaco_state::fsm::apply(state, index, &command).unwrap();
     let rows = applied.mutations.into_iter().map(|m| Row {
         key: m.key,
         value: m.value,

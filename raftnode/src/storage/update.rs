@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
+use jaco_state::{State, fsm::Mutation};
 use raft::eraftpb::{ConfState, Entry, HardState, SnapshotMetadata};
 use rocksdb::WriteBatch;
 
@@ -15,7 +16,6 @@ use super::{
         STATE, log_key,
     },
 };
-use crate::{State, fsm::Mutation};
 
 /// One entity row of the state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use jaco_proto::{Error, ErrorCode, v1};
-
-use crate::event::{EntityType, Event};
+use jaco_state::event::{EntityType, Event};
 
 /// A selection of the stream; the default is all events from now on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -5,10 +5,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use jaco_state::event::{EntityType, Event};
 use tokio::sync::Notify;
 
 use super::{Filter, QUEUE_BOUND, Update};
-use crate::event::{EntityType, Event};
 
 #[derive(Debug)]
 pub(super) struct Queue {

@@ -1,7 +1,7 @@
 use jaco_proto::v1::{self, EventKind, subscribe_event::Payload};
+use jaco_state::{Change, Delta};
 
 use super::*;
-use crate::{Change, Delta};
 
 fn node(raft_index: u64) -> Event {
     Event {

@@ -65,8 +65,7 @@ async fn follower_forwards_a_write_and_reads_it() {
     let carried = &cluster.network.calls()[0];
     assert_eq!((carried.from.as_str(), carried.to.as_str()), ("n2", "n1"));
     assert_eq!(carried.method, "/jaco.v1.Tokens/Issue");
-    let hash = admission::hash(b"secret");
-    let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hash = hex::encode(admission::hash(b"secret"));
     assert_eq!(carried.headers["jaco-forwarded"], "1");
     assert_eq!(carried.headers["jaco-forwarded-identity"], "ci");
     assert_eq!(carried.headers["jaco-forwarded-token"], hash.as_str());

@@ -84,7 +84,7 @@ async fn start_with(state: Arc<Fake>, fresh: watch::Receiver<Hosts>, http_port: 
 impl World {
     async fn listening(&self) -> Option<SocketAddr> {
         self.handle
-            .call(Duration::from_secs(1), Msg::ListenAddr)
+            .call(Duration::from_secs(60), Msg::ListenAddr)
             .await
             .unwrap()
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use jaco_engine::{EngineError, cidr::Cidr};
 use jaco_proto::chain;
 use jaco_raftnode::{Propose, State};
 use jaco_supervision::{Context, Failure, Handle, Reply, TaskHandle, Worker};
@@ -16,8 +17,7 @@ use super::{
 use crate::{
     log_dedup::LogDedup,
     network::{
-        cidr::Cidr,
-        engine::{EngineError, SharedEngine},
+        SharedEngine,
         ipam::{SharedAllocator, SubnetKey, existing},
         manager,
         names::NetworkId,

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use crate::network::{cidr::Cidr, engine::EngineError};
+use jaco_engine::{EngineError, cidr::Cidr};
 
 /// Number of newest refusals kept; the leader accepts at most this many per request.
 pub(crate) const MAX_REFUSED_BLOCKS: usize = 64;

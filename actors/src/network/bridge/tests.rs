@@ -1,9 +1,8 @@
 use std::sync::Arc;
 
-use super::{
-    fake::{Event, FakeEngine},
-    *,
-};
+use jaco_engine::fake::networks::{Event, FakeNetworks};
+
+use super::*;
 
 fn wanted(deployment: &str, network: &str, cidr: &str) -> DesiredNetwork {
     DesiredNetwork {
@@ -136,7 +135,7 @@ fn taken_bridge_name_falls_back_to_longer_hash() {
 
 #[tokio::test]
 async fn replacing_network_removes_its_containers() {
-    let fake = FakeEngine::default();
+    let fake = FakeNetworks::default();
     let wanted = wanted("web", "front", "10.244.0.0/24");
     let mut old = shown(&wanted, "old");
     old.subnets = vec!["10.244.9.0/24".into()];
@@ -160,7 +159,7 @@ async fn replacing_network_removes_its_containers() {
 #[tokio::test]
 async fn interrupted_replacement_is_resumed() {
     for calls in 0..5 {
-        let fake = FakeEngine::default();
+        let fake = FakeNetworks::default();
         let wanted = wanted("web", "front", "10.244.0.0/24");
         let mut old = shown(&wanted, "old");
         old.subnets = vec!["10.244.9.0/24".into()];
@@ -177,7 +176,7 @@ async fn interrupted_replacement_is_resumed() {
 
 #[tokio::test]
 async fn removal_spares_used_and_foreign_networks() {
-    let fake = FakeEngine::default();
+    let fake = FakeNetworks::default();
     let engine: SharedEngine = Arc::new(fake.clone());
     let ours = wanted("web", "front", "10.244.0.0/24");
     let foreign = EngineNetwork {

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use jaco_raftnode::State;
+use jaco_state::State;
 
 use super::Cidr;
 

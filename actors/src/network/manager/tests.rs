@@ -1,5 +1,6 @@
 use std::time::SystemTime;
 
+use jaco_engine::fake::networks::{Event, FakeNetworks};
 use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::{Propose, command, testing::MemoryRaft};
 use jaco_supervision::{ActorState, KillMode, Strategy, SupervisorSpec, Tree};
@@ -10,18 +11,15 @@ use super::*;
 use crate::{
     clock::Clock,
     network::{
-        bridge::{
-            BridgeReady,
-            fake::{Event, FakeEngine},
-        },
-        engine::SharedEngine,
+        SharedEngine,
+        bridge::BridgeReady,
         ipam::{self, Pool},
     },
 };
 
 pub(super) struct Lab {
     pub(super) raft: MemoryRaft,
-    pub(super) engine: FakeEngine,
+    pub(super) engine: FakeNetworks,
     pub(super) tree: Tree,
     pub(super) directory: BridgeDirectory,
 }
@@ -29,18 +27,18 @@ pub(super) struct Lab {
 impl Lab {
     pub(super) async fn start() -> Self {
         let raft = MemoryRaft::with_ready_nodes(&["n1", "n2"]);
-        let lab = Self::with(raft, FakeEngine::default()).await;
+        let lab = Self::with(raft, FakeNetworks::default()).await;
         lab.deploy("app", 1);
         run_until_idle().await;
         lab
     }
 
-    async fn with(raft: MemoryRaft, engine: FakeEngine) -> Self {
+    async fn with(raft: MemoryRaft, engine: FakeNetworks) -> Self {
         Self::on(raft, engine, true).await
     }
 
     /// Creates a node that leads, or one without contact to a leader.
-    async fn on(raft: MemoryRaft, engine: FakeEngine, leads: bool) -> Self {
+    async fn on(raft: MemoryRaft, engine: FakeNetworks, leads: bool) -> Self {
         let cluster_id = raft.state().cluster.as_ref().unwrap().cluster_id.clone();
         let shared: SharedEngine = Arc::new(engine.clone());
         let args = crate::network::Args {
@@ -193,7 +191,7 @@ async fn host_without_leader_reuses_its_blocks() {
     led.tree.stop().await;
     let nobody_leads = Err(Error::Subnet(ipam::Error::NotLeader));
 
-    for engine in [led.engine.clone(), FakeEngine::default()] {
+    for engine in [led.engine.clone(), FakeNetworks::default()] {
         let cut_off = Lab::on(led.raft.clone(), engine, false).await;
         let again = cut_off.directory.ensure("app", "front").await;
         assert_eq!(again.as_ref(), Ok(&ready));
@@ -203,7 +201,7 @@ async fn host_without_leader_reuses_its_blocks() {
         cut_off.tree.stop().await;
     }
 
-    let engine = FakeEngine::default();
+    let engine = FakeNetworks::default();
     engine.put(vpn("10.244.0.0/24"));
     let cut_off = Lab::on(led.raft.clone(), engine, false).await;
     let taken = cut_off.directory.ensure("app", "front").await;

@@ -1,6 +1,6 @@
 //! The `NodeJoin` call, which a node makes before it has a certificate of the cluster.
 
-use std::{fmt, io, sync::Mutex, time::Duration};
+use std::{io, sync::Mutex, time::Duration};
 
 use hyper_util::rt::TokioIo;
 use jaco_net::{
@@ -9,6 +9,7 @@ use jaco_net::{
 };
 use jaco_proto::{
     Error, ErrorCode, chain,
+    config::HostPort,
     error::DecodedError,
     v1::{self, cluster_client::ClusterClient},
 };
@@ -20,39 +21,10 @@ const CONNECT_BUDGET: Duration = Duration::from_secs(10);
 /// Time limit of the answer.
 const ANSWER_BUDGET: Duration = Duration::from_secs(30);
 
-/// `host:port` of a member's API.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::node) struct Address {
-    /// Name or address, an IPv6 address without brackets.
-    host: String,
-    port: u16,
-}
-
-impl Address {
-    pub(in crate::node) fn parse(text: &str) -> Option<Self> {
-        let (host, port) = match text.strip_prefix('[') {
-            Some(rest) => rest.split_once("]:")?,
-            None => text
-                .rsplit_once(':')
-                .filter(|(host, _)| !host.contains(':'))?,
-        };
-        let port = port.parse().ok().filter(|&port| port != 0)?;
-        let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | '@');
-        (!host.is_empty() && !host.contains(odd)).then(|| Self {
-            host: host.to_owned(),
-            port,
-        })
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
-            write!(f, "[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{}:{}", self.host, self.port)
-        }
-    }
+/// Parses the `host:port` of a member's API.
+pub(super) fn address(text: &str) -> Option<HostPort> {
+    let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | '@');
+    HostPort::endpoint(text).filter(|address| !address.host.contains(odd))
 }
 
 /// Asks the member at `peer` to admit this node, once its certificate chain has proved the
@@ -61,7 +33,7 @@ impl fmt::Display for Address {
 /// # Errors
 /// `ca_digest_mismatch` or `peer_unreachable`; otherwise the member's own error.
 pub(super) async fn node_join(
-    peer: &Address,
+    peer: &HostPort,
     ca: Fingerprint,
     request: v1::NodeJoinRequest,
 ) -> Result<v1::NodeJoinResponse, Error> {
@@ -95,7 +67,7 @@ pub(super) async fn node_join(
     }
 }
 
-pub(super) fn mismatch(peer: &Address, expected: Fingerprint, got: Fingerprint) -> Error {
+pub(super) fn mismatch(peer: &HostPort, expected: Fingerprint, got: Fingerprint) -> Error {
     Error::new(
         ErrorCode::CaDigestMismatch,
         "the peer belongs to another cluster than the join token",
@@ -105,14 +77,14 @@ pub(super) fn mismatch(peer: &Address, expected: Fingerprint, got: Fingerprint) 
     .with("got", got)
 }
 
-fn unreachable(peer: &Address, reason: String) -> Error {
+fn unreachable(peer: &HostPort, reason: String) -> Error {
     Error::new(ErrorCode::PeerUnreachable, "the peer cannot be reached")
         .with("peer", peer)
         .with("reason", reason)
 }
 
 /// Maps the member's status to an error, with its own code and message.
-fn refused(peer: &Address, status: &Status) -> Error {
+fn refused(peer: &HostPort, status: &Status) -> Error {
     // A status that was received has no source.
     if let Some(error) = std::error::Error::source(status) {
         return unreachable(peer, chain(error));
@@ -142,7 +114,7 @@ mod tests {
     #[test]
     fn address_is_host_and_port() {
         for text in ["10.0.0.1:7000", "node-1.lan:1", "[fd00::1]:7000"] {
-            assert_eq!(Address::parse(text).unwrap().to_string(), text);
+            assert_eq!(address(text).unwrap().to_string(), text);
         }
         for text in [
             "",
@@ -154,7 +126,7 @@ mod tests {
             "http://h:1",
             "a b:1",
         ] {
-            assert_eq!(Address::parse(text), None, "{text:?}");
+            assert_eq!(address(text), None, "{text:?}");
         }
     }
 }

@@ -1,18 +1,14 @@
 //! Authorisation of commands submitted by members: a member may only report about itself.
 
 use jaco_proto::{
-    Error, ErrorCode,
+    Error, ErrorCode, drain_mark,
     v1::{self, AuditEventType, NodeStatus, command::Payload},
 };
-use jaco_raftnode::{State, command};
+use jaco_state::{State, command};
 use prost_types::Timestamp;
 
 use super::validate;
 use crate::membership::leaving;
-
-/// Values of `drain_mark`; only the leader sets the mark.
-const SET_DRAINING: i32 = 1;
-const CLEAR_DRAINING: i32 = 2;
 
 /// Checks the command that the member `sender` submitted and returns the command to propose: the
 /// same payload, with a writer and a time chosen by the leader.
@@ -47,7 +43,7 @@ pub(crate) fn admit(
 pub(crate) fn clears_mark(command: &v1::Command) -> bool {
     matches!(
         &command.payload,
-        Some(Payload::NodeStatusUpdate(update)) if update.drain_mark == CLEAR_DRAINING
+        Some(Payload::NodeStatusUpdate(update)) if update.drain_mark == drain_mark::CLEAR
     )
 }
 
@@ -113,9 +109,10 @@ fn permit(sender: &str, payload: &Payload, state: &State) -> Result<(), Error> {
 /// a compromised member could otherwise stay for ever.
 fn may_report(row: &v1::Node, update: &v1::NodeStatusUpdate) -> bool {
     match update.drain_mark {
-        SET_DRAINING => return false,
+        // Only the leader sets the mark.
+        drain_mark::SET => return false,
         // A restart ends a drain that timed out, and no other.
-        CLEAR_DRAINING if row.status() != NodeStatus::DrainTimeout => return false,
+        drain_mark::CLEAR if row.status() != NodeStatus::DrainTimeout => return false,
         _ => {}
     }
     match update.status() {
@@ -244,11 +241,11 @@ mod tests {
             (update_self("n2"), true),
             (update_self("n1"), false),
             (update_self(""), false),
-            (status("n2", 0), true),
-            (status("n2", 2), false),
-            (status("n2", 1), false),
-            (status("n1", 0), false),
-            (status("n1", 2), false),
+            (status("n2", drain_mark::KEEP), true),
+            (status("n2", drain_mark::CLEAR), false),
+            (status("n2", drain_mark::SET), false),
+            (status("n1", drain_mark::KEEP), false),
+            (status("n1", drain_mark::CLEAR), false),
             (observed(Some("n2")), true),
             (observed(Some("n1")), false),
             (observed(None), false),
@@ -273,24 +270,24 @@ mod tests {
         type Row = (NodeStatus, bool, NodeStatus, i32, bool);
         let table: &[Row] = &[
             // Status and mark in the row, reported status and mark, whether that is allowed.
-            (Ready, true, Unspecified, CLEAR_DRAINING, false),
-            (Ready, true, Ready, CLEAR_DRAINING, false),
-            (Offline, true, Ready, CLEAR_DRAINING, false),
-            (Ready, true, DrainTimeout, 0, false),
-            (Ready, true, DrainTimeout, CLEAR_DRAINING, false),
-            (Ready, false, DrainTimeout, 0, false),
-            (DrainTimeout, true, DrainTimeout, 0, false),
-            (Ready, true, IsolationUnavailable, 0, false),
-            (Ready, true, Joining, 0, false),
-            (Ready, true, Offline, 0, false),
-            (Ready, true, Unhealthy, 0, false),
+            (Ready, true, Unspecified, drain_mark::CLEAR, false),
+            (Ready, true, Ready, drain_mark::CLEAR, false),
+            (Offline, true, Ready, drain_mark::CLEAR, false),
+            (Ready, true, DrainTimeout, drain_mark::KEEP, false),
+            (Ready, true, DrainTimeout, drain_mark::CLEAR, false),
+            (Ready, false, DrainTimeout, drain_mark::KEEP, false),
+            (DrainTimeout, true, DrainTimeout, drain_mark::KEEP, false),
+            (Ready, true, IsolationUnavailable, drain_mark::KEEP, false),
+            (Ready, true, Joining, drain_mark::KEEP, false),
+            (Ready, true, Offline, drain_mark::KEEP, false),
+            (Ready, true, Unhealthy, drain_mark::KEEP, false),
             // A returning member is still removed.
-            (Offline, true, Ready, 0, true),
-            (Ready, true, Unspecified, 0, true),
-            (DrainTimeout, true, Ready, CLEAR_DRAINING, true),
-            (DrainTimeout, true, Unspecified, CLEAR_DRAINING, true),
-            (Ready, false, IsolationUnavailable, 0, true),
-            (Unhealthy, false, Ready, 0, true),
+            (Offline, true, Ready, drain_mark::KEEP, true),
+            (Ready, true, Unspecified, drain_mark::KEEP, true),
+            (DrainTimeout, true, Ready, drain_mark::CLEAR, true),
+            (DrainTimeout, true, Unspecified, drain_mark::CLEAR, true),
+            (Ready, false, IsolationUnavailable, drain_mark::KEEP, true),
+            (Unhealthy, false, Ready, drain_mark::KEEP, true),
         ];
         for &(status, marked, says, mark, expected) in table {
             let row = state(status, marked);
@@ -301,7 +298,7 @@ mod tests {
             );
         }
         assert!(!allowed_in(&State::default(), say(Ready, 0)), "no row");
-        let clear = submitted(say(Ready, CLEAR_DRAINING));
+        let clear = submitted(say(Ready, drain_mark::CLEAR));
         assert!(clears_mark(&clear) && !clears_mark(&submitted(say(Ready, 0))));
     }
 
@@ -312,7 +309,7 @@ mod tests {
         let ruleset = AuditEventType::IsolationRulesetReconciled;
         for (payload, writer) in [
             (update_self("n2"), "node-update-self"),
-            (status("n2", 0), "node-health"),
+            (status("n2", drain_mark::KEEP), "node-health"),
             (observed(Some("n2")), "runtime"),
             (event(ruleset, &own), "firewall"),
             (event(AuditEventType::UpgradeFailed, &own), "system"),

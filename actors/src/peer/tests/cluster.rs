@@ -16,9 +16,9 @@ use jaco_net::{
 };
 use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::{
-    Committed, Limits, Propose, ProposeError, RaftArgs, RaftHandle, State, Storage, actor::spawn,
-    batch, command, fsm, storage,
+    Committed, Limits, Propose, ProposeError, RaftArgs, RaftHandle, Storage, actor::spawn, storage,
 };
+use jaco_state::{State, batch, command, fsm};
 use jaco_supervision::{ChildSpec, Strategy, SupervisorSpec, Tree};
 use ractor::SpawnErr;
 use tempfile::TempDir;
@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// Timeout of every wait in these tests.
-pub(super) const TEST_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const PORT: u16 = 7001;
 
 /// Returns a loopback address that is unique among concurrent tests and test processes.

@@ -11,10 +11,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use jaco_engine::{Found, LogStream, Status};
 use prost_types::Timestamp;
 
 use super::lines::{Line, LineSplitter};
-use crate::runtime::engine::{Found, LogStream, Status};
 
 /// Seconds by which a read begins before the newest known line: the engine may write the lines of a
 /// container's two streams in another order than that of their timestamps.

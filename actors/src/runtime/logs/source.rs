@@ -3,8 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
+use jaco_engine::{EngineError, Event, EventKind, Found, LogRequest, LogStream};
 use jaco_proto::v1::LogLine;
-use jaco_raftnode::State;
+use jaco_state::State;
 use tokio::sync::{
     broadcast::{self, error::RecvError},
     watch,
@@ -17,10 +18,7 @@ use super::{
     reattach::{Next, Reattach},
     tail_registry::TailProgress,
 };
-use crate::runtime::{
-    RuntimeContext,
-    engine::{EngineError, Event, EventKind, Found, LogRequest, LogStream},
-};
+use crate::runtime::RuntimeContext;
 
 /// Delay before listing containers again when no engine event arrives.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);

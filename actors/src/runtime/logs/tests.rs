@@ -2,21 +2,19 @@
 
 use std::{sync::Arc, time::Duration};
 
+use jaco_engine::{
+    LogStream,
+    fake::{FakeEngine, Output},
+    labels::{LABEL_CLUSTER, LABEL_REPLICA},
+    spec::Attachment,
+};
 use jaco_proto::v1;
 use jaco_raftnode::{State, testing::MemoryRaft};
 
 use super::*;
 use crate::{
     clock::Clock,
-    labels::{LABEL_CLUSTER, LABEL_REPLICA},
-    runtime::{
-        Deps, NetworkError, Networks,
-        engine::{
-            LogStream,
-            fake::{FakeEngine, Output},
-        },
-        projection::Attachment,
-    },
+    runtime::{Deps, NetworkError, Networks},
     telemetry::Metrics,
 };
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use imbl::{OrdMap, ordmap::DiffItem};
 use jaco_proto::v1::ReplicaState;
-use jaco_raftnode::State;
+use jaco_state::State;
 
 /// Difference between two states, as far as replicas depend on it.
 #[derive(Debug, Default, PartialEq, Eq)]

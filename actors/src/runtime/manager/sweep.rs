@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
+use jaco_engine::{EngineError, Found};
 use jaco_supervision::Context;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
@@ -9,7 +10,6 @@ use tracing::{debug, info, warn};
 use super::{Child, Msg, RETRY, ReplicaManager};
 use crate::runtime::{
     assignment,
-    engine::{EngineError, Found},
     replica::{self, launch::discard},
 };
 
@@ -182,7 +182,7 @@ fn duplicates(found: &[Found]) -> BTreeSet<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::engine::Status;
+    use jaco_engine::Status;
 
     fn container(id: &str, replica: Option<&str>) -> Found {
         Found {

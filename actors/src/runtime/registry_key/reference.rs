@@ -5,7 +5,7 @@
 use std::net::Ipv6Addr;
 
 use jaco_proto::config::is_hostname;
-use jaco_raftnode::registry::{HUB, canonical_host};
+use jaco_state::registry::{HUB, canonical_host};
 
 /// Longest host and path together, in bytes.
 const NAME_MAX: usize = 255;

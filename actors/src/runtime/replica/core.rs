@@ -7,10 +7,10 @@
 
 use std::time::{Duration, Instant};
 
+use jaco_engine::EngineError;
 use jaco_proto::v1::ReplicaState;
 
 use super::report::{Report, code};
-use crate::runtime::engine::EngineError;
 pub use input::{
     Assignment, DesiredReplica, Effect, Input, Now, PROGRESS_EVERY, PrepareError, Seed, StartGate,
 };

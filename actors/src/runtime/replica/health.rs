@@ -1,9 +1,9 @@
 //! Derives the replica state from an inspected container.
 
+use jaco_engine::{EngineError, Health, Inspected, Status};
 use jaco_proto::v1::ReplicaState;
 
 use super::report::{Report, code};
-use crate::runtime::engine::{EngineError, Health, Inspected, Status};
 
 /// Consecutive polls in which a container without a health check must be up to count as running.
 pub const POLLS_UNTIL_RUNNING: u8 = 5;

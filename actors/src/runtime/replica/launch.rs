@@ -2,22 +2,17 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use bollard::models::ContainerCreateBody;
-use jaco_proto::secret::Redacted;
-
-use super::core::{PROGRESS_EVERY, PrepareError};
-use crate::{
-    docker::printable,
-    runtime::{
-        Deps, NetworkError, RuntimeContext, assignment,
-        engine::{Engine, EngineError},
-        projection::{
-            self, Attachment, Networking, ProjectionInput, aliases, container_name, joined_service,
-            namespace_services, networks, project,
-        },
-        registry_key,
+use jaco_engine::{
+    Engine, EngineError, printable,
+    spec::{
+        Attachment, ContainerSpec, Networking, aliases, container_name, image, joined_service,
+        namespace_services, networks,
     },
 };
+use jaco_proto::{secret::Redacted, v1::ReplicaDesired};
+
+use super::core::{PROGRESS_EVERY, PrepareError};
+use crate::runtime::{Deps, NetworkError, RuntimeContext, assignment, registry_key};
 
 /// Prepared start.
 #[derive(Clone, Debug)]
@@ -27,13 +22,13 @@ pub(super) struct Launch {
     deployment: String,
     service: String,
     /// Redacted because it contains the environment.
-    body: Redacted<ContainerCreateBody>,
+    spec: Redacted<ContainerSpec>,
     /// Networks after the first.
     rest: Vec<String>,
     aliases: Vec<String>,
 }
 
-/// Reads the row's service, ensures its networks and builds the create request.
+/// Reads the row's service, ensures its networks and determines the container's parameters.
 pub(super) async fn prepare(
     shared: Arc<RuntimeContext>,
     id: String,
@@ -70,33 +65,30 @@ pub(super) async fn prepare(
         })?;
         namespace_containers.insert(name.to_owned(), container);
     }
+    let rest = bridges.iter().skip(1);
+    let rest = rest.map(|bridge| bridge.engine_network.clone()).collect();
     let networking = match (joined_service(service), bridges.is_empty()) {
-        (Some(name), _) => Networking::Joined(name),
+        (Some(name), _) => Networking::Joined(name.to_owned()),
         (None, true) => Networking::None,
-        (None, false) => Networking::Attached(&bridges),
+        (None, false) => Networking::Attached(bridges),
     };
     let home = std::env::var("HOME").unwrap_or_else(|_| "/root".to_owned());
-    let body = project(&ProjectionInput {
-        cluster_id: &cluster.cluster_id,
-        row: &row,
-        service,
-        volumes: &document.volumes,
-        networking,
-        namespace_containers: &namespace_containers,
-        home: &home,
-    });
     Ok(Launch {
-        image: projection::image(&row, service).to_owned(),
+        image: image(&row, service).to_owned(),
         deployment: row.deployment.clone(),
         service: row.service.clone(),
         name: container_name(&row.id),
-        body: Redacted(body),
-        rest: bridges
-            .into_iter()
-            .skip(1)
-            .map(|bridge| bridge.engine_network)
-            .collect(),
+        rest,
         aliases: aliases(&row),
+        spec: Redacted(ContainerSpec {
+            cluster_id: cluster.cluster_id.clone(),
+            row: ReplicaDesired::clone(&row),
+            service: service.clone(),
+            volumes: document.volumes.clone(),
+            networking,
+            namespace_containers,
+            home,
+        }),
     })
 }
 
@@ -142,7 +134,7 @@ pub(super) async fn launch(
 }
 
 async fn create_and_start(engine: &dyn Engine, launch: Launch) -> Result<String, EngineError> {
-    let container = engine.create(&launch.name, launch.body.0).await?;
+    let container = engine.create(&launch.name, &launch.spec.0).await?;
     let finished = async {
         for network in &launch.rest {
             engine.connect(network, &container, &launch.aliases).await?;

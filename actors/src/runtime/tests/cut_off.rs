@@ -19,6 +19,7 @@ async fn on_bridges() -> (Node, watch::Sender<bool>) {
         ..Default::default()
     };
     let raft = MemoryRaft::new(state);
+    let engine = FakeEngine::new();
     let (leads, is_leader) = watch::channel(true);
     let (bridges, _, directory, _) = network::supervisor(network::Args {
         cluster_id: CLUSTER.into(),
@@ -27,12 +28,12 @@ async fn on_bridges() -> (Node, watch::Sender<bool>) {
         is_leader,
         clock: Clock::system(),
         pool: network::ipam::Pool::default(),
-        engine: Arc::new(network::bridge::fake::FakeEngine::default()),
+        engine: Arc::new(engine.clone()),
         remote: network::ipam::no_allocator(),
     });
     let root = SupervisorSpec::new(Strategy::OneForOne).child(bridges);
     let networks = Arc::new(directory);
-    let node = Node::beside(root, raft, "n1", FakeEngine::new(), true, networks).await;
+    let node = Node::beside(root, raft, "n1", engine, true, networks).await;
     (node, leads)
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use jaco_proto::v1::{self, NodeStatus};
-use jaco_raftnode::State;
+use jaco_state::State;
 
 /// Reason why replicas stay on a host on which they cannot run properly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,7 +1,7 @@
 //! Packs the commands of a pass into one batch within raft's size limit.
 
 use jaco_proto::v1::{self, command::Payload};
-use jaco_raftnode::batch;
+use jaco_state::batch;
 use prost::Message as _;
 use prost_types::Timestamp;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use jaco_proto::v1;
-use jaco_raftnode::State;
+use jaco_state::State;
 use prost_types::Timestamp;
 
 use crate::scheduler::restarts::{RESTART_EXHAUSTED, sort_key};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jaco_proto::v1::{self, DeploymentStatus, command::Payload};
 
-use jaco_raftnode::command;
+use jaco_state::command;
 
 use super::{IDENTITY, Plan, Rearmed};
 use crate::scheduler::{

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jaco_actors::runtime::replica::report::Report;
 use jaco_proto::v1::{self, ReplicaState, command::Payload};
-use jaco_raftnode::command;
+use jaco_state::command;
 
 use crate::sim::{
     calls::{Change, Reply, Requester},

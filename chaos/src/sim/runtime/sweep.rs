@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use jaco_actors::runtime::{assignment, engine::EngineError};
+use jaco_actors::runtime::assignment;
+use jaco_engine::EngineError;
 
 use super::{EngineRequest, Goal, SWEEP};
 use crate::sim::{

@@ -11,7 +11,6 @@ use crate::client::{
     output::{
         Ui, View,
         table::{self, col, free},
-        text::hex,
     },
 };
 
@@ -75,7 +74,7 @@ impl From<v1::NodeDigest> for Row {
         Self {
             hostname: node.hostname,
             index: node.error.is_empty().then_some(node.index),
-            digest: hex(&node.digest),
+            digest: hex::encode(node.digest),
             error: node.error,
         }
     }

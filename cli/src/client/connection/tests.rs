@@ -59,8 +59,8 @@ impl Remote {
         }
     }
 
-    fn address(&self) -> Address {
-        Address {
+    fn address(&self) -> HostPort {
+        HostPort {
             host: self.address.ip().to_string(),
             port: self.address.port(),
         }
@@ -77,7 +77,7 @@ impl Drop for Remote {
     }
 }
 
-fn client(addresses: Vec<Address>, trust: Trust) -> Client {
+fn client(addresses: Vec<HostPort>, trust: Trust) -> Client {
     let token = Some(SecretString::new("sesame".to_owned()));
     Client::new(
         Target::Remote {
@@ -91,9 +91,9 @@ fn client(addresses: Vec<Address>, trust: Trust) -> Client {
 }
 
 /// An address without a listener.
-async fn unused_address() -> Address {
+async fn unused_address() -> HostPort {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    Address {
+    HostPort {
         host: "127.0.0.1".to_owned(),
         port: listener.local_addr().unwrap().port(),
     }

@@ -26,7 +26,7 @@ use prost_types::Timestamp;
 use super::{Captured, Script};
 use crate::client::{
     fake::{self, AtEnd, Fake},
-    output::{Format, text::hex},
+    output::Format,
     registry,
 };
 
@@ -100,7 +100,7 @@ pub(in crate::client) fn saved() -> (Vec<u8>, String) {
     let meta = Meta::new(&state, 3, "", "old:7001", AT).unwrap();
     let mut bytes = Vec::new();
     archive::write(&meta, &state, &mut bytes).unwrap();
-    (bytes, hex(&state.digest()))
+    (bytes, hex::encode(state.digest()))
 }
 
 fn texts(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {

@@ -1,6 +1,6 @@
 //! Formatting of times, enums, durations and key-value pairs.
 
-use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use prost_types::Timestamp;
 
@@ -40,12 +40,9 @@ pub(crate) fn short_duration(span: Duration) -> String {
     }
 }
 
-/// Formats bytes as two lower-case hexadecimal digits each.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}"); // writing to a String never fails
-        text
-    })
+/// Formats an optional value; `-` if it is absent.
+pub(crate) fn or_dash(value: Option<&String>) -> String {
+    value.cloned().unwrap_or_else(|| "-".to_owned())
 }
 
 /// Formats a count with its noun: `1 replica`, `2 replicas`.

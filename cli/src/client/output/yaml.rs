@@ -4,8 +4,9 @@
 //! reader could take for another type is quoted; text of several lines becomes a literal block, so
 //! that a manifest stays readable.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
+use jaco_proto::quote::write_quoted;
 use serde::{
     Deserialize, Deserializer, Serialize,
     de::{MapAccess, SeqAccess, Visitor},
@@ -174,21 +175,9 @@ fn write_text(out: &mut String, text: &str) {
         out.push_str(text);
         return;
     }
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            c if is_printable(c) => out.push(c),
-            c => {
-                let _ = write!(out, "\\U{:08X}", u32::from(c)); // writing to a String never fails
-            }
-        }
-    }
-    out.push('"');
+    write_quoted(out, text, |c| {
+        (!is_printable(c)).then(|| format!("\\U{:08X}", u32::from(c)))
+    });
 }
 
 /// Whether unquoted text can only be read as this text, also by YAML 1.1 readers.

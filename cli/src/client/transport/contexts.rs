@@ -13,7 +13,7 @@ use jaco_proto::{
     yaml::{self, Map, Node},
 };
 
-use super::Address;
+use super::address;
 use crate::client::failure::{Failure, Local};
 
 /// Required mode: the file holds tokens, so only its owner may read it.
@@ -162,7 +162,7 @@ fn context(node: &Node) -> Result<Context, Failure> {
             .iter()
             .map(|item| {
                 item.text()
-                    .filter(|text| text.parse::<Address>().is_ok())
+                    .filter(|text| address(text).is_ok())
                     .map(str::to_owned)
                     .ok_or_else(|| wrong(item, "an address host:port"))
             })

@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 
 use crate::{
     Error,
+    config::port_number,
     yaml::{Node, Position, Resolved, Value},
 };
 
@@ -184,13 +185,9 @@ fn listens(protocol: &str, ip: &str) -> bool {
 }
 
 fn range(text: &str) -> Option<RangeInclusive<u16>> {
-    let port = |text: &str| {
-        let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-        digits.then(|| text.parse::<u16>().ok())?
-    };
     let (start, end) = match text.split_once('-') {
-        Some((start, end)) => (port(start)?, port(end)?),
-        None => (port(text)?, port(text)?),
+        Some((start, end)) => (port_number(start)?, port_number(end)?),
+        None => (port_number(text)?, port_number(text)?),
     };
     (start <= end).then_some(start..=end)
 }

@@ -6,14 +6,14 @@ use std::{
 };
 
 use jaco_proto::v1;
+use jaco_state::{Event, State, fsm};
 use prost::Message as _;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
 
 use crate::{
-    Committed, Event, ProposeError, RaftHandle, ReadError, State,
+    Committed, ProposeError, RaftHandle, ReadError,
     actor::{Limits, msg::Msg},
     core::Role,
-    fsm,
 };
 
 /// Members of one group, each behind a handle like that of a running node. Clones share the group.
@@ -244,10 +244,11 @@ impl Actor for Member {
 #[cfg(test)]
 mod tests {
     use jaco_proto::v1::command::Payload;
+    use jaco_state::command;
     use prost_types::Timestamp;
 
     use super::*;
-    use crate::{Propose as _, command};
+    use crate::Propose as _;
 
     fn revoke() -> v1::Command {
         let payload = Payload::TokenRevoke(v1::TokenRevoke::default());

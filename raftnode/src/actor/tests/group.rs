@@ -17,6 +17,7 @@ use tokio::{runtime::Handle, sync::mpsc};
 use super::{super::*, Parent};
 use crate::{
     OutgoingSnapshot, Propose as _, ProposeError, RaftStatus,
+    core::MemberChange,
     storage::{self, Storage},
 };
 
@@ -176,7 +177,8 @@ impl Group {
             nodes: BTreeMap::new(),
             network: Arc::default(),
             limits: Limits {
-                tick: Duration::from_millis(20),
+                // An election timeout is 10 ticks: shorter ones end a leadership on a busy machine.
+                tick: Duration::from_millis(50),
                 ..limits
             },
             parent: parent.get_cell(),
@@ -313,23 +315,47 @@ impl Group {
         }
     }
 
+    /// Changes a member through node `id`, which leads, and waits until that is in effect there.
+    pub(super) async fn change(&self, id: u64, change: MemberChange) {
+        match self.handle(id).change_members(change).await {
+            // The change was appended, and is not in effect within the time of a call.
+            Err(ChangeError::Unknown) => {}
+            result => result.unwrap(),
+        }
+        self.until(id, |s| {
+            change.is_done(&s.voters, &s.learners) && !s.changing_members
+        })
+        .await;
+    }
+
+    /// Reads the index of the leader, of the next one if it loses its leadership meanwhile.
+    async fn committed(&self) -> u64 {
+        loop {
+            let leader = self.leader().await;
+            if let Ok(state) = self.handle(leader).read_index().await {
+                return state.applied_index;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     /// Waits until all nodes have applied the leader's log, and compares their states.
     pub(super) async fn agree(&self) {
-        let leader = self.leader().await;
-        let index = self
-            .handle(leader)
-            .read_index()
-            .await
-            .unwrap()
-            .applied_index;
-        let mut digests = BTreeMap::new();
-        for id in self.ids() {
-            let digest = self
-                .handle(id)
-                .digest_at(Some(index), Duration::from_secs(30))
-                .await;
-            digests.insert(id, digest);
-        }
+        // An election adds an entry: nodes that are past the index are asked for a later one.
+        let (index, digests) = loop {
+            let index = self.committed().await;
+            let mut digests = BTreeMap::new();
+            for id in self.ids() {
+                let digest = self
+                    .handle(id)
+                    .digest_at(Some(index), Duration::from_secs(30))
+                    .await;
+                digests.insert(id, digest);
+            }
+            if digests.values().all(|d| d.0 <= index) {
+                break (index, digests);
+            }
+        };
         let first = digests.values().next().unwrap();
         assert_eq!(first.0, index);
         assert!(digests.values().all(|d| d == first), "{digests:?}");

@@ -2,10 +2,9 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::runtime::{
-    engine::{EngineError, Found, Inspected},
-    replica::report::Report,
-};
+use jaco_engine::{EngineError, Found, Inspected};
+
+use crate::runtime::replica::report::Report;
 
 /// A point in time on both clocks.
 #[derive(Clone, Copy, Debug)]

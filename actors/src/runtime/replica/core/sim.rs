@@ -3,10 +3,10 @@
 
 use std::{collections::VecDeque, time::UNIX_EPOCH};
 
+use jaco_engine::{Found, Inspected, Status};
 use proptest::prelude::*;
 
 use super::*;
-use crate::runtime::engine::{Found, Inspected, Status};
 
 /// Step of the simulation.
 #[derive(Clone, Copy, Debug)]

@@ -1,5 +1,6 @@
 //! Steps from an assignment to a started container.
 
+use jaco_engine::{EngineError, Found, Status};
 use jaco_proto::v1::ReplicaState;
 use prost_types::Timestamp;
 
@@ -8,10 +9,7 @@ use super::{
     PrepareError, RETRY, StartGate, UNREPORTED_PREPARE_FAILURES, exponential,
     watch::{Origin, Watch},
 };
-use crate::runtime::{
-    engine::{EngineError, Found, Status},
-    replica::report::{Report, code},
-};
+use crate::runtime::replica::report::{Report, code};
 
 /// Consecutive name conflicts attributed to a create or remove still in progress.
 const CONFLICTS: u32 = 3;

@@ -2,10 +2,10 @@
 
 use std::time::UNIX_EPOCH;
 
+use jaco_engine::{Found, Health, Inspected, Status};
 use prost_types::Timestamp;
 
 use super::*;
-use crate::runtime::engine::{Found, Health, Inspected, Status};
 use ReplicaState::{Degraded, Failed, Pending, Pulling, Running, Stopped, Updating};
 
 mod gate;

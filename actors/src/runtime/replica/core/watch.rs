@@ -2,18 +2,16 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
+use jaco_engine::{EngineError, Inspected};
 use jaco_proto::v1::ReplicaState;
 
 use super::{
     Assignment, Core, Effect, Now, POLL_PENDING, POLL_RUNNING, POLL_SAFETY, Phase, RESTARTS, RETRY,
     exponential,
 };
-use crate::runtime::{
-    engine::{EngineError, Inspected},
-    replica::{
-        health::{POLLS_UNTIL_RUNNING, assess, assess_failure},
-        report::{Report, code},
-    },
+use crate::runtime::replica::{
+    health::{POLLS_UNTIL_RUNNING, assess, assess_failure},
+    report::{Report, code},
 };
 
 /// How the watch of a container began.

@@ -1,0 +1,211 @@
+//! The port to the containers of an engine.
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+
+use crate::{Credential, EngineError, spec::ContainerSpec};
+
+/// Lifecycle state of a container as the engine reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Its process is running.
+    Running,
+    /// Its process has ended.
+    Exited,
+    /// The engine failed to remove or stop it.
+    Dead,
+    /// It was created but never started.
+    Created,
+    /// Any other or transitional state: paused, restarting, removing.
+    Other,
+}
+
+impl Status {
+    /// Whether none of its processes is running and none will start by itself.
+    #[must_use]
+    pub fn has_stopped(self) -> bool {
+        match self {
+            Self::Exited | Self::Dead | Self::Created => true,
+            Self::Running | Self::Other => false,
+        }
+    }
+}
+
+/// Result of the engine's health check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// No result yet.
+    Starting,
+    /// Passing.
+    Healthy,
+    /// Failing.
+    Unhealthy,
+}
+
+/// Entry of a container listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Engine id.
+    pub id: String,
+    /// Replica it belongs to, according to its label.
+    pub replica_id: Option<String>,
+    /// Log index of the row it was created from; `None` when missing or unparsable.
+    pub raft_index: Option<u64>,
+    /// Whether its process runs.
+    pub status: Status,
+}
+
+/// Details of one container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inspected {
+    /// Engine id.
+    pub id: String,
+    /// `None` when the engine sent no state object.
+    pub status: Option<Status>,
+    /// Last exit code.
+    pub exit_code: i64,
+    /// Killed by the kernel for exceeding its memory limit.
+    pub oom_killed: bool,
+    /// Result of the health check, if there is one.
+    pub health: Option<Health>,
+    /// Address by engine network name; networks without an address are omitted.
+    pub addresses: BTreeMap<String, String>,
+}
+
+/// Kind of a container event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// It was started.
+    Start,
+    /// Its process ended.
+    Die,
+    /// The kernel killed a process of it.
+    Oom,
+    /// The result of its health check changed.
+    Health,
+    /// It was removed.
+    Destroy,
+}
+
+/// One message of the engine's event stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Container it concerns.
+    pub container_id: String,
+    /// Replica the container belongs to.
+    pub replica_id: String,
+    /// Kind of the event.
+    pub kind: EventKind,
+}
+
+/// Selects the output of a container.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogRequest {
+    /// Unix seconds of the oldest line; 0 for all.
+    pub since: i64,
+    /// Keep following after the newest line.
+    pub follow: bool,
+}
+
+/// Stream of a container's output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum LogStream {
+    /// Standard output; also a terminal's only stream.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+impl LogStream {
+    /// Name of the stream in a log line.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+}
+
+impl fmt::Display for LogStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Piece of output as framed by the engine; not necessarily a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogFrame {
+    /// Stream it was written to.
+    pub stream: LogStream,
+    /// The bytes; each message is prefixed with the engine's timestamp.
+    pub bytes: Bytes,
+}
+
+/// Client of a container engine.
+///
+/// Calls are idempotent where the engine allows it: stopping or removing a container that does not
+/// exist succeeds.
+#[async_trait]
+pub trait Engine: Send + Sync + 'static {
+    /// Checks that the engine responds.
+    async fn ping(&self) -> Result<(), EngineError>;
+
+    /// Lists the containers of one replica in any state.
+    async fn find(&self, cluster_id: &str, replica_id: &str) -> Result<Vec<Found>, EngineError>;
+
+    /// Lists all containers of a cluster.
+    async fn list(&self, cluster_id: &str) -> Result<Vec<Found>, EngineError>;
+
+    /// Inspects one container.
+    async fn inspect(&self, container: &str) -> Result<Inspected, EngineError>;
+
+    /// Pulls an image from its registry.
+    ///
+    /// Yields an item for every progress message. The image is present if the stream ends without
+    /// an error; dropping the stream cancels the pull.
+    fn pull(
+        &self,
+        image: &str,
+        auth: Option<&Credential>,
+    ) -> BoxStream<'static, Result<(), EngineError>>;
+
+    /// Creates a container and returns its id.
+    async fn create(&self, name: &str, spec: &ContainerSpec) -> Result<String, EngineError>;
+
+    /// Attaches a container to another network.
+    async fn connect(
+        &self,
+        network: &str,
+        container: &str,
+        aliases: &[String],
+    ) -> Result<(), EngineError>;
+
+    /// Starts a container.
+    async fn start(&self, container: &str) -> Result<(), EngineError>;
+
+    /// Sends the container's stop signal and kills it after its grace period.
+    async fn stop(&self, container: &str) -> Result<(), EngineError>;
+
+    /// Sends a signal.
+    async fn kill(&self, container: &str, signal: &str) -> Result<(), EngineError>;
+
+    /// Removes a container and its anonymous volumes, even if it is running.
+    async fn remove(&self, container: &str) -> Result<(), EngineError>;
+
+    /// Streams events of a cluster's containers; ends or fails with the connection.
+    fn events(&self, cluster_id: &str) -> BoxStream<'static, Result<Event, EngineError>>;
+
+    /// Streams the output of a container, with timestamps.
+    fn logs(
+        &self,
+        container: &str,
+        request: LogRequest,
+    ) -> BoxStream<'static, Result<LogFrame, EngineError>>;
+}
+
+/// Stop grace period of a container that configures none.
+pub const DEFAULT_GRACE: Duration = Duration::from_secs(10);

@@ -1,0 +1,215 @@
+//! Builds the engine's create request from a compose service and a row. Pure.
+
+use std::collections::{BTreeMap, HashMap};
+
+use bollard::models::{
+    ContainerCreateBody, DeviceMapping, DeviceRequest, EndpointSettings, HealthConfig, HostConfig,
+    HostConfigCgroupnsModeEnum, HostConfigLogConfig, NetworkingConfig, ResourcesUlimits,
+};
+use jaco_proto::manifest::compose::{Healthcheck, Logging, Namespace, Service};
+
+use crate::spec::{Attachment, ContainerSpec, Networking, aliases, image};
+
+mod mounts;
+#[cfg(test)]
+mod tests;
+
+/// Builds the create request of a container.
+#[must_use]
+pub fn project(source: &ContainerSpec) -> ContainerCreateBody {
+    let service = &source.service;
+    let attached = matches!(source.networking, Networking::Attached(_));
+    ContainerCreateBody {
+        image: Some(image(&source.row, service).to_owned()),
+        cmd: service.command.clone(),
+        entrypoint: service.entrypoint.clone(),
+        working_dir: service.working_dir.clone(),
+        user: service.user.clone(),
+        hostname: service.hostname.clone().filter(|_| attached),
+        domainname: service.domainname.clone().filter(|_| attached),
+        env: Some(environment(&service.environment)),
+        labels: Some(source.labels()),
+        healthcheck: service.healthcheck.as_ref().map(healthcheck),
+        stop_signal: service.stop_signal.clone(),
+        stop_timeout: service
+            .stop_grace_period
+            .and_then(|grace| i64::try_from(grace.as_secs()).ok()),
+        host_config: Some(host_config(source)),
+        networking_config: first_network(source),
+        ..Default::default()
+    }
+}
+
+fn environment(environment: &BTreeMap<String, Option<String>>) -> Vec<String> {
+    environment
+        .iter()
+        .map(|(key, value)| format!("{key}={}", value.as_deref().unwrap_or_default()))
+        .collect()
+}
+
+fn healthcheck(check: &Healthcheck) -> HealthConfig {
+    let nanos = |duration: Option<std::time::Duration>| {
+        duration.map(|duration| i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
+    };
+    HealthConfig {
+        test: some(check.test.clone()),
+        interval: nanos(check.interval),
+        timeout: nanos(check.timeout),
+        retries: check.retries,
+        start_period: nanos(check.start_period),
+        start_interval: None,
+    }
+}
+
+fn first_network(source: &ContainerSpec) -> Option<NetworkingConfig> {
+    let Networking::Attached(bridges) = &source.networking else {
+        return None;
+    };
+    let first = bridges.first()?;
+    let endpoint = EndpointSettings {
+        aliases: Some(aliases(&source.row)),
+        ..Default::default()
+    };
+    Some(NetworkingConfig {
+        endpoints_config: Some(HashMap::from([(first.engine_network.clone(), endpoint)])),
+    })
+}
+
+fn host_config(source: &ContainerSpec) -> HostConfig {
+    let service = &source.service;
+    let (network_mode, resolvers, attached) = match &source.networking {
+        Networking::Attached(bridges) => (
+            bridges.first().map(|first| first.engine_network.clone()),
+            resolvers(service, bridges),
+            true,
+        ),
+        Networking::None => (Some("none".to_owned()), Vec::new(), false),
+        Networking::Joined(name) => (namespace_of(source, name), Vec::new(), false),
+    };
+    let if_attached = |list: &Vec<String>| some(list.clone()).filter(|_| attached);
+    let (binds, mounts) = mounts::split(source);
+    let resources = &service.resources;
+    HostConfig {
+        network_mode,
+        dns: some(resolvers),
+        dns_search: if_attached(&service.dns_search),
+        dns_options: if_attached(&service.dns_opt),
+        extra_hosts: if_attached(&service.extra_hosts),
+        binds: some(binds),
+        mounts: some(mounts),
+        tmpfs: (!service.tmpfs.is_empty()).then(|| service.tmpfs.clone().into_iter().collect()),
+        readonly_rootfs: Some(service.read_only),
+        privileged: Some(service.privileged),
+        init: service.init,
+        shm_size: service.shm_size,
+        cap_add: some(service.cap_add.clone()),
+        cap_drop: some(service.cap_drop.clone()),
+        security_opt: some(service.security_opt.clone()),
+        sysctls: (!service.sysctls.is_empty())
+            .then(|| service.sysctls.clone().into_iter().collect()),
+        ulimits: some(ulimits(service)),
+        devices: some(devices(service)),
+        device_requests: some(device_requests(service)),
+        ipc_mode: namespace(source, service.ipc.as_ref()),
+        pid_mode: namespace(source, service.pid.as_ref()),
+        uts_mode: namespace(source, service.uts.as_ref()),
+        userns_mode: service.userns_mode.clone(),
+        cgroup_parent: service.cgroup_parent.clone(),
+        cgroupns_mode: service.cgroup.as_deref().and_then(cgroup_namespace),
+        log_config: service.logging.as_ref().and_then(log_config),
+        nano_cpus: resources.nano_cpus,
+        memory: resources.memory,
+        memory_reservation: resources.memory_reservation,
+        pids_limit: resources.pids.filter(|pids| *pids > 0),
+        cpu_shares: resources.cpu_shares,
+        cpuset_cpus: resources.cpuset.clone(),
+        ..Default::default()
+    }
+}
+
+/// `None` when the service does not configure logging.
+fn log_config(logging: &Logging) -> Option<HostConfigLogConfig> {
+    let driver = (!logging.driver.is_empty()).then(|| logging.driver.clone());
+    let options = (!logging.options.is_empty()).then(|| logging.options.clone());
+    (driver.is_some() || options.is_some()).then(|| HostConfigLogConfig {
+        typ: driver,
+        config: options.map(|options| options.into_iter().collect()),
+    })
+}
+
+/// Namespace mode in the engine's syntax.
+fn namespace(source: &ContainerSpec, namespace: Option<&Namespace>) -> Option<String> {
+    match namespace? {
+        Namespace::Engine(mode) => Some(mode.clone()),
+        Namespace::Service(name) => namespace_of(source, name),
+    }
+}
+
+/// Namespace of the container that runs `service`.
+fn namespace_of(source: &ContainerSpec, service: &str) -> Option<String> {
+    let container = source.namespace_containers.get(service)?;
+    Some(format!("container:{container}"))
+}
+
+/// Resolvers of the document, else those of every attached network.
+fn resolvers(service: &Service, bridges: &[Attachment]) -> Vec<String> {
+    if service.dns.is_empty() {
+        bridges
+            .iter()
+            .map(|bridge| bridge.gateway.clone())
+            .collect()
+    } else {
+        service.dns.clone()
+    }
+}
+
+fn ulimits(service: &Service) -> Vec<ResourcesUlimits> {
+    let limit =
+        |(name, limit): (&String, &jaco_proto::manifest::compose::Ulimit)| ResourcesUlimits {
+            name: Some(name.clone()),
+            soft: Some(limit.soft),
+            hard: Some(limit.hard),
+        };
+    service.ulimits.iter().map(limit).collect()
+}
+
+fn devices(service: &Service) -> Vec<DeviceMapping> {
+    service
+        .devices
+        .iter()
+        .map(|device| DeviceMapping {
+            path_on_host: Some(device.source.clone()),
+            path_in_container: Some(device.target.clone()),
+            cgroup_permissions: Some(device.permissions.clone()),
+        })
+        .collect()
+}
+
+fn device_requests(service: &Service) -> Vec<DeviceRequest> {
+    service
+        .gpus
+        .iter()
+        .map(|gpu| DeviceRequest {
+            driver: (!gpu.driver.is_empty()).then(|| gpu.driver.clone()),
+            // The engine accepts either a count or ids.
+            count: gpu.device_ids.is_empty().then_some(gpu.count),
+            device_ids: some(gpu.device_ids.clone()),
+            // One inner list: all of them must be present.
+            capabilities: some(gpu.capabilities.clone()).map(|all| vec![all]),
+            options: (!gpu.options.is_empty()).then(|| gpu.options.clone().into_iter().collect()),
+        })
+        .collect()
+}
+
+fn cgroup_namespace(mode: &str) -> Option<HostConfigCgroupnsModeEnum> {
+    match mode {
+        "host" => Some(HostConfigCgroupnsModeEnum::HOST),
+        "private" => Some(HostConfigCgroupnsModeEnum::PRIVATE),
+        _ => None,
+    }
+}
+
+/// `None` for an empty list, so that the engine applies its default.
+fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
+    (!list.is_empty()).then_some(list)
+}

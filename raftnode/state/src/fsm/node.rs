@@ -1,0 +1,174 @@
+//! Members: join, removal and node reports.
+
+use jaco_proto::{
+    Error, ErrorCode, drain_mark,
+    v1::{self, AuditEventType, NodeStatus},
+};
+
+use super::{Origin, Tx, audit, cert, reject};
+
+pub(super) fn join(tx: &mut Tx, origin: &Origin<'_>, command: &v1::NodeJoin) -> Result<(), Error> {
+    if tx.get::<v1::Node>(&command.hostname).is_some() {
+        return Err(
+            Error::new(ErrorCode::NodeAlreadyMember, "a member has this hostname")
+                .with("hostname", &command.hostname),
+        );
+    }
+    take_raft_id(tx, command.raft_id)?;
+    tx.put(v1::Node {
+        hostname: command.hostname.clone(),
+        address: command.address.clone(),
+        server_cert_fingerprint: command.server_cert_fingerprint.clone(),
+        wireguard_pubkey: command.wireguard_pubkey.clone(),
+        grpc_address: command.grpc_address.clone(),
+        status: NodeStatus::Joining.into(),
+        joined_at: Some(origin.ts),
+        raft_id: command.raft_id,
+        ..v1::Node::default()
+    })?;
+    audit::record(
+        tx,
+        origin,
+        AuditEventType::NodeJoin,
+        [("hostname", command.hostname.clone())],
+    )
+}
+
+/// Marks the raft id as used. An id is never assigned twice: raft would treat its second owner as
+/// the first.
+fn take_raft_id(tx: &mut Tx, raft_id: u64) -> Result<(), Error> {
+    if raft_id == 0 {
+        return Err(reject::invalid("raft_id", "missing"));
+    }
+    let free = tx.state().cluster.as_ref().map(|meta| meta.next_raft_id);
+    let taken = free.is_some_and(|free| raft_id < free)
+        || tx
+            .state()
+            .nodes
+            .values()
+            .any(|node| node.raft_id == raft_id);
+    if taken {
+        return Err(
+            reject::lost(reject::RAFT_ID_TAKEN, "the raft id was given out before")
+                .with("raft_id", raft_id),
+        );
+    }
+    if let Some(meta) = tx.state().cluster.as_deref().cloned() {
+        tx.put_cluster(v1::ClusterMeta {
+            next_raft_id: raft_id.saturating_add(1),
+            ..meta
+        });
+    }
+    Ok(())
+}
+
+/// Removes a member. Its replicas stay: the scheduler moves them, because their host is gone.
+pub(super) fn remove(
+    tx: &mut Tx,
+    origin: &Origin<'_>,
+    command: &v1::NodeRemove,
+) -> Result<(), Error> {
+    let host = &command.hostname;
+    if tx.remove::<v1::Node>(host).is_none() {
+        return Err(
+            Error::new(ErrorCode::NodeNotFound, "no member has this hostname")
+                .with("hostname", host),
+        );
+    }
+    tx.remove_where::<v1::Subnet>(|subnet| subnet.host == *host);
+    cert::release_locks_of(tx, host)?;
+    audit::record(
+        tx,
+        origin,
+        AuditEventType::NodeRemove,
+        [("hostname", host.clone())],
+    )
+}
+
+pub(super) fn update_status(
+    tx: &mut Tx,
+    origin: &Origin<'_>,
+    command: &v1::NodeStatusUpdate,
+) -> Result<(), Error> {
+    let Some(before) = tx.get::<v1::Node>(&command.hostname) else {
+        return Ok(());
+    };
+    let mut node = v1::Node::clone(&before);
+    match NodeStatus::try_from(command.status) {
+        Ok(NodeStatus::Unspecified) => {}
+        Ok(status) => {
+            node.set_status(status);
+            node.status_details.clone_from(&command.details);
+        }
+        Err(_) => return Err(reject::invalid("status", "not a node status")),
+    }
+    match command.drain_mark {
+        drain_mark::KEEP => {}
+        drain_mark::SET => node.draining = true,
+        drain_mark::CLEAR => node.draining = false,
+        _ => return Err(reject::invalid("drain_mark", "not a drain mark")),
+    }
+    if command.include_pressure {
+        if !command.cpu_pressure.is_finite() || !command.memory_pressure.is_finite() {
+            return Err(reject::invalid("pressure", "not a finite number"));
+        }
+        node.cpu_pressure = command.cpu_pressure;
+        node.memory_pressure = command.memory_pressure;
+        node.last_pressure_at = Some(origin.ts);
+    }
+    let lost_isolation = node.status() == NodeStatus::IsolationUnavailable
+        && before.status() != NodeStatus::IsolationUnavailable;
+    tx.put(node)?;
+    if lost_isolation {
+        audit::record(
+            tx,
+            origin,
+            AuditEventType::IsolationUnavailable,
+            [("hostname", command.hostname.clone())],
+        )?;
+    }
+    Ok(())
+}
+
+/// Updates the fields that are set.
+pub(super) fn update_self(tx: &mut Tx, command: &v1::NodeUpdateSelf) -> Result<(), Error> {
+    let Some(before) = tx.get::<v1::Node>(&command.hostname) else {
+        return Ok(());
+    };
+    let print = &command.server_cert_fingerprint;
+    let taken = |node: &&std::sync::Arc<v1::Node>| {
+        node.hostname != command.hostname && node.server_cert_fingerprint == *print
+    };
+    // Members are identified by their certificates: a duplicate would lock the other member out.
+    if !print.is_empty() && tx.state().nodes.values().any(|node| taken(&node)) {
+        return Err(reject::invalid(
+            "server_cert_fingerprint",
+            "another member has it",
+        ));
+    }
+    let mut node = v1::Node::clone(&before);
+    patch_bytes(&mut node.wireguard_pubkey, &command.wireguard_pubkey);
+    patch_bytes(
+        &mut node.server_cert_fingerprint,
+        &command.server_cert_fingerprint,
+    );
+    patch_text(&mut node.grpc_address, &command.grpc_address);
+    patch_text(&mut node.version, &command.version);
+    patch_text(&mut node.address, &command.address);
+    if command.wg_port != 0 {
+        node.wg_port = command.wg_port;
+    }
+    tx.put(node)
+}
+
+fn patch_bytes(field: &mut Vec<u8>, value: &[u8]) {
+    if !value.is_empty() {
+        *field = value.to_vec();
+    }
+}
+
+fn patch_text(field: &mut String, value: &str) {
+    if !value.is_empty() {
+        value.clone_into(field);
+    }
+}

@@ -1,0 +1,25 @@
+//! The replicated state of JACO as a value: no clock, file or socket is read here.
+//!
+//! - [`State`]: the typed state; a snapshot is an `Arc` and costs O(1). It is encoded as rows and
+//!   as one message, and decoded from both.
+//! - [`mod@command`]: constructors and names of commands.
+//! - [`fsm`]: the effect of a committed command on the state.
+//! - [`event`]: changes of entities, typed and in their wire format.
+//! - [`mod@restore`]: the initial state of a restored cluster.
+//! - [`registry`]: canonical keys of image registries.
+
+pub mod command;
+pub mod event;
+pub mod fsm;
+pub mod registry;
+pub mod restore;
+mod state;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
+pub use command::{batch, command, command_name};
+pub use event::{Change, Delta, EntityType, Event};
+pub use state::{
+    Extent, LoadError, Row, RowName, Rules, SnapshotError, Snapshotted, State, Table,
+    join_token_key, load,
+};
