@@ -17,7 +17,7 @@ use jaco_proto::{
     v1::{self, command::Payload},
 };
 use jaco_raftnode::{
-    Committed, Limits, Propose, ProposeError, RaftHandle, ReadError, State, Storage,
+    Committed, Propose, ProposeError, RaftHandle, RaftLimits, ReadError, State, Storage,
 };
 use jaco_supervision::{ActorInfo, CallError, Handle, KillError, KillMode, Tree};
 use tokio::{
@@ -139,7 +139,7 @@ pub struct MemberContext {
     pub network: Option<Arc<PeerTransport>>,
     /// Failure detector: heartbeats, the members in reach, and the fencing of this node.
     pub failure_detector: Arc<FailureDetector>,
-    pub(super) limits: Limits,
+    pub(super) limits: RaftLimits,
     /// Source of command timestamps.
     pub clock: Clock,
     /// Serialises apply, rollback and delete, from validation to commit.
@@ -234,7 +234,7 @@ impl NodeContext {
                 storage,
                 peers,
                 network: None,
-                limits: Limits::default(),
+                limits: RaftLimits::default(),
                 clock: self.config.clock.clone(),
                 apply_lock: CommitLock::default(),
                 join_lock: CommitLock::default(),

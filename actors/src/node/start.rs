@@ -13,7 +13,7 @@ use jaco_net::{
 };
 use jaco_proto::chain;
 use jaco_raftnode::{
-    Limits, NoTransport, Propose, RaftArgs, RaftHandle, Storage, actor::spawn, storage,
+    NoTransport, Propose, RaftArgs, RaftHandle, RaftLimits, Storage, actor::spawn, storage,
 };
 use jaco_supervision::{
     ChildSpec, Failure, GaveUp, StartTreeError, Strategy, SupervisorSpec, Tree,
@@ -313,7 +313,7 @@ pub(super) fn open(
 ) -> Result<Arc<MemberContext>, storage::Error> {
     let storage = Storage::open(&layout.raft())?;
     let state = storage.load_state()?;
-    let limits = Limits::default();
+    let limits = RaftLimits::default();
     let engine = Arc::new(DockerEngine::new(&shared.config.docker_socket));
     let raft = RaftHandle::new(state, limits.clone());
     shared.metrics.watch_raft(&raft);
