@@ -168,6 +168,7 @@ pub mod api;
 pub mod clock;
 mod commit;
 pub mod health;
+mod identity;
 pub mod ingress;
 mod lock;
 mod log_dedup;

@@ -103,7 +103,7 @@ impl Cluster for ClusterService {
             pieces,
             &caller,
             node.raft.subscribe(),
-            self.0.end_of_service_for(&caller),
+            self.0.end_of_service_for(caller.transport),
         )))
     }
 

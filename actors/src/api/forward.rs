@@ -106,7 +106,7 @@ where
     };
     let started = Instant::now();
     let deadline = request.deadline;
-    let mut stopping = shared.stopping_for(&request.caller);
+    let mut stopping = shared.stopping_for(request.caller.transport);
     request.parts.extensions.insert(request.caller.clone());
     let call = Call {
         node: &node,

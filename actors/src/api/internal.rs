@@ -128,7 +128,7 @@ impl Internal for InternalService {
             lines,
             &caller,
             node.raft.subscribe(),
-            self.0.end_of_service_for(&caller),
+            self.0.end_of_service_for(caller.transport),
         )))
     }
 

@@ -201,7 +201,7 @@ impl Call<'_> {
         let deadline = forward::deadline(request.headers(), Deadline::now());
         let (mut parts, body) = request.into_parts();
         let name = parts.uri.path().to_owned();
-        let mut stopping = shared.stopping_for(&caller);
+        let mut stopping = shared.stopping_for(caller.transport);
         let body = tokio::select! {
             biased;
             body = body::collect(&name, body) => body?,

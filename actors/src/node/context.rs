@@ -33,14 +33,13 @@ use super::{
 };
 use crate::{
     api::{
-        Caller,
-        admission::{self, Transport},
         backup,
         connection_limits::{self, ConnectionLimiter},
         rate_limits::{FailureLimiter, JoinLimiter},
     },
     clock::Clock,
     health::FailureDetector,
+    identity::Transport,
     membership::Membership,
     network::ipam::SharedAllocator,
     peer::{PeerTransport, Peers},
@@ -251,7 +250,7 @@ impl NodeContext {
             if self.is_member() {
                 Error::new(ErrorCode::StateUnavailable, "the node is opening its state")
             } else {
-                admission::uninitialized()
+                uninitialized()
             }
         })
     }
@@ -370,18 +369,18 @@ impl NodeContext {
         self.stopping.subscribe()
     }
 
-    /// Subscribes a stream of `caller` to the shutdown signal of its transport.
-    pub(crate) fn stopping_for(&self, caller: &Caller) -> watch::Receiver<bool> {
-        match caller.transport {
+    /// Subscribes a stream to the shutdown signal of the transport that its caller came by.
+    pub(crate) fn stopping_for(&self, transport: Transport) -> watch::Receiver<bool> {
+        match transport {
             Transport::Process => self.stopping_in_process.subscribe(),
             Transport::Local | Transport::Api | Transport::Peer => self.stopping.subscribe(),
         }
     }
 
-    /// Returns the end of service for streams of `caller`.
-    pub(crate) fn end_of_service_for(&self, caller: &Caller) -> EndOfService {
+    /// Returns the end of service for streams to callers on `transport`.
+    pub(crate) fn end_of_service_for(&self, transport: Transport) -> EndOfService {
         EndOfService {
-            stopping: self.stopping_for(caller),
+            stopping: self.stopping_for(transport),
             removed: self.removed.subscribe(),
         }
     }
@@ -500,6 +499,15 @@ impl MemberContext {
         );
         response
     }
+}
+
+/// Error of a node without a cluster for a call that needs one.
+pub(crate) fn uninitialized() -> Error {
+    Error::new(
+        ErrorCode::ClusterUninitialized,
+        "this node has no cluster yet; run `jaco cluster init` or `jaco node join`",
+    )
+    .with("reason", "uninitialized")
 }
 
 /// Proposes a command for a client and maps a failure to the client's error.

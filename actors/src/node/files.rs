@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{NodeConfig, lock::DirectoryLock};
 use crate::{
-    api::admission,
+    identity,
     node::random_token,
     peer::{Origin, PeerInfo},
 };
@@ -502,7 +502,7 @@ impl Layout {
         let read = |path: &Path| fs::read_to_string(path).map_err(FilesError::io("read", path));
         let cert = BootstrapCert::from_pem(&read(&cert)?, SecretString::new(read(&key)?))
             .map_err(unusable(&dir))?;
-        let hash = admission::hash(read(&token)?.trim().as_bytes());
+        let hash = identity::hash(read(&token)?.trim().as_bytes());
         tracing::info!(
             subsystem = "jacod",
             fingerprint = %cert.fingerprint(),

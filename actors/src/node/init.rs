@@ -19,7 +19,7 @@ use super::{
     files::{Layout, Membership},
     random_token,
 };
-use crate::api::admission;
+use crate::identity;
 
 /// Raft id of the bootstrap node.
 const FIRST_RAFT_ID: u64 = 1;
@@ -53,7 +53,7 @@ impl ClusterBootstrap {
             },
             cluster_id,
             identity: match asked_by {
-                admission::SETUP => admission::SETUP,
+                identity::SETUP => identity::SETUP,
                 _ => BOOTSTRAP,
             },
         })
@@ -114,7 +114,7 @@ pub(super) fn bootstrap(
             cluster_id: cluster_id.clone(),
             ca_cert: ca.cert_pem().as_bytes().to_vec(),
             ca_key: ca.key_pem().expose().as_bytes().to_vec(),
-            operator_token_hashed_secret: admission::hash(operator_token.expose().as_bytes())
+            operator_token_hashed_secret: identity::hash(operator_token.expose().as_bytes())
                 .to_vec(),
             self_hostname: hostname.to_owned(),
             self_address: text(config.cluster_addr),
