@@ -29,7 +29,6 @@ pub mod methods;
 pub(crate) mod rate_limits;
 mod registry;
 mod server;
-pub(crate) mod sign;
 mod stream;
 mod tokens;
 mod views;

@@ -9,6 +9,7 @@
 
 mod actor;
 mod announce;
+pub(crate) mod authority;
 mod builder;
 mod commit_lock;
 mod config;
