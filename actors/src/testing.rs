@@ -26,7 +26,7 @@ use tonic::body::Body;
 use tower::ServiceExt as _;
 
 use crate::{
-    api::{self, admission::Transport},
+    api::{self, ApiContext, admission::Transport},
     clock::Clock,
     node::{NodeConfig, NodeContext},
     peer::Peers,
@@ -91,8 +91,9 @@ impl Lab {
     /// A node that waits to be initialised.
     #[must_use]
     pub fn uninitialized(&self) -> Api {
+        let node = NodeContext::idle(self.config(), self.certificate.clone(), self.tls.clone());
         Api {
-            shared: NodeContext::idle(self.config(), self.certificate.clone(), self.tls.clone()),
+            context: Arc::new(ApiContext::new(node)),
         }
     }
 
@@ -101,7 +102,8 @@ impl Lab {
     #[must_use]
     pub fn member(&self, raft: RaftHandle, storage: Arc<Storage>) -> Api {
         let api = self.uninitialized();
-        api.shared
+        api.context
+            .node()
             .become_member("lab", raft, storage, Peers::default());
         api
     }
@@ -119,14 +121,14 @@ impl Lab {
 /// The services of one node.
 #[derive(Clone)]
 pub struct Api {
-    shared: Arc<NodeContext>,
+    context: Arc<ApiContext>,
 }
 
 impl Api {
     /// Answers a request as if it was received on `transport`; one of [`Transport::Peer`] carries
     /// its [`Sender`](crate::peer::Sender) as an extension.
     pub async fn call(&self, transport: Transport, request: Request<Body>) -> Response<Body> {
-        let service = api::service(&self.shared, transport);
+        let service = api::service(&self.context, transport);
         let answer: Result<_, Infallible> = service.oneshot(request).await;
         answer.unwrap_or_else(|never| match never {})
     }

@@ -19,7 +19,7 @@ use super::{
     init::{self, ClusterBootstrap},
     removed, renew,
     restore_marker::{self, RestoreRecorder},
-    start::{fatal, leading, verticals},
+    start::{fatal, leading},
 };
 
 /// Keys of a member's verticals, in start order.
@@ -56,12 +56,18 @@ pub enum Msg {
     ),
 }
 
+/// Builds the verticals of a member, in start order, from its state and the authority's
+/// certificate (PEM); called once per node.
+pub(crate) type BuildVerticals =
+    Arc<dyn Fn(&Arc<MemberContext>, String) -> Vec<ChildSpec> + Send + Sync>;
+
 /// Arguments of a [`NodeActor`].
 #[derive(Clone)]
 pub struct Args {
-    pub(super) shared: Arc<NodeContext>,
-    pub(super) layout: Layout,
-    pub(super) hostname: String,
+    pub(crate) shared: Arc<NodeContext>,
+    pub(crate) layout: Layout,
+    pub(crate) hostname: String,
+    pub(crate) verticals: BuildVerticals,
 }
 
 impl Args {
@@ -307,7 +313,7 @@ fn open(args: &Args) -> Result<Option<Arc<MemberContext>>, FilesError> {
         renew::promote_published(&args.layout, &running.hostname, &running.raft.state())?;
         let identity = args.layout.identity(&membership)?;
         shared.certificate.replace(&identity);
-        let unstarted = verticals(shared, &running, ca_pem).into();
+        let unstarted = (args.verticals)(&running, ca_pem).into();
         restore_marker::record_restore(RestoreRecorder {
             raft: running.raft.clone(),
             is_leader: leading(&running.raft),

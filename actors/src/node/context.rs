@@ -1,12 +1,11 @@
 //! State shared by the actors of a node: configuration, and the membership once there is one.
 
 use std::{
-    net::IpAddr,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use jaco_engine::{Engine, docker::DockerEngine};
@@ -21,7 +20,7 @@ use jaco_raftnode::{
 };
 use jaco_supervision::{ActorInfo, CallError, Handle, KillError, KillMode, Tree};
 use tokio::{
-    sync::{OwnedMutexGuard, Semaphore, mpsc, watch},
+    sync::{OwnedMutexGuard, mpsc, watch},
     time::Instant as Deadline,
 };
 use tonic::{Response, metadata::MetadataValue};
@@ -32,11 +31,6 @@ use super::{
     leader::LeaderLink, removed::removed, submit::Submitter,
 };
 use crate::{
-    api::{
-        backup,
-        connection_limits::{self, ConnectionLimiter},
-        rate_limits::{FailureLimiter, JoinLimiter},
-    },
     clock::Clock,
     health::FailureDetector,
     identity::Transport,
@@ -67,7 +61,6 @@ pub struct NodeContext {
     pub(super) setup_token: Mutex<Option<[u8; 32]>>,
     pub(super) certificate: Arc<CertSlot>,
     pub(super) tls: Arc<rustls::ServerConfig>,
-    pub(super) failures: Mutex<FailureLimiter>,
     /// Metrics of this node.
     pub(super) metrics: Metrics,
     /// Whether the data directory holds a membership.
@@ -78,8 +71,6 @@ pub struct NodeContext {
     pub(super) hostname: OnceLock<String>,
     /// Held while a cluster is bootstrapped or joined, so that only one attempt runs at a time.
     pub(super) membership_lock: Arc<tokio::sync::Mutex<()>>,
-    /// Join attempts by client address.
-    pub(super) join_attempts: Mutex<JoinLimiter>,
     /// Set once startup has read the data directory and opened the membership in it, if there is
     /// one.
     pub(super) startup_done: watch::Sender<bool>,
@@ -89,10 +80,6 @@ pub struct NodeContext {
     /// As `stopping`, for in-process streams. The embedding program is the one that stops the node
     /// and may have stopped reading its streams, so a drain does not wait for these receivers.
     pub(super) stopping_in_process: watch::Sender<bool>,
-    /// Connections of the API listeners; they outlive the listener actor that accepted them.
-    pub(crate) limiter: Arc<Mutex<ConnectionLimiter>>,
-    /// Permits for further concurrent backups.
-    pub(crate) backups: Arc<Semaphore>,
     /// Channel for errors that a restart cannot fix.
     pub(super) fatal: mpsc::UnboundedSender<String>,
 }
@@ -181,19 +168,13 @@ impl NodeContext {
             setup_token: Mutex::default(),
             certificate,
             tls,
-            failures: Mutex::default(),
             member: AtomicBool::new(false),
             removed: watch::Sender::new(false),
             hostname: OnceLock::new(),
             membership_lock: Arc::default(),
-            join_attempts: Mutex::default(),
             startup_done: watch::Sender::new(false),
             stopping: watch::Sender::new(false),
             stopping_in_process: watch::Sender::new(false),
-            limiter: Arc::new(Mutex::new(ConnectionLimiter::new(
-                connection_limits::ConnectionLimits::of_process(),
-            ))),
-            backups: Arc::new(Semaphore::new(backup::CONCURRENT)),
             fatal,
         }
     }
@@ -283,31 +264,6 @@ impl NodeContext {
 
     pub(crate) fn tls_server_config(&self) -> Arc<rustls::ServerConfig> {
         self.tls.clone()
-    }
-
-    /// Records a failed token check and returns the delay of its answer.
-    pub(crate) fn failed_token_check(&self, address: IpAddr, now: Instant) -> Duration {
-        self.failures
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .failed(address, now)
-    }
-
-    /// Counts an attempt to join from `address`; the error is the time until the next attempt is
-    /// allowed.
-    pub(crate) fn join_attempt(&self, address: IpAddr, now: Instant) -> Result<(), Duration> {
-        self.join_attempts
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .attempt(address, now)
-    }
-
-    /// Uncounts the last attempt from `address`: its token was valid.
-    pub(crate) fn joined_from(&self, address: IpAddr) {
-        self.join_attempts
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .uncount(address);
     }
 
     /// Bootstraps a single-node cluster for the caller `asked_by`.

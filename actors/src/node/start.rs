@@ -32,8 +32,8 @@ use super::{
 };
 use crate::{
     api::{
-        ApiArgs, Client, ControlSocket, InProcess, TlsApiActor, UnixApiActor, admission::Transport,
-        service,
+        ApiArgs, ApiContext, Client, ControlSocket, InProcess, TlsApiActor, UnixApiActor,
+        admission::Transport, service,
     },
     health::{self, FailureDetector},
     ingress::{self, ProxyActor, ProxyArgs},
@@ -129,14 +129,17 @@ impl Node {
         });
 
         let _ = shared.hostname.set(hostname.clone()); // set once, right here
+        let api = Arc::new(ApiContext::new(shared.clone()));
+        let of_members = api.clone();
         let args = Args {
             shared: shared.clone(),
             layout,
             hostname,
+            verticals: Arc::new(move |member, ca_pem| verticals(&of_members, member, ca_pem)),
         };
         let (lifecycle, handle) = ChildSpec::worker::<NodeActor>("lifecycle", args);
         let _ = shared.lifecycle.set(handle); // set once, right here
-        let mut api = SupervisorSpec::new(Strategy::OneForOne);
+        let mut served = SupervisorSpec::new(Strategy::OneForOne);
         let mut listeners = Vec::new();
         let config = &shared.config;
         let inherited = config
@@ -145,29 +148,29 @@ impl Node {
             .map(ControlSocket::Inherited);
         let own = config.unix_socket.clone().map(ControlSocket::Path);
         if let Some(at) = inherited.or(own) {
-            let shared = shared.clone();
-            let (spec, handle) = ChildSpec::worker::<UnixApiActor>("unix", ApiArgs { shared, at });
-            api = api.child(spec);
+            let api = api.clone();
+            let (spec, handle) = ChildSpec::worker::<UnixApiActor>("unix", ApiArgs { api, at });
+            served = served.child(spec);
             listeners.push(handle);
         }
         if let Some(at) = shared.config.listen_addr {
-            let shared = shared.clone();
-            let (spec, handle) = ChildSpec::worker::<TlsApiActor>("tls", ApiArgs { shared, at });
-            api = api.child(spec);
+            let api = api.clone();
+            let (spec, handle) = ChildSpec::worker::<TlsApiActor>("tls", ApiArgs { api, at });
+            served = served.child(spec);
             listeners.push(handle);
         }
-        let (api, _) = ChildSpec::supervisor("api", api);
+        let (served, _) = ChildSpec::supervisor("api", served);
         let (telemetry, _) = ChildSpec::worker::<TelemetryActor>("telemetry", telemetry);
         let root = SupervisorSpec::new(Strategy::OneForOne)
             .child(lifecycle)
-            .child(api)
+            .child(served)
             .child(telemetry);
         let tree = Arc::new(Tree::start("node", root).await?);
         shared.metrics.watch_tree(&tree);
         let _ = shared.tree.set(tree.clone()); // set once, right here
         let node = Self {
             tree,
-            client: Arc::new(InProcess::new(shared.clone())),
+            client: Arc::new(InProcess::new(&api)),
             shared,
             fatal: tokio::sync::Mutex::new(fatal),
             _lock: lock,
@@ -348,11 +351,8 @@ pub(super) fn open(
 }
 
 /// Builds the verticals of a member, in start order; called once per node.
-pub(super) fn verticals(
-    shared: &Arc<NodeContext>,
-    node: &Arc<MemberContext>,
-    ca_pem: String,
-) -> Vec<ChildSpec> {
+fn verticals(api: &Arc<ApiContext>, node: &Arc<MemberContext>, ca_pem: String) -> Vec<ChildSpec> {
+    let shared = api.node();
     // `raft` proposes only on the leader; `submitter` forwards to it, for commands of any node.
     let raft: Arc<dyn Propose> = Arc::new(node.raft.clone());
     let submitter: Arc<dyn Propose> = Arc::new(node.submitter());
@@ -412,7 +412,7 @@ pub(super) fn verticals(
     }
     let (ingress, _) = ChildSpec::supervisor("ingress", ingress);
     vec![
-        raft_supervisor(shared, node, ca_pem),
+        raft_supervisor(api, node, ca_pem),
         health,
         network,
         runtime,
@@ -422,11 +422,8 @@ pub(super) fn verticals(
 }
 
 /// Supervisor of the raft actor and its dependents, which start after it and restart with it.
-fn raft_supervisor(
-    shared: &Arc<NodeContext>,
-    node: &Arc<MemberContext>,
-    ca_pem: String,
-) -> ChildSpec {
+fn raft_supervisor(api: &Arc<ApiContext>, node: &Arc<MemberContext>, ca_pem: String) -> ChildSpec {
+    let shared = api.node();
     let report = shared.clone();
     let transport = node.network.as_ref().map(PeerTransport::transport);
     let args = RaftArgs {
@@ -460,7 +457,7 @@ fn raft_supervisor(
             address,
             identity: shared.certificate.clone(),
             ca_pem,
-            services: Services::new(service(shared, Transport::Peer)),
+            services: Services::new(service(api, Transport::Peer)),
             heartbeat: node.failure_detector.clone(),
             metrics: shared.metrics.clone(),
         }));
