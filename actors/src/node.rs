@@ -11,7 +11,6 @@ mod actor;
 mod announce;
 pub(crate) mod authority;
 mod builder;
-mod commit_lock;
 mod config;
 mod context;
 mod export;
@@ -40,7 +39,7 @@ pub use restore::{Prepared, RestoreError, RestoreStep, Restored, restore};
 pub use start::{Node, StartError};
 
 pub(crate) use config::is_dialable;
-pub(crate) use context::{EndOfService, propose, random_token, uninitialized, unknown_outcome};
+pub(crate) use context::{EndOfService, random_token, uninitialized};
 pub(crate) use init::already;
 pub(crate) use join::JoinToken;
 pub(crate) use removed::removed;

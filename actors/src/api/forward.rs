@@ -29,10 +29,10 @@ use super::{
     methods::{Effect, Method},
 };
 use crate::{
+    commit::unknown_outcome,
     node::{
         MemberContext, NodeContext,
         leader::{Leader, LeaderLink, LeaderLocation, not_appended, quorum_lost},
-        unknown_outcome,
     },
     peer::CallError,
 };

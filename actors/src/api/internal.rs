@@ -18,10 +18,9 @@ use super::{
     stream::{ResponseStream, guarded},
 };
 use crate::{
+    commit::propose,
     network::{bridge::MAX_REFUSED_BLOCKS, cidr::Cidr, ipam::SubnetKey},
-    node::{
-        MemberContext, NodeContext, authority, leader::LeaderLocation, propose, submit::authorize,
-    },
+    node::{MemberContext, NodeContext, authority, leader::LeaderLocation, submit::authorize},
     peer::Sender,
 };
 

@@ -11,11 +11,14 @@ use prost_types::Timestamp;
 use subtle::ConstantTimeEq;
 
 use super::{admission::hash, caller::Caller};
-use crate::node::{
-    JoinToken, MemberContext,
-    authority::{authority, ca_cert, ca_missing, sign},
-    is_dialable, propose, random_token,
-    submit::validate::KEY_BYTES,
+use crate::{
+    commit::propose,
+    node::{
+        JoinToken, MemberContext,
+        authority::{authority, ca_cert, ca_missing, sign},
+        is_dialable, random_token,
+        submit::validate::KEY_BYTES,
+    },
 };
 
 /// Lifetime of a join token.

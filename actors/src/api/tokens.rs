@@ -10,7 +10,10 @@ use jaco_raftnode::Propose;
 use tonic::{Request, Response, Status};
 
 use super::{admission, caller::Caller};
-use crate::node::{NodeContext, propose, random_token};
+use crate::{
+    commit::propose,
+    node::{NodeContext, random_token},
+};
 
 pub(super) struct TokensService(pub(super) Arc<NodeContext>);
 

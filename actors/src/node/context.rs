@@ -15,9 +15,7 @@ use jaco_proto::{
     secret::SecretString,
     v1::{self, command::Payload},
 };
-use jaco_raftnode::{
-    Committed, Limits, Propose, ProposeError, RaftHandle, ReadError, State, Storage,
-};
+use jaco_raftnode::{Limits, Propose, RaftHandle, ReadError, State, Storage};
 use jaco_supervision::{ActorInfo, CallError, Handle, KillError, KillMode, Tree};
 use tokio::{
     sync::{OwnedMutexGuard, mpsc, watch},
@@ -27,11 +25,12 @@ use tonic::{Response, metadata::MetadataValue};
 use zeroize::Zeroize as _;
 
 use super::{
-    NodeConfig, NodeMsg, actor::OpenedNode, commit_lock::CommitLock, init::ClusterBootstrap,
-    leader::LeaderLink, removed::removed, submit::Submitter,
+    NodeConfig, NodeMsg, actor::OpenedNode, init::ClusterBootstrap, leader::LeaderLink,
+    removed::removed, submit::Submitter,
 };
 use crate::{
     clock::Clock,
+    commit::CommitLock,
     health::FailureDetector,
     identity::Transport,
     membership::Membership,
@@ -41,8 +40,6 @@ use crate::{
     telemetry::Metrics,
 };
 
-/// Time limit of a commit, after which its outcome counts as unknown.
-const COMMIT_BUDGET: Duration = Duration::from_secs(5);
 /// Time limit of an init.
 const INIT_BUDGET: Duration = Duration::from_secs(60);
 /// Delay before retrying an init that died with its actor instance.
@@ -464,42 +461,6 @@ pub(crate) fn uninitialized() -> Error {
         "this node has no cluster yet; run `jaco cluster init` or `jaco node join`",
     )
     .with("reason", "uninitialized")
-}
-
-/// Proposes a command for a client and maps a failure to the client's error.
-///
-/// # Errors
-/// The rejection's own code; `no_leader` or `raft_unavailable` if nothing was written;
-/// `raft_apply_failed` with `outcome=unknown` if it may have been.
-pub(crate) async fn propose(raft: &dyn Propose, command: v1::Command) -> Result<Committed, Error> {
-    outcome(raft.propose(command)).await
-}
-
-pub(super) async fn outcome(
-    proposal: impl Future<Output = Result<Committed, ProposeError>>,
-) -> Result<Committed, Error> {
-    match tokio::time::timeout(COMMIT_BUDGET, proposal).await {
-        Ok(Ok(committed)) => Ok(committed),
-        Ok(Err(ProposeError::Rejected(error))) => Err(error),
-        Ok(Err(ProposeError::NoLeader)) => {
-            Err(Error::new(ErrorCode::NoLeader, "this node does not lead"))
-        }
-        Ok(Err(error @ (ProposeError::Busy | ProposeError::Unavailable))) => {
-            Err(Error::new(ErrorCode::RaftUnavailable, error.to_string()))
-        }
-        Ok(Err(ProposeError::Unknown(reason))) => Err(unknown_outcome(reason)),
-        Err(_) => Err(unknown_outcome("no answer within 5 s".to_owned())),
-    }
-}
-
-/// Error for a change that may or may not take effect.
-pub(crate) fn unknown_outcome(reason: String) -> Error {
-    Error::new(
-        ErrorCode::RaftApplyFailed,
-        "the commit's outcome is unknown",
-    )
-    .with("outcome", "unknown")
-    .with("reason", reason)
 }
 
 /// Generates a secret: 32 random bytes as 64 lower-case hexadecimal digits.

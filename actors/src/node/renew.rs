@@ -24,9 +24,8 @@ use super::{
     MemberContext, NodeContext, authority,
     files::{FilesError, Layout},
     leader::LeaderLocation,
-    propose,
 };
-use crate::log_dedup::LogDedup;
+use crate::{commit::propose, log_dedup::LogDedup};
 
 /// Identity of the command that publishes the fingerprint.
 const IDENTITY: &str = "node-update-self";

@@ -24,7 +24,6 @@ use tokio::sync::{mpsc, watch};
 use super::{
     ConfigError, MemberContext, NodeBuilder, NodeConfig, NodeContext,
     actor::{Args, NodeActor},
-    commit_lock::CommitLock,
     files::{FilesError, Layout, Membership},
     leader::LeaderLink,
     lock::DirectoryLock,
@@ -35,6 +34,7 @@ use crate::{
         ApiArgs, ApiContext, Client, ControlSocket, InProcess, TlsApiActor, UnixApiActor,
         admission::Transport, service,
     },
+    commit::CommitLock,
     health::{self, FailureDetector},
     ingress::{self, ProxyActor, ProxyArgs},
     membership, network,
