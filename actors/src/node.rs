@@ -19,6 +19,7 @@ mod init;
 mod join;
 pub(crate) mod leader;
 mod lock;
+mod msg;
 mod removed;
 mod renew;
 mod restore;
@@ -27,7 +28,7 @@ mod start;
 pub(crate) mod submit;
 mod subnets;
 
-pub use actor::{Msg as NodeMsg, NodeActor};
+pub use actor::NodeActor;
 pub use builder::{ConfigError, NodeBuilder};
 pub use config::NodeConfig;
 pub use context::{MemberContext, NodeContext};
@@ -35,11 +36,13 @@ pub use export::Export;
 pub use files::FilesError;
 pub use init::ClusterBootstrap;
 pub use jaco_raftnode::archive;
+pub use msg::Msg as NodeMsg;
 pub use restore::{Prepared, RestoreError, RestoreStep, Restored, restore};
 pub use start::{Node, StartError};
 
 pub(crate) use config::is_dialable;
-pub(crate) use context::{EndOfService, random_token, uninitialized};
+pub(crate) use context::{EndOfService, removed, uninitialized};
+#[cfg(any(test, feature = "testing"))]
+pub(crate) use context::{MemberParts, NodeParts};
 pub(crate) use init::already;
 pub(crate) use join::JoinToken;
-pub(crate) use removed::removed;

@@ -13,10 +13,11 @@ use subtle::ConstantTimeEq;
 use super::{admission::hash, caller::Caller};
 use crate::{
     commit::propose,
+    identity::random_token,
     node::{
         JoinToken, MemberContext,
         authority::{authority, ca_cert, ca_missing, sign},
-        is_dialable, random_token,
+        is_dialable,
         submit::validate::KEY_BYTES,
     },
 };

@@ -1,6 +1,7 @@
 //! State shared by the actors of a node: configuration, and the membership once there is one.
 
 use std::{
+    collections::VecDeque,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -11,22 +12,21 @@ use std::{
 use jaco_engine::{Engine, docker::DockerEngine};
 use jaco_net::tls::CertSlot;
 use jaco_proto::{
-    Error, ErrorCode,
-    secret::SecretString,
+    Error, ErrorCode, chain,
     v1::{self, command::Payload},
 };
 use jaco_raftnode::{Limits, Propose, RaftHandle, ReadError, State, Storage};
-use jaco_supervision::{ActorInfo, CallError, Handle, KillError, KillMode, Tree};
+use jaco_supervision::{
+    ActorInfo, CallError, ChildSpec, Failure, Handle, KillError, KillMode, Tree,
+};
 use tokio::{
     sync::{OwnedMutexGuard, mpsc, watch},
     time::Instant as Deadline,
 };
 use tonic::{Response, metadata::MetadataValue};
-use zeroize::Zeroize as _;
 
 use super::{
-    NodeConfig, NodeMsg, actor::OpenedNode, init::ClusterBootstrap, leader::LeaderLink,
-    removed::removed, submit::Submitter,
+    NodeConfig, init::ClusterBootstrap, leader::LeaderLink, msg::Msg, submit::Submitter,
 };
 use crate::{
     clock::Clock,
@@ -50,7 +50,7 @@ pub struct NodeContext {
     /// Configuration the node was started with.
     pub config: NodeConfig,
     pub(super) tree: OnceLock<Arc<Tree>>,
-    pub(super) lifecycle: OnceLock<Handle<NodeMsg>>,
+    pub(super) lifecycle: OnceLock<Handle<Msg>>,
     pub(super) running: OnceLock<Arc<MemberContext>>,
     /// Database and verticals opened from disk. Locked while a cluster is bootstrapped, joined or
     /// opened, since these touch the same files.
@@ -99,6 +99,14 @@ impl EndOfService {
     }
 }
 
+/// Database and verticals opened from disk. They outlive the actor that opened them: a database can
+/// be open only once, and a running vertical must not be assembled again.
+pub(super) struct OpenedNode {
+    pub(super) running: Arc<MemberContext>,
+    /// Verticals not started yet, in start order.
+    pub(super) unstarted: VecDeque<ChildSpec>,
+}
+
 /// State of a node that is a member of a cluster.
 pub struct MemberContext {
     /// Name of this node in the cluster.
@@ -135,26 +143,47 @@ pub struct MemberContext {
     pub(super) membership: OnceLock<Membership>,
 }
 
-impl NodeContext {
-    /// Creates the shared state of a node without a membership or actors.
-    #[cfg(any(test, feature = "testing"))]
-    pub(crate) fn idle(
-        config: NodeConfig,
-        certificate: Arc<CertSlot>,
-        tls: Arc<rustls::ServerConfig>,
-    ) -> Arc<Self> {
-        let (report, _) = mpsc::unbounded_channel();
-        let metrics = Metrics::new("", config.clock.clone());
-        Arc::new(Self::new(config, metrics, certificate, tls, report))
-    }
+/// Parts of a [`NodeContext`] that are known before its actors run.
+pub(crate) struct NodeParts {
+    pub(crate) config: NodeConfig,
+    pub(crate) metrics: Metrics,
+    pub(crate) certificate: Arc<CertSlot>,
+    pub(crate) tls: Arc<rustls::ServerConfig>,
+    /// Channel for errors that a restart cannot fix.
+    pub(crate) fatal: mpsc::UnboundedSender<String>,
+    /// SHA-256 of the setup token; `None` on a member.
+    pub(crate) setup_token: Option<[u8; 32]>,
+    /// Whether the data directory holds a membership.
+    pub(crate) member: bool,
+    /// Whether this node was removed from its cluster.
+    pub(crate) removed: bool,
+}
 
-    pub(super) fn new(
-        config: NodeConfig,
-        metrics: Metrics,
-        certificate: Arc<CertSlot>,
-        tls: Arc<rustls::ServerConfig>,
-        fatal: mpsc::UnboundedSender<String>,
-    ) -> Self {
+/// Parts of a [`MemberContext`] that differ by node.
+pub(crate) struct MemberParts {
+    pub(crate) hostname: String,
+    pub(crate) cluster_id: String,
+    pub(crate) raft: RaftHandle,
+    pub(crate) storage: Arc<Storage>,
+    pub(crate) peers: Peers,
+    /// Transport to the other members; `None` without a cluster address.
+    pub(crate) network: Option<Arc<PeerTransport>>,
+    pub(crate) limits: Limits,
+}
+
+impl NodeContext {
+    /// Creates the state of a node whose actors do not run yet.
+    pub(crate) fn new(parts: NodeParts) -> Self {
+        let NodeParts {
+            config,
+            metrics,
+            certificate,
+            tls,
+            fatal,
+            setup_token,
+            member,
+            removed,
+        } = parts;
         Self {
             config,
             metrics,
@@ -162,11 +191,11 @@ impl NodeContext {
             lifecycle: OnceLock::new(),
             running: OnceLock::new(),
             opened: Mutex::default(),
-            setup_token: Mutex::default(),
+            setup_token: Mutex::new(setup_token),
             certificate,
             tls,
-            member: AtomicBool::new(false),
-            removed: watch::Sender::new(false),
+            member: AtomicBool::new(member),
+            removed: watch::Sender::new(removed),
             hostname: OnceLock::new(),
             membership_lock: Arc::default(),
             startup_done: watch::Sender::new(false),
@@ -176,50 +205,18 @@ impl NodeContext {
         }
     }
 
-    /// Installs a membership that has neither files nor actors.
-    #[cfg(any(test, feature = "testing"))]
-    pub(crate) fn become_member(
-        &self,
-        hostname: &str,
-        raft: RaftHandle,
-        storage: Arc<Storage>,
-        peers: Peers,
-    ) {
-        let cluster_id = raft
-            .state()
-            .cluster
-            .clone()
-            .unwrap_or_default()
-            .cluster_id
-            .clone();
-        let clock = self.config.clock.clone();
-        let failure_detector = Arc::new(FailureDetector::new(
-            hostname,
-            raft.subscribe_status(),
-            clock,
-        ));
-        self.running.get_or_init(|| {
-            Arc::new(MemberContext {
-                hostname: hostname.to_owned(),
-                leader: LeaderLink::new(raft.clone(), peers.clone()),
-                failure_detector,
-                raft,
-                cluster_id,
-                engine: Arc::new(DockerEngine::new(&self.config.docker_socket)),
-                runtime: OnceLock::new(),
-                allocator: OnceLock::new(),
-                storage,
-                peers,
-                network: None,
-                limits: Limits::default(),
-                clock: self.config.clock.clone(),
-                apply_lock: CommitLock::default(),
-                join_lock: CommitLock::default(),
-                drain_mark_lock: tokio::sync::Mutex::default(),
-                membership: OnceLock::new(),
-            })
-        });
+    /// Installs the membership of this node; later calls change nothing.
+    pub(crate) fn become_member(&self, member: Arc<MemberContext>) {
+        self.running.get_or_init(|| member);
         self.member.store(true, Ordering::Release);
+    }
+
+    /// Reports an error that a restart cannot fix, and returns the failure of the actor that met
+    /// it.
+    pub(crate) fn report_fatal(&self, error: &dyn std::error::Error) -> Failure {
+        let reason = chain(error);
+        let _ = self.fatal.send(reason.clone()); // without a `Node::join` the node just stays down
+        Failure::from(reason)
     }
 
     /// Returns the membership, or the error that explains its absence.
@@ -279,7 +276,7 @@ impl NodeContext {
         let mut stopping = self.stopping();
         loop {
             let left = deadline - Deadline::now();
-            let call = lifecycle.call(left, |reply| NodeMsg::Init(request.clone(), reply));
+            let call = lifecycle.call(left, |reply| Msg::Init(request.clone(), reply));
             let answer = tokio::select! {
                 answer = call => answer,
                 _ = stopping.wait_for(|&stopping| stopping) => return Err(Self::stopped()),
@@ -381,6 +378,41 @@ impl NodeContext {
 }
 
 impl MemberContext {
+    /// Creates the state of a member whose verticals are not assembled yet.
+    pub(crate) fn new(parts: MemberParts, config: &NodeConfig) -> Self {
+        let MemberParts {
+            hostname,
+            cluster_id,
+            raft,
+            storage,
+            peers,
+            network,
+            limits,
+        } = parts;
+        let clock = config.clock.clone();
+        let status = raft.subscribe_status();
+        let failure_detector = FailureDetector::new(&hostname, status, clock.clone());
+        Self {
+            hostname,
+            failure_detector: Arc::new(failure_detector),
+            cluster_id,
+            engine: Arc::new(DockerEngine::new(&config.docker_socket)),
+            leader: LeaderLink::new(raft.clone(), peers.clone()),
+            raft,
+            storage,
+            peers,
+            network,
+            limits,
+            runtime: OnceLock::new(),
+            allocator: OnceLock::new(),
+            clock,
+            apply_lock: CommitLock::default(),
+            join_lock: CommitLock::default(),
+            drain_mark_lock: tokio::sync::Mutex::default(),
+            membership: OnceLock::new(),
+        }
+    }
+
     /// Returns the local state after a linearizable read: it includes every write committed before
     /// the call.
     ///
@@ -454,6 +486,16 @@ impl MemberContext {
     }
 }
 
+/// Error of a removed node for every method but `Cluster.Status`.
+pub(crate) fn removed() -> Error {
+    Error::new(
+        ErrorCode::ClusterUninitialized,
+        "this node was removed from its cluster; stop it, empty its data directory and start it \
+         again to use it anew",
+    )
+    .with("reason", "removed")
+}
+
 /// Error of a node without a cluster for a call that needs one.
 pub(crate) fn uninitialized() -> Error {
     Error::new(
@@ -461,18 +503,4 @@ pub(crate) fn uninitialized() -> Error {
         "this node has no cluster yet; run `jaco cluster init` or `jaco node join`",
     )
     .with("reason", "uninitialized")
-}
-
-/// Generates a secret: 32 random bytes as 64 lower-case hexadecimal digits.
-///
-/// # Errors
-/// `rand_failed` if the system provides no randomness.
-pub(crate) fn random_token() -> Result<SecretString, Error> {
-    let mut bytes = [0_u8; 32];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| Error::new(ErrorCode::RandFailed, error.to_string()))?;
-    // Allocated once, at its full length: growing it would leave copies of the secret behind.
-    let text = hex::encode(bytes.as_slice());
-    bytes.zeroize();
-    Ok(SecretString::new(text))
 }

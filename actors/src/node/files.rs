@@ -20,8 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{NodeConfig, lock::DirectoryLock};
 use crate::{
-    identity,
-    node::random_token,
+    identity::{self, random_token},
     peer::{Origin, PeerInfo},
 };
 

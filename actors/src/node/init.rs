@@ -17,9 +17,8 @@ use super::{
     NodeConfig,
     announce::text,
     files::{Layout, Membership},
-    random_token,
 };
-use crate::identity;
+use crate::identity::{self, random_token};
 
 /// Raft id of the bootstrap node.
 const FIRST_RAFT_ID: u64 = 1;

@@ -1,31 +1,23 @@
 //! Assembles a node: its supervision tree, in start order.
 
-use std::{
-    path::PathBuf,
-    sync::{Arc, Mutex, OnceLock, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use jaco_engine::docker::DockerEngine;
 use jaco_net::{
     proxy::{Proxy, Settings},
     tls::{self, CertSlot},
 };
-use jaco_proto::chain;
-use jaco_raftnode::{
-    Limits, NoTransport, Propose, RaftArgs, RaftHandle, Storage, actor::spawn, storage,
-};
-use jaco_supervision::{
-    ChildSpec, Failure, GaveUp, StartTreeError, Strategy, SupervisorSpec, Tree,
-};
+use jaco_raftnode::{NoTransport, Propose, RaftArgs, RaftHandle, actor::spawn, storage};
+use jaco_supervision::{ChildSpec, GaveUp, StartTreeError, Strategy, SupervisorSpec, Tree};
 use ractor::SpawnErr;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use super::{
     ConfigError, MemberContext, NodeBuilder, NodeConfig, NodeContext,
     actor::{Args, NodeActor},
-    files::{FilesError, Layout, Membership},
-    leader::LeaderLink,
+    context::NodeParts,
+    files::{FilesError, Layout},
+    leader::leading,
     lock::DirectoryLock,
     subnets::LeaderAllocator,
 };
@@ -34,8 +26,7 @@ use crate::{
         ApiArgs, ApiContext, Client, ControlSocket, InProcess, TlsApiActor, UnixApiActor,
         admission::Transport, service,
     },
-    commit::CommitLock,
-    health::{self, FailureDetector},
+    health,
     ingress::{self, ProxyActor, ProxyArgs},
     membership, network,
     peer::{self, PeerTransport, Services},
@@ -120,13 +111,16 @@ impl Node {
             metrics: metrics.clone(),
             addr: config.metrics_addr,
         };
-        let shared = NodeContext::new(config, metrics, certificate, tls, report);
-        let shared = Arc::new(NodeContext {
-            setup_token: Mutex::new(setup_token),
-            member: AtomicBool::new(membership.is_some()),
-            removed: watch::Sender::new(removed),
-            ..shared
-        });
+        let shared = Arc::new(NodeContext::new(NodeParts {
+            config,
+            metrics,
+            certificate,
+            tls,
+            fatal: report,
+            setup_token,
+            member: membership.is_some(),
+            removed,
+        }));
 
         let _ = shared.hostname.set(hostname.clone()); // set once, right here
         let api = Arc::new(ApiContext::new(shared.clone()));
@@ -301,55 +295,6 @@ fn hostname(config: &NodeConfig) -> Result<String, StartError> {
     Ok(name)
 }
 
-/// Reports an error that a restart cannot fix, and returns the failure of the actor that met it.
-pub(super) fn fatal(shared: &NodeContext, error: &dyn std::error::Error) -> Failure {
-    let reason = chain(error);
-    let _ = shared.fatal.send(reason.clone()); // without a `Node::join` the node just stays down
-    Failure::from(reason)
-}
-
-/// Opens the replicated state of a member, before any actor uses it.
-pub(super) fn open(
-    shared: &NodeContext,
-    layout: &Layout,
-    membership: &Membership,
-) -> Result<Arc<MemberContext>, storage::Error> {
-    let storage = Storage::open(&layout.raft())?;
-    let state = storage.load_state()?;
-    let limits = Limits::default();
-    let engine = Arc::new(DockerEngine::new(&shared.config.docker_socket));
-    let raft = RaftHandle::new(state, limits.clone());
-    shared.metrics.watch_raft(&raft);
-    let address = shared.config.cluster_addr;
-    let network = address.map(|_| PeerTransport::new(membership.origin(), raft.clone()));
-    let peers = network
-        .as_ref()
-        .map(PeerTransport::peers)
-        .unwrap_or_default();
-    let clock = shared.config.clock.clone();
-    let failure_detector =
-        FailureDetector::new(&membership.hostname, raft.subscribe_status(), clock.clone());
-    Ok(Arc::new(MemberContext {
-        hostname: membership.hostname.clone(),
-        failure_detector: Arc::new(failure_detector),
-        cluster_id: membership.cluster_id.clone(),
-        leader: LeaderLink::new(raft.clone(), peers.clone()),
-        raft,
-        storage,
-        peers,
-        network,
-        limits,
-        engine,
-        runtime: OnceLock::new(),
-        allocator: OnceLock::new(),
-        clock,
-        apply_lock: CommitLock::default(),
-        join_lock: CommitLock::default(),
-        drain_mark_lock: tokio::sync::Mutex::default(),
-        membership: OnceLock::new(),
-    }))
-}
-
 /// Builds the verticals of a member, in start order; called once per node.
 fn verticals(api: &Arc<ApiContext>, node: &Arc<MemberContext>, ca_pem: String) -> Vec<ChildSpec> {
     let shared = api.node();
@@ -432,7 +377,7 @@ fn raft_supervisor(api: &Arc<ApiContext>, node: &Arc<MemberContext>, ca_pem: Str
         transport: transport.unwrap_or_else(|| Arc::new(NoTransport)),
         observer: Arc::new(shared.metrics.clone()),
         on_fatal: Arc::new(move |error: &storage::Error| {
-            let _ = fatal(&report, error);
+            let _ = report.report_fatal(error);
         }),
         limits: node.limits.clone(),
     };
@@ -463,21 +408,4 @@ fn raft_supervisor(api: &Arc<ApiContext>, node: &Arc<MemberContext>, ca_pem: Str
         }));
     }
     ChildSpec::supervisor("raft", spec.child(members)).0
-}
-
-/// Follows whether this node leads and has applied an entry of its own term.
-pub(super) fn leading(raft: &RaftHandle) -> watch::Receiver<bool> {
-    let mut status = raft.subscribe_status();
-    let (sender, receiver) = watch::channel(status.borrow().leading);
-    tokio::spawn(async move {
-        loop {
-            let now = status.borrow_and_update().leading;
-            sender.send_if_modified(|leading| std::mem::replace(leading, now) != now);
-            tokio::select! {
-                changed = status.changed() => if changed.is_err() { return },
-                () = sender.closed() => return,
-            }
-        }
-    });
-    receiver
 }

@@ -114,15 +114,14 @@ impl Cluster {
         let apis: Vec<Arc<ApiContext>> = (1..)
             .zip(&hosts)
             .map(|(raft_id, host)| {
-                let api = lab.uninitialized().context;
+                let api = lab.uninitialized();
                 let link = FakeLink {
                     sender: member(raft_id),
                     network: network.clone(),
                 };
                 let peers = Peers::new(Arc::new(link));
-                api.node()
-                    .become_member(host, group.handle(raft_id), storage.clone(), peers);
-                api
+                api.become_member(host, group.handle(raft_id), storage.clone(), peers);
+                api.context
             })
             .collect();
         *network.apis.lock().unwrap() = apis.iter().map(Arc::downgrade).collect();
