@@ -1,8 +1,7 @@
-//! A node: the daemon's supervision tree and the state its actors share.
+//! A node: the state its actors share, its data directory, and its membership.
 //!
-//! [`Node::builder`] collects the settings; [`NodeBuilder::start`] inspects the data directory.
-//! Without raft state in it, the node serves the API and waits for an init or a join; with raft
-//! state, it resumes its membership.
+//! The modules above, [`api`](crate::api) and the assembly of a [`Node`](crate::Node), import this
+//! one; it imports neither.
 //!
 //! Offline, without a daemon, [`restore()`] creates a node from a backup and [`Export`] reads a
 //! backup from the data directory of a stopped node.
@@ -10,7 +9,6 @@
 mod actor;
 mod announce;
 pub(crate) mod authority;
-mod builder;
 mod config;
 mod context;
 mod export;
@@ -24,12 +22,10 @@ mod removed;
 mod renew;
 mod restore;
 mod restore_marker;
-mod start;
 pub(crate) mod submit;
 mod subnets;
 
 pub use actor::NodeActor;
-pub use builder::{ConfigError, NodeBuilder};
 pub use config::NodeConfig;
 pub use context::{MemberContext, NodeContext};
 pub use export::Export;
@@ -38,11 +34,14 @@ pub use init::ClusterBootstrap;
 pub use jaco_raftnode::archive;
 pub use msg::Msg as NodeMsg;
 pub use restore::{Prepared, RestoreError, RestoreStep, Restored, restore};
-pub use start::{Node, StartError};
 
+pub(crate) use actor::Args as NodeArgs;
 pub(crate) use config::is_dialable;
-pub(crate) use context::{EndOfService, removed, uninitialized};
 #[cfg(any(test, feature = "testing"))]
-pub(crate) use context::{MemberParts, NodeParts};
+pub(crate) use context::MemberParts;
+pub(crate) use context::{EndOfService, NodeParts, removed, uninitialized};
+pub(crate) use files::Layout;
 pub(crate) use init::already;
 pub(crate) use join::JoinToken;
+pub(crate) use lock::DirectoryLock;
+pub(crate) use subnets::LeaderAllocator;

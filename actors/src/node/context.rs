@@ -25,9 +25,7 @@ use tokio::{
 };
 use tonic::{Response, metadata::MetadataValue};
 
-use super::{
-    NodeConfig, init::ClusterBootstrap, leader::LeaderLink, msg::Msg, submit::Submitter,
-};
+use super::{NodeConfig, init::ClusterBootstrap, leader::LeaderLink, msg::Msg, submit::Submitter};
 use crate::{
     clock::Clock,
     commit::CommitLock,
@@ -49,14 +47,14 @@ const INIT_RETRY: Duration = Duration::from_millis(50);
 pub struct NodeContext {
     /// Configuration the node was started with.
     pub config: NodeConfig,
-    pub(super) tree: OnceLock<Arc<Tree>>,
-    pub(super) lifecycle: OnceLock<Handle<Msg>>,
+    pub(crate) tree: OnceLock<Arc<Tree>>,
+    pub(crate) lifecycle: OnceLock<Handle<Msg>>,
     pub(super) running: OnceLock<Arc<MemberContext>>,
     /// Database and verticals opened from disk. Locked while a cluster is bootstrapped, joined or
     /// opened, since these touch the same files.
     pub(super) opened: Mutex<Option<OpenedNode>>,
     pub(super) setup_token: Mutex<Option<[u8; 32]>>,
-    pub(super) certificate: Arc<CertSlot>,
+    pub(crate) certificate: Arc<CertSlot>,
     pub(super) tls: Arc<rustls::ServerConfig>,
     /// Metrics of this node.
     pub(super) metrics: Metrics,
@@ -65,18 +63,18 @@ pub struct NodeContext {
     /// Whether this node was removed from its cluster.
     pub(super) removed: watch::Sender<bool>,
     /// Name of this node in its cluster, or the name it will have there.
-    pub(super) hostname: OnceLock<String>,
+    pub(crate) hostname: OnceLock<String>,
     /// Held while a cluster is bootstrapped or joined, so that only one attempt runs at a time.
     pub(super) membership_lock: Arc<tokio::sync::Mutex<()>>,
     /// Set once startup has read the data directory and opened the membership in it, if there is
     /// one.
-    pub(super) startup_done: watch::Sender<bool>,
+    pub(crate) startup_done: watch::Sender<bool>,
     /// Set when the node stops. Every task that serves a client holds a receiver and drops it once
-    /// the client has its answer; [`Node::drain`](super::Node::drain) waits until all are dropped.
-    pub(super) stopping: watch::Sender<bool>,
+    /// the client has its answer; [`Node::drain`](crate::Node::drain) waits until all are dropped.
+    pub(crate) stopping: watch::Sender<bool>,
     /// As `stopping`, for in-process streams. The embedding program is the one that stops the node
     /// and may have stopped reading its streams, so a drain does not wait for these receivers.
-    pub(super) stopping_in_process: watch::Sender<bool>,
+    pub(crate) stopping_in_process: watch::Sender<bool>,
     /// Channel for errors that a restart cannot fix.
     pub(super) fatal: mpsc::UnboundedSender<String>,
 }
@@ -118,9 +116,9 @@ pub struct MemberContext {
     /// The container engine.
     pub engine: Arc<dyn Engine>,
     /// Access to this node's containers; set once the runtime vertical is assembled.
-    pub(super) runtime: OnceLock<Runtime>,
+    pub(crate) runtime: OnceLock<Runtime>,
     /// Allocator of network address blocks; set once the network vertical is assembled.
-    pub(super) allocator: OnceLock<SharedAllocator>,
+    pub(crate) allocator: OnceLock<SharedAllocator>,
     pub(crate) storage: Arc<Storage>,
     /// The other members.
     pub peers: Peers,
@@ -130,7 +128,7 @@ pub struct MemberContext {
     pub network: Option<Arc<PeerTransport>>,
     /// Failure detector: heartbeats, the members in reach, and the fencing of this node.
     pub failure_detector: Arc<FailureDetector>,
-    pub(super) limits: Limits,
+    pub(crate) limits: Limits,
     /// Source of command timestamps.
     pub clock: Clock,
     /// Serialises apply, rollback and delete, from validation to commit.
@@ -140,7 +138,7 @@ pub struct MemberContext {
     /// Held while the drain mark of a member is set or cleared.
     pub(crate) drain_mark_lock: tokio::sync::Mutex<()>,
     /// Voter management, active on the leader.
-    pub(super) membership: OnceLock<Membership>,
+    pub(crate) membership: OnceLock<Membership>,
 }
 
 /// Parts of a [`NodeContext`] that are known before its actors run.
@@ -307,7 +305,7 @@ impl NodeContext {
 
     /// Waits for a bootstrap in progress, then drops verticals that were assembled but never
     /// started.
-    pub(super) fn drop_unstarted(&self) {
+    pub(crate) fn drop_unstarted(&self) {
         self.opened
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

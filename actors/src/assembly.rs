@@ -1,38 +1,29 @@
-//! Assembles a node: its supervision tree, in start order.
+//! A node put together: the API, the verticals and the supervision tree around the node's state.
+//!
+//! [`Node::builder`] collects the settings; [`NodeBuilder::start`] inspects the data directory.
+//! Without raft state in it, the node serves the API and waits for an init or a join; with raft
+//! state, it resumes its membership.
+
+mod builder;
+mod verticals;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use jaco_engine::docker::DockerEngine;
-use jaco_net::{
-    proxy::{Proxy, Settings},
-    tls::{self, CertSlot},
-};
-use jaco_raftnode::{NoTransport, Propose, RaftArgs, RaftHandle, actor::spawn, storage};
+use jaco_net::tls::{self, CertSlot};
+use jaco_raftnode::RaftHandle;
 use jaco_supervision::{ChildSpec, GaveUp, StartTreeError, Strategy, SupervisorSpec, Tree};
-use ractor::SpawnErr;
 use tokio::sync::mpsc;
 
-use super::{
-    ConfigError, MemberContext, NodeBuilder, NodeConfig, NodeContext,
-    actor::{Args, NodeActor},
-    context::NodeParts,
-    files::{FilesError, Layout},
-    leader::leading,
-    lock::DirectoryLock,
-    subnets::LeaderAllocator,
-};
 use crate::{
-    api::{
-        ApiArgs, ApiContext, Client, ControlSocket, InProcess, TlsApiActor, UnixApiActor,
-        admission::Transport, service,
+    api::{ApiArgs, ApiContext, Client, ControlSocket, InProcess, TlsApiActor, UnixApiActor},
+    node::{
+        DirectoryLock, FilesError, Layout, NodeActor, NodeArgs, NodeConfig, NodeContext, NodeParts,
     },
-    health,
-    ingress::{self, ProxyActor, ProxyArgs},
-    membership, network,
-    peer::{self, PeerTransport, Services},
-    runtime, scheduler,
     telemetry::{Metrics, TelemetryActor, TelemetryArgs},
 };
+use verticals::build;
+
+pub use builder::{ConfigError, NodeBuilder};
 
 /// Time limit for requests in progress when the node stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -125,11 +116,11 @@ impl Node {
         let _ = shared.hostname.set(hostname.clone()); // set once, right here
         let api = Arc::new(ApiContext::new(shared.clone()));
         let of_members = api.clone();
-        let args = Args {
+        let args = NodeArgs {
             shared: shared.clone(),
             layout,
             hostname,
-            verticals: Arc::new(move |member, ca_pem| verticals(&of_members, member, ca_pem)),
+            verticals: Arc::new(move |member, ca_pem| build(&of_members, member, ca_pem)),
         };
         let (lifecycle, handle) = ChildSpec::worker::<NodeActor>("lifecycle", args);
         let _ = shared.lifecycle.set(handle); // set once, right here
@@ -160,7 +151,7 @@ impl Node {
             .child(served)
             .child(telemetry);
         let tree = Arc::new(Tree::start("node", root).await?);
-        shared.metrics.watch_tree(&tree);
+        shared.metrics().watch_tree(&tree);
         let _ = shared.tree.set(tree.clone()); // set once, right here
         let node = Self {
             tree,
@@ -232,7 +223,7 @@ impl Node {
     /// can exit.
     pub async fn abandon(&self) {
         self.tree.stop().await;
-        if let Some(running) = self.shared.running.get() {
+        if let Some(running) = self.shared.try_running() {
             running.raft.closed().await;
         }
         // A bootstrap continues without its actor and uses the directory until it ends.
@@ -253,7 +244,7 @@ impl Node {
     /// Transfers leadership to another voter, if this node leads and there is one; takes at most 3
     /// seconds.
     pub async fn hand_over(&self) {
-        if let Some(running) = self.shared.running.get()
+        if let Some(running) = self.shared.try_running()
             && running.raft.status().voters.len() > 1
             && !running.raft.step_down(HANDOVER_TIMEOUT).await
         {
@@ -269,7 +260,7 @@ impl Node {
     pub async fn drain(&self) {
         self.shared.stopping.send_replace(true);
         self.shared.stopping_in_process.send_replace(true);
-        if let Some(running) = self.shared.running.get() {
+        if let Some(running) = self.shared.try_running() {
             running.raft.hub().close();
         }
         let served = self.shared.stopping.closed();
@@ -279,6 +270,16 @@ impl Node {
                 "open client connections did not close within 10 s"
             );
         }
+    }
+}
+
+impl NodeBuilder {
+    /// Starts the node, as [`Node::start`].
+    ///
+    /// # Errors
+    /// [`StartError::Config`] as [`NodeBuilder::build`], or as [`Node::start`].
+    pub async fn start(self) -> Result<Node, StartError> {
+        Node::start(self.build()?).await
     }
 }
 
@@ -293,119 +294,4 @@ fn hostname(config: &NodeConfig) -> Result<String, StartError> {
     };
     jaco_net::pki::check_hostname(&name).map_err(|_| StartError::Hostname(name.clone()))?;
     Ok(name)
-}
-
-/// Builds the verticals of a member, in start order; called once per node.
-fn verticals(api: &Arc<ApiContext>, node: &Arc<MemberContext>, ca_pem: String) -> Vec<ChildSpec> {
-    let shared = api.node();
-    // `raft` proposes only on the leader; `submitter` forwards to it, for commands of any node.
-    let raft: Arc<dyn Propose> = Arc::new(node.raft.clone());
-    let submitter: Arc<dyn Propose> = Arc::new(node.submitter());
-    let is_leader = leading(&node.raft);
-    let clock = node.clock.clone();
-
-    let (network, _, directory, allocator) = network::supervisor(network::Args {
-        cluster_id: node.cluster_id.clone(),
-        host: node.hostname.clone(),
-        raft: raft.clone(),
-        is_leader: is_leader.clone(),
-        clock: clock.clone(),
-        pool: shared.config.ipam,
-        engine: Arc::new(DockerEngine::new(&shared.config.docker_socket)),
-        remote: Arc::new(LeaderAllocator(node.leader.clone())),
-    });
-    let _ = node.allocator.set(allocator); // set once: the verticals are assembled once
-    let (runtime, access) = runtime::supervisor(
-        "runtime",
-        runtime::Deps {
-            host: node.hostname.clone(),
-            engine: node.engine.clone(),
-            networks: Arc::new(directory),
-            raft: submitter.clone(),
-            clock: clock.clone(),
-            caught_up: node.failure_detector.caught_up(),
-            metrics: shared.metrics.clone(),
-        },
-    );
-    let health = health::worker(health::Args {
-        failure_detector: node.failure_detector.clone(),
-        host: node.hostname.clone(),
-        raft: raft.clone(),
-        cluster: submitter.clone(),
-        confirm: health::confirm_by_read_index(&node.raft),
-        orphans_cleared: access.orphans_cleared(),
-        engine: node.engine.clone(),
-        clock: clock.clone(),
-    });
-    let _ = node.runtime.set(access); // set once: the verticals are assembled once
-    let (scheduler, _) = scheduler::supervisor(scheduler::Args::new(
-        raft.clone(),
-        is_leader,
-        clock,
-        shared.metrics.clone(),
-    ));
-    let mut ingress = SupervisorSpec::new(Strategy::OneForOne);
-    if let Some(port) = shared.config.http_port {
-        let facts = ingress::table::NodeFacts {
-            hostname: node.hostname.clone(),
-            https: false,
-            mesh: false,
-        };
-        let proxy = Proxy::observed(Settings::default(), Arc::new(shared.metrics.clone()));
-        let proxy = ProxyArgs::new(raft, facts, node.failure_detector.fresh(), port, proxy);
-        ingress = ingress.child(ChildSpec::worker::<ProxyActor>("proxy", proxy).0);
-    }
-    let (ingress, _) = ChildSpec::supervisor("ingress", ingress);
-    vec![
-        raft_supervisor(api, node, ca_pem),
-        health,
-        network,
-        runtime,
-        scheduler,
-        ingress,
-    ]
-}
-
-/// Supervisor of the raft actor and its dependents, which start after it and restart with it.
-fn raft_supervisor(api: &Arc<ApiContext>, node: &Arc<MemberContext>, ca_pem: String) -> ChildSpec {
-    let shared = api.node();
-    let report = shared.clone();
-    let transport = node.network.as_ref().map(PeerTransport::transport);
-    let args = RaftArgs {
-        storage: node.storage.clone(),
-        handle: node.raft.clone(),
-        transport: transport.unwrap_or_else(|| Arc::new(NoTransport)),
-        observer: Arc::new(shared.metrics.clone()),
-        on_fatal: Arc::new(move |error: &storage::Error| {
-            let _ = report.report_fatal(error);
-        }),
-        limits: node.limits.clone(),
-    };
-    let raft = ChildSpec::external("raft", "RaftActor", move |supervisor| {
-        let args = args.clone();
-        async move {
-            spawn(args, supervisor)
-                .await
-                .map_err(|error| SpawnErr::StartupFailed(Box::new(error)))
-        }
-    });
-    let deps = membership::Deps {
-        raft: Arc::new(node.raft.clone()),
-        clock: node.clock.clone(),
-    };
-    let (members, membership) = membership::actor(node.raft.clone(), deps);
-    let _ = node.membership.set(membership); // set once: the verticals are assembled once
-    let mut spec = SupervisorSpec::new(Strategy::RestForOne).child(raft);
-    if let (Some(network), Some(address)) = (&node.network, shared.config.cluster_addr) {
-        spec = spec.child(peer::supervisor(peer::Args {
-            network: network.clone(),
-            address,
-            identity: shared.certificate.clone(),
-            ca_pem,
-            services: Services::new(service(api, Transport::Peer)),
-            heartbeat: node.failure_detector.clone(),
-            metrics: shared.metrics.clone(),
-        }));
-    }
-    ChildSpec::supervisor("raft", spec.child(members)).0
 }
