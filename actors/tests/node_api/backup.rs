@@ -5,10 +5,7 @@
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
 use futures::{TryStreamExt, future::join_all};
-use jaco_actors::{
-    clock::Clock,
-    node::{Export, Node},
-};
+use jaco_actors::{Node, clock::Clock, node::Export};
 use jaco_proto::{
     error::DecodedError,
     v1::{self, AuditEventType, command::Payload},

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::{
-    api::admission::Transport,
+    identity::Transport,
     network::cidr::Cidr,
     network::ipam::{self, Allocator, SubnetKey},
     node::subnets::LeaderAllocator,

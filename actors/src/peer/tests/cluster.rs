@@ -206,7 +206,7 @@ fn issue(identity: &str) -> v1::Command {
         Clock::system().timestamp(),
         Payload::TokenIssue(v1::TokenIssue {
             identity: identity.to_owned(),
-            hashed_secret: crate::api::admission::hash(identity.as_bytes()).to_vec(),
+            hashed_secret: crate::identity::hash(identity.as_bytes()).to_vec(),
             ..Default::default()
         }),
     )
