@@ -21,7 +21,7 @@ use jaco_net::{
     pki::{self, BootstrapCert},
     tls::{self, CertSlot, Identity},
 };
-use jaco_raftnode::{Limits, Propose as _, RaftHandle, Storage};
+use jaco_raftnode::{Propose as _, RaftHandle, RaftLimits, Storage};
 use tokio::sync::mpsc;
 use tonic::body::Body;
 use tower::ServiceExt as _;
@@ -144,7 +144,7 @@ impl Api {
             storage,
             peers,
             network: None,
-            limits: Limits::default(),
+            limits: RaftLimits::default(),
         };
         let node = self.context.node();
         node.become_member(Arc::new(MemberContext::new(parts, &node.config)));

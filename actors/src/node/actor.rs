@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use jaco_engine::docker::DockerEngine;
 use jaco_proto::{Error, ErrorCode, v1};
-use jaco_raftnode::{Limits, Propose as _, RaftHandle, Role, Storage, storage};
+use jaco_raftnode::{Propose as _, RaftHandle, RaftLimits, Role, Storage, storage};
 use jaco_supervision::{ChildSpec, Context, Failure, Reply, Worker};
 
 use super::{
@@ -303,7 +303,7 @@ fn open_state(
     let config = &shared.config;
     let storage = Storage::open(&layout.raft())?;
     let state = storage.load_state()?;
-    let limits = Limits::default();
+    let limits = RaftLimits::default();
     let raft = RaftHandle::new(state, limits.clone());
     shared.metrics.watch_raft(&raft);
     let network = config

@@ -15,7 +15,7 @@ use jaco_proto::{
     Error, ErrorCode, chain,
     v1::{self, command::Payload},
 };
-use jaco_raftnode::{Limits, Propose, RaftHandle, ReadError, State, Storage};
+use jaco_raftnode::{Propose, RaftHandle, RaftLimits, ReadError, State, Storage};
 use jaco_supervision::{
     ActorInfo, CallError, ChildSpec, Failure, Handle, KillError, KillMode, Tree,
 };
@@ -128,7 +128,7 @@ pub struct MemberContext {
     pub network: Option<Arc<PeerTransport>>,
     /// Failure detector: heartbeats, the members in reach, and the fencing of this node.
     pub failure_detector: Arc<FailureDetector>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: RaftLimits,
     /// Source of command timestamps.
     pub clock: Clock,
     /// Serialises apply, rollback and delete, from validation to commit.
@@ -166,7 +166,7 @@ pub(crate) struct MemberParts {
     pub(crate) peers: Peers,
     /// Transport to the other members; `None` without a cluster address.
     pub(crate) network: Option<Arc<PeerTransport>>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: RaftLimits,
 }
 
 impl NodeContext {

@@ -140,7 +140,8 @@ pub(super) fn bootstrap(
 
     let staging = Staging::begin(&layout.raft(), SECRET_DIR).map_err(internal)?;
     let rows: Vec<_> = applied.mutations.into_iter().map(Row::from).collect();
-    storage::found(staging.path(), FIRST_RAFT_ID, &[FIRST_RAFT_ID], &rows).map_err(internal)?;
+    storage::bootstrap_with_rows(staging.path(), FIRST_RAFT_ID, &[FIRST_RAFT_ID], &rows)
+        .map_err(internal)?;
     staging.commit().map_err(internal)?;
     Ok(request.response())
 }

@@ -161,7 +161,7 @@ async fn stop_once(
 
 /// Reads the last state of a removed node whose database is not open.
 pub(super) fn last_state(layout: &Layout) -> State {
-    match jaco_raftnode::storage::examine(&layout.raft()) {
+    match jaco_raftnode::storage::read_offline(&layout.raft()) {
         Ok((state, _)) => state,
         Err(error) => {
             tracing::warn!(subsystem = "raft", %error, "the last state cannot be read");

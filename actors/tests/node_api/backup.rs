@@ -12,7 +12,7 @@ use jaco_proto::{
 };
 use jaco_raftnode::{
     Propose, State,
-    archive::{self, Archive, Limits},
+    archive::{self, Archive, ArchiveLimits},
     command,
 };
 use tonic::Streaming;
@@ -23,7 +23,7 @@ use crate::lab::{Client, Lab, state, until};
 const VERSION: &str = "0.0.0-test";
 
 pub(crate) fn opened(bytes: &[u8]) -> Archive {
-    archive::read(bytes, VERSION, &Limits::default()).unwrap()
+    archive::read(bytes, VERSION, &ArchiveLimits::default()).unwrap()
 }
 
 pub(crate) async fn begin(client: &Client) -> Result<Streaming<v1::BackupChunk>, DecodedError> {
