@@ -1,7 +1,6 @@
 //! A node: the state its actors share, its data directory, and its membership.
 //!
-//! The modules above, [`api`](crate::api) and the assembly of a [`Node`](crate::Node), import this
-//! one; it imports neither.
+//! The API and the assembly of a [`Node`](crate::Node) import this module; it imports neither.
 //!
 //! Offline, without a daemon, [`restore()`] creates a node from a backup and [`Export`] reads a
 //! backup from the data directory of a stopped node.

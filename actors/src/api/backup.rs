@@ -23,15 +23,16 @@ use jaco_raftnode::{
 };
 use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 
-use super::{caller::Caller, context::ApiContext};
+use super::{
+    caller::Caller,
+    context::{ApiContext, CONCURRENT_BACKUPS},
+};
 use crate::{clock::Clock, node::MemberContext};
 
 /// Size of a piece in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 /// Number of pieces encoded ahead of the caller.
 const CHUNKS_AHEAD: usize = 4;
-/// Limit of concurrent backups; each holds a thread and a state.
-pub(super) const CONCURRENT: usize = 4;
 /// Time limit of the audit record, for which the last piece waits.
 const RECORD_BUDGET: Duration = Duration::from_secs(5);
 /// Attempts to read a state together with the term of its index.
@@ -50,7 +51,7 @@ pub(super) async fn begin(
         .backups
         .clone()
         .try_acquire_owned()
-        .map_err(|_| failed(format!("{CONCURRENT} backups are under way")))?;
+        .map_err(|_| failed(format!("{CONCURRENT_BACKUPS} backups are under way")))?;
     let (state, term) = confirmed(&node).await?;
     let leader = node.raft.status().leader_id;
     let leader = state.nodes.values().find(|n| leader == Some(n.raft_id));

@@ -9,11 +9,13 @@ use std::{
 use tokio::sync::Semaphore;
 
 use super::{
-    backup,
     connection_limits::{ConnectionLimiter, ConnectionLimits},
     rate_limits::{FailureLimiter, JoinLimiter},
 };
 use crate::{lock::lock, node::NodeContext};
+
+/// Limit of concurrent backups; each holds a thread and a state.
+pub(super) const CONCURRENT_BACKUPS: usize = 4;
 
 /// State shared by the listeners and handlers of one node; lives as long as the node, so that a
 /// restarted listener continues with the same counts.
@@ -36,7 +38,7 @@ impl ApiContext {
         Self {
             node,
             limiter: Arc::new(Mutex::new(ConnectionLimiter::new(limits))),
-            backups: Arc::new(Semaphore::new(backup::CONCURRENT)),
+            backups: Arc::new(Semaphore::new(CONCURRENT_BACKUPS)),
             failures: Mutex::default(),
             join_attempts: Mutex::default(),
         }

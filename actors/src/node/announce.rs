@@ -3,15 +3,14 @@
 //! The certificate's fingerprint is not part of it: only [`super::renew`] publishes one, since
 //! peers reject a node whose published fingerprint is not that of its certificate in force.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::{Propose, ProposeError};
 
-use super::{MemberContext, NodeConfig};
+use super::{MemberContext, NodeConfig, config::text};
+use crate::identity::NODE_UPDATE_SELF;
 
-/// Identity of these commands.
-pub(super) const IDENTITY: &str = "node-update-self";
 /// Delay before the next attempt after a failed one.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -41,13 +40,6 @@ fn changes(record: &v1::Node, config: &NodeConfig) -> Option<v1::NodeUpdateSelf>
     (update != unchanged).then_some(update)
 }
 
-/// An address in the format of the records; empty if there is none.
-pub(super) fn text(address: Option<SocketAddr>) -> String {
-    address
-        .map(|address| address.to_string())
-        .unwrap_or_default()
-}
-
 /// Updates this node's record; returns once it is up to date or the update is rejected.
 pub(super) async fn announce(node: Arc<MemberContext>, config: NodeConfig) {
     let submitter = node.submitter();
@@ -63,7 +55,7 @@ pub(super) async fn announce(node: Arc<MemberContext>, config: NodeConfig) {
         let Some(update) = changes(record, &config) else {
             return;
         };
-        let command = node.command(IDENTITY, Payload::NodeUpdateSelf(update));
+        let command = node.command(NODE_UPDATE_SELF, Payload::NodeUpdateSelf(update));
         match submitter.propose(command).await {
             Ok(_) => return,
             Err(ProposeError::Rejected(error)) => {

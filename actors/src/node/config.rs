@@ -58,6 +58,13 @@ pub(crate) fn is_dialable(address: &str) -> bool {
     })
 }
 
+/// An address in the format of the records; empty if there is none.
+pub(super) fn text(address: Option<SocketAddr>) -> String {
+    address
+        .map(|address| address.to_string())
+        .unwrap_or_default()
+}
+
 impl NodeConfig {
     /// Returns the default settings: no name and no listener.
     pub(crate) fn new(data_dir: PathBuf) -> Self {

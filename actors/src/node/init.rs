@@ -15,7 +15,7 @@ use jaco_state::{State, fsm};
 
 use super::{
     NodeConfig,
-    announce::text,
+    config::text,
     files::{Layout, Membership},
 };
 use crate::identity::{self, random_token};

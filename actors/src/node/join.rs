@@ -17,7 +17,7 @@ use jaco_raftnode::storage;
 
 use super::{
     NodeConfig,
-    announce::text,
+    config::text,
     files::{KnownPeer, Layout, Membership},
 };
 

@@ -5,7 +5,7 @@ use jaco_supervision::Reply;
 
 use super::init::ClusterBootstrap;
 
-/// Messages of a [`NodeActor`](super::NodeActor).
+/// Messages of a `NodeActor`.
 pub enum Msg {
     /// Opens the membership on disk, if there is one.
     Open,

@@ -25,10 +25,8 @@ use super::{
     files::{FilesError, Layout},
     leader::LeaderLocation,
 };
-use crate::{commit::propose, log_dedup::LogDedup};
+use crate::{commit::propose, identity::NODE_UPDATE_SELF, log_dedup::LogDedup};
 
-/// Identity of the command that publishes the fingerprint.
-const IDENTITY: &str = "node-update-self";
 /// Time limit for the leader's signature.
 const SIGN_BUDGET: Duration = Duration::from_secs(10);
 /// Delay before the next attempt.
@@ -89,7 +87,7 @@ async fn attempt(shared: &NodeContext, node: &MemberContext, layout: &Layout) ->
     let state = node.raft.state();
     let row = state.nodes.get(&node.hostname);
     if row.is_none_or(|row| row.server_cert_fingerprint != print.as_bytes()) {
-        propose(&node.submitter(), node.command(IDENTITY, update)).await?;
+        propose(&node.submitter(), node.command(NODE_UPDATE_SELF, update)).await?;
     }
     promote(shared, layout, &node.hostname)?;
     tracing::info!(subsystem = "daemon/grpc", fingerprint = %print, "the certificate was renewed");

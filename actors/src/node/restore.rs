@@ -30,7 +30,7 @@ use jaco_state::restore::restored;
 
 use super::{
     NodeConfig,
-    announce::text,
+    config::text,
     files::{FilesError, Layout, Membership},
     lock::DirectoryLock,
     restore_marker::RestoreMarker,

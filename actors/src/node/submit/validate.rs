@@ -7,11 +7,7 @@ use jaco_proto::{
     v1::{self, AuditEventType, command::Payload},
 };
 
-use crate::{
-    health,
-    node::{announce, is_dialable},
-    runtime,
-};
+use crate::{health, identity::NODE_UPDATE_SELF, node::is_dialable, runtime};
 
 /// Longest version, in bytes.
 const VERSION_BYTES: usize = 64;
@@ -27,7 +23,7 @@ const TEXT_BYTES: usize = 8 << 10;
 /// Identity under which commands like `payload` are written.
 pub(super) fn writer(payload: &Payload) -> &'static str {
     match payload {
-        Payload::NodeUpdateSelf(_) => announce::IDENTITY,
+        Payload::NodeUpdateSelf(_) => NODE_UPDATE_SELF,
         Payload::NodeStatusUpdate(_) => health::actor::IDENTITY,
         Payload::ReplicaObservedUpdate(_) => runtime::IDENTITY,
         Payload::AuditAppend(append) => append.event.as_ref().map_or("system", audit_writer),
