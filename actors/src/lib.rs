@@ -153,7 +153,7 @@
 //! - [`node`]: one node from start to stop: builder, files, init, the tree.
 //! - [`api`]: the gRPC services, their admission, and the in-process client.
 //! - [`peer`]: connections and calls to the other members.
-//! - [`scheduler`]: placement of replicas, as a pure function of the state.
+//! - [`scheduler`]: placement of replicas, decided by `jaco-policy`.
 //! - [`runtime`]: one actor per container of this machine; log tails.
 //! - [`network`]: one actor per bridge; addresses.
 //! - [`ingress`]: the route table and its proxy.

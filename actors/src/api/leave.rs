@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use jaco_policy::scheduler::{drain_check, projects::Projects};
 use jaco_proto::{
     Error, ErrorCode, drain_mark,
     v1::{self, NodeStatus, command::Payload},
@@ -12,7 +13,6 @@ use super::caller::Caller;
 use crate::{
     membership::{can_leave, leaving, policy::NO_TRANSFER_TARGET},
     node::{MemberContext, propose},
-    scheduler::{drain_check, projects::Projects},
 };
 
 /// Time limit of the call; the removal continues after it.

@@ -12,8 +12,8 @@ use std::{
 use jaco_actors::{
     ingress::table::{NodeFacts, route_table},
     network::names::NetworkId,
-    scheduler::reconcile::{PassCache, reconcile},
 };
+use jaco_policy::scheduler::reconcile::{PassCache, reconcile};
 use jaco_proto::{
     ErrorCode,
     manifest::{

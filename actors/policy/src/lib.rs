@@ -1,0 +1,9 @@
+//! The decisions of JACO's actors: pure cores, without I/O, a clock or a runtime.
+//!
+//! A core is given the time with each input and returns the effects to run. `jaco-actors` runs
+//! them against the engine, the kernel and the peers; the simulator of `jaco-chaos` runs the same
+//! cores on virtual time.
+//!
+//! - [`scheduler`]: which replicas exist, and on which hosts they run.
+
+pub mod scheduler;
