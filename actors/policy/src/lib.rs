@@ -4,6 +4,8 @@
 //! them against the engine, the kernel and the peers; the simulator of `jaco-chaos` runs the same
 //! cores on virtual time.
 //!
+//! - [`membership`]: the voters of the raft group, and when a member may leave.
 //! - [`scheduler`]: which replicas exist, and on which hosts they run.
 
+pub mod membership;
 pub mod scheduler;

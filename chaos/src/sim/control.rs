@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use jaco_actors::{
-    health::{core as detector, fencing},
-    membership::policy::Policy,
-};
-use jaco_policy::scheduler::{
-    pass_timer::{self, PassTimer},
-    projects::Projects,
-    reconcile::{Pass, PassCache, reconcile},
+use jaco_actors::health::{core as detector, fencing};
+use jaco_policy::{
+    membership::Policy,
+    scheduler::{
+        pass_timer::{self, PassTimer},
+        projects::Projects,
+        reconcile::{Pass, PassCache, reconcile},
+    },
 };
 use jaco_proto::v1::{self, NodeStatus, command::Payload};
 use jaco_state::{State, command};
