@@ -4,8 +4,10 @@
 //! them against the engine, the kernel and the peers; the simulator of `jaco-chaos` runs the same
 //! cores on virtual time.
 //!
+//! - [`health`]: dead members, and whether this node may act on its own state.
 //! - [`membership`]: the voters of the raft group, and when a member may leave.
 //! - [`scheduler`]: which replicas exist, and on which hosts they run.
 
+pub mod health;
 pub mod membership;
 pub mod scheduler;

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use jaco_actors::health::{core as detector, fencing};
 use jaco_policy::{
+    health::{core as detector, fencing},
     membership::Policy,
     scheduler::{
         pass_timer::{self, PassTimer},
