@@ -5,9 +5,13 @@
 //! cores on virtual time.
 //!
 //! - [`health`]: dead members, and whether this node may act on its own state.
+//! - [`ingress`]: when the reverse proxy follows the routes.
 //! - [`membership`]: the voters of the raft group, and when a member may leave.
+//! - [`network`]: address blocks and bridges.
 //! - [`scheduler`]: which replicas exist, and on which hosts they run.
 
 pub mod health;
+pub mod ingress;
 pub mod membership;
+pub mod network;
 pub mod scheduler;

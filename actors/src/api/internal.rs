@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use jaco_engine::cidr::Cidr;
+use jaco_policy::network::{bridge::refused_blocks::MAX_REFUSED_BLOCKS, ipam::SubnetKey};
 use jaco_proto::{
     Error, ErrorCode,
     v1::{self, internal_server::Internal},
@@ -18,7 +20,6 @@ use super::{
     stream::{ResponseStream, guarded},
 };
 use crate::{
-    network::{bridge::MAX_REFUSED_BLOCKS, cidr::Cidr, ipam::SubnetKey},
     node::{MemberContext, NodeContext, leader::LeaderLocation, propose, submit::authorize},
     peer::Sender,
 };

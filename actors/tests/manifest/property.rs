@@ -9,11 +9,11 @@ use std::{
     sync::Arc,
 };
 
-use jaco_actors::{
-    ingress::table::{NodeFacts, route_table},
+use jaco_actors::ingress::table::{NodeFacts, route_table};
+use jaco_policy::{
     network::names::NetworkId,
+    scheduler::reconcile::{PassCache, reconcile},
 };
-use jaco_policy::scheduler::reconcile::{PassCache, reconcile};
 use jaco_proto::{
     ErrorCode,
     manifest::{
