@@ -8,10 +8,12 @@
 //! - [`ingress`]: when the reverse proxy follows the routes.
 //! - [`membership`]: the voters of the raft group, and when a member may leave.
 //! - [`network`]: address blocks and bridges.
+//! - [`runtime`]: the replicas of this host: their containers, images and logs.
 //! - [`scheduler`]: which replicas exist, and on which hosts they run.
 
 pub mod health;
 pub mod ingress;
 pub mod membership;
 pub mod network;
+pub mod runtime;
 pub mod scheduler;
