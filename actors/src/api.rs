@@ -26,7 +26,6 @@ mod layer;
 mod leave;
 mod logs;
 pub mod methods;
-pub(crate) mod rate_limits;
 mod registry;
 mod server;
 pub(crate) mod sign;

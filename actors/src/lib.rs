@@ -146,7 +146,8 @@
 //!    the reply instead.
 //! 5. Its supervisor handles a failure; other actors do not notice, since they hold handles and
 //!    retry.
-//! 6. Decisions are pure functions beside the actor, tested without it.
+//! 6. Decisions are pure functions of their inputs and the time, in `jaco-policy`, tested without
+//!    the actor.
 //!
 //! # The parts
 //!

@@ -11,6 +11,7 @@ use std::{
 
 use jaco_engine::{Engine, docker::DockerEngine};
 use jaco_net::tls::CertSlot;
+use jaco_policy::api::rate_limits::{FailureLimiter, JoinLimiter};
 use jaco_proto::{
     Error, ErrorCode,
     secret::SecretString,
@@ -37,7 +38,6 @@ use crate::{
         admission::{self, Transport},
         backup,
         connection_limits::{self, ConnectionLimiter},
-        rate_limits::{FailureLimiter, JoinLimiter},
     },
     clock::Clock,
     health::FailureDetector,
