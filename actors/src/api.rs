@@ -6,13 +6,14 @@
 pub mod admission;
 mod apply;
 mod audit;
-pub(crate) mod backup;
+mod backup;
 mod body;
 mod caller;
 mod client;
 mod cluster;
 mod connection;
-pub(crate) mod connection_limits;
+mod connection_limits;
+mod context;
 mod credentials;
 mod deploy;
 mod diff;
@@ -28,13 +29,13 @@ mod logs;
 pub mod methods;
 mod registry;
 mod server;
-pub(crate) mod sign;
 mod stream;
 mod tokens;
 mod views;
 mod watch;
 
 pub(crate) use client::InProcess;
+pub(crate) use context::ApiContext;
 
 pub use caller::Caller;
 pub use client::{Client, LocalService};

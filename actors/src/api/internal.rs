@@ -16,11 +16,12 @@ use tonic::{Request, Response, Status};
 
 use super::{
     caller::Caller,
-    digest, logs, sign,
+    digest, logs,
     stream::{ResponseStream, guarded},
 };
 use crate::{
-    node::{MemberContext, NodeContext, leader::LeaderLocation, propose, submit::authorize},
+    commit::propose,
+    node::{MemberContext, NodeContext, authority, leader::LeaderLocation, submit::authorize},
     peer::Sender,
 };
 
@@ -112,7 +113,7 @@ impl Internal for InternalService {
             .with("host", hostname)
             .into());
         }
-        let signed_cert = sign::certificate(&node, &hostname, &csr_pem)?;
+        let signed_cert = authority::certificate(&node, &hostname, &csr_pem)?;
         Ok(Response::new(v1::SignNodeCertResponse { signed_cert }))
     }
 
@@ -129,7 +130,7 @@ impl Internal for InternalService {
             lines,
             &caller,
             node.raft.subscribe(),
-            self.0.end_of_service_for(&caller),
+            self.0.end_of_service_for(caller.transport),
         )))
     }
 

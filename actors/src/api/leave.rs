@@ -13,7 +13,7 @@ use jaco_proto::{
 use jaco_raftnode::{Propose as _, State};
 
 use super::caller::Caller;
-use crate::node::{MemberContext, propose};
+use crate::{commit::propose, node::MemberContext};
 
 /// Time limit of the call; the removal continues after it.
 const BUDGET: Duration = Duration::from_secs(8);

@@ -2,7 +2,7 @@ use std::time::{Duration, SystemTime};
 
 use jaco_policy::scheduler::reconcile::MAX_BATCH_BYTES;
 use jaco_proto::v1::{self, command::Payload};
-use jaco_raftnode::{Limits, command, testing::MemoryRaft};
+use jaco_raftnode::{RaftLimits, command, testing::MemoryRaft};
 use jaco_supervision::{KillMode, Strategy, SupervisorSpec, Tree};
 use prost_types::Timestamp;
 
@@ -296,5 +296,5 @@ async fn container_failure_counts_once_until_running() {
 
 #[test]
 fn largest_batch_takes_half_of_a_raft_command() {
-    assert!(MAX_BATCH_BYTES <= Limits::default().command_bytes / 2);
+    assert!(MAX_BATCH_BYTES <= RaftLimits::default().command_bytes / 2);
 }
