@@ -27,7 +27,6 @@ mod layer;
 mod leave;
 mod logs;
 pub mod methods;
-mod rate_limits;
 mod registry;
 mod server;
 mod stream;

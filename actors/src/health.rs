@@ -1,20 +1,16 @@
 //! Node health: failure detection, fencing and recovery.
 //!
-//! - [`mod@core`]: failure detector of the leader, which decides which members are dead.
-//! - [`fencing`]: fencing, which decides whether this node may act on its own state.
-//! - [`ready`]: conditions under which this node reports itself `ready`.
+//! [`jaco_policy::health`] decides.
+//!
 //! - [`failure_detector`]: heartbeat state, shared by the transport and every consumer of liveness.
-//! - [`actor`]: the actor that drives them.
+//! - [`actor`]: the actor that drives it.
 
 use std::sync::Arc;
 
 use jaco_supervision::ChildSpec;
 
 pub mod actor;
-pub mod core;
 pub mod failure_detector;
-pub mod fencing;
-pub mod ready;
 
 pub use actor::{Args, HealthActor};
 pub use failure_detector::{FailureDetector, Hosts};

@@ -4,7 +4,6 @@
 //! - [`ProxyActor`]: keeps the proxy's table and listener up to date.
 
 mod actor;
-mod debounce;
 pub mod table;
 
 pub use actor::{Msg, ProxyActor, ProxyArgs};

@@ -146,7 +146,8 @@
 //!    the reply instead.
 //! 5. Its supervisor handles a failure; other actors do not notice, since they hold handles and
 //!    retry.
-//! 6. Decisions are pure functions beside the actor, tested without it.
+//! 6. Decisions are pure functions of their inputs and the time, in `jaco-policy`, tested without
+//!    the actor.
 //!
 //! # The parts
 //!
@@ -154,7 +155,7 @@
 //! - [`node`]: the state of a node: files, init, join, membership.
 //! - [`api`]: the gRPC services, their admission, and the in-process client.
 //! - [`peer`]: connections and calls to the other members.
-//! - [`scheduler`]: placement of replicas, as a pure function of the state.
+//! - [`scheduler`]: placement of replicas, decided by `jaco-policy`.
 //! - [`runtime`]: one actor per container of this machine; log tails.
 //! - [`network`]: one actor per bridge; addresses.
 //! - [`ingress`]: the route table and its proxy.

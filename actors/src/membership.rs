@@ -1,14 +1,16 @@
 //! Cluster membership, and the voters of the raft group.
 //!
-//! - [`policy`]: the next configuration change of the leader, as a pure function of its view.
+//! [`jaco_policy::membership`] decides the next configuration change of the leader.
+//!
+//! - [`view`]: the leader's view, from which it decides.
 //! - [`MembershipActor`]: carries out the changes, on the leader.
 //! - [`Membership`]: handle with which the rest of the node triggers a check.
 
 mod actor;
 mod group;
-pub mod policy;
 
-use jaco_proto::{Error, v1};
+use jaco_policy::membership as policy;
+use jaco_proto::Error;
 use jaco_raftnode::{RaftStatus, State};
 use jaco_supervision::{ChildSpec, Handle};
 use tokio::sync::watch;
@@ -51,17 +53,6 @@ pub fn actor(group: impl Group, deps: Deps) -> (ChildSpec, Membership) {
     (spec, Membership { handle, last_error })
 }
 
-/// Whether a member could lead once `leaver` is marked as leaving: a member that is not leaving and
-/// fulfils `is_there`.
-#[must_use]
-pub fn can_leave<'a>(
-    mut members: impl Iterator<Item = &'a v1::Node>,
-    leaver: &str,
-    is_there: impl Fn(&v1::Node) -> bool,
-) -> bool {
-    members.any(|node| node.hostname != leaver && !leaving(node) && is_there(node))
-}
-
 /// Returns the leader's view of its group, the input of the policy: `status` of its raft and the Node
 /// rows of `state`. A follower counts as active by raft's own flag or by `is_active`, called with its
 /// raft id.
@@ -71,7 +62,7 @@ pub fn view(status: &RaftStatus, state: &State, is_active: impl Fn(u64) -> bool)
     let rows = rows.map(|node| {
         let member = policy::Member {
             hostname: node.hostname.clone(),
-            leaving: leaving(node),
+            leaving: policy::leaving(node),
         };
         (node.raft_id, member)
     });
@@ -91,11 +82,4 @@ pub fn view(status: &RaftStatus, state: &State, is_active: impl Fn(u64) -> bool)
         rows: rows.collect(),
         progress: progress.collect(),
     }
-}
-
-/// Whether the member of this row is leaving. After a drain timeout it is not, and stays until its
-/// removal is requested again.
-#[must_use]
-pub fn leaving(node: &v1::Node) -> bool {
-    node.draining && node.status() != v1::NodeStatus::DrainTimeout
 }

@@ -8,11 +8,11 @@
 pub mod bridge;
 pub mod ipam;
 pub mod manager;
-pub mod names;
 
 use std::sync::Arc;
 
 use jaco_engine::NetworkEngine;
+use jaco_policy::network::bridge::refused_blocks::RefusedBlocks;
 use jaco_raftnode::Propose;
 use jaco_supervision::{ChildSpec, Strategy, SupervisorHandle, SupervisorSpec};
 use tokio::sync::watch;
@@ -72,7 +72,7 @@ pub fn supervisor(
         raft: args.raft,
         engine: args.engine,
         allocator: ipam::leader_allocator(local.clone(), args.remote, args.is_leader),
-        refused_blocks: bridge::RefusedBlocks::default(),
+        refused_blocks: RefusedBlocks::default(),
     };
     let (manager, handle) = ChildSpec::worker::<manager::BridgeManager>("bridges", env);
     let spec = SupervisorSpec::new(Strategy::OneForOne)

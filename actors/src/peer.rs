@@ -5,15 +5,16 @@
 //!
 //! - [`channel`]: [`PeerChannel`], the transport of the generated `jaco.v1` clients.
 //! - [`heartbeat`]: heartbeats; they carry no replicated state and are never persisted.
-//! - `directory`: the members according to the replicated state; `gossip`: members reported by
-//!   other members; `rejections`: members that reject this node as a non-member.
+//! - `directory`: the members according to the replicated state; `gossip`: members reported by other
+//!   members.
 //! - `endpoint`, `manager`, `actor`: the UDP socket, the manager of the peer actors, and the actor
 //!   of one member.
 //! - `routes`: connections and queues by member, for raft and callers; `outbox`: queued raft
 //!   traffic.
 //! - `session`: the tasks of one connection; `call`, `serve`, `snapshots`: its streams.
-//! - `simultaneous_open`, `wire`: the choice between duplicate connections, and frame encoding;
-//!   both without I/O.
+//! - `wire`: frame encoding, without I/O.
+//!
+//! [`jaco_policy::peer`] chooses between duplicate connections and records rejections.
 
 pub mod actor;
 mod call;
@@ -24,11 +25,9 @@ mod gossip;
 pub mod heartbeat;
 pub mod manager;
 mod outbox;
-mod rejections;
 mod routes;
 mod serve;
 mod session;
-mod simultaneous_open;
 mod snapshots;
 mod wire;
 
@@ -42,7 +41,6 @@ use tonic::body::Body;
 
 pub use channel::PeerChannel;
 pub use heartbeat::{Heartbeat, HeartbeatHandler};
-pub use rejections::Rejections;
 pub use routes::PeerTransport;
 
 pub(crate) use directory::{Origin, PeerInfo};

@@ -1,8 +1,8 @@
 //! Runtime vertical: turns the desired rows of this host into containers.
 //!
-//! - [`registry_key`]: image references, and the credential an image is pulled with.
-//! - [`replica`]: state machine of one container, from pull to removal.
-//! - [`assignment`]: the part of the replicated state that concerns one replica on this host.
+//! [`jaco_policy::runtime`] decides.
+//!
+//! - [`replica`]: one container, from pull to removal.
 //! - [`manager`]: one replica actor per row, and the sweep for orphaned containers.
 //! - [`publisher`]: proposes the newest observation of each replica.
 //! - [`events`]: the engine's event stream, fanned out.
@@ -19,6 +19,7 @@ use std::{
 
 use async_trait::async_trait;
 use jaco_engine::{Engine, spec::Attachment};
+use jaco_policy::runtime::documents::Documents;
 use jaco_proto::chain;
 use jaco_raftnode::Propose;
 use jaco_supervision::{ChildSpec, Handle, Strategy, SupervisorHandle, SupervisorSpec};
@@ -26,17 +27,12 @@ use tokio::sync::{broadcast, watch};
 
 use crate::{clock::Clock, network::BridgeDirectory, telemetry::Metrics};
 
-pub mod assignment;
-mod documents;
 pub mod events;
 pub mod logs;
 pub mod manager;
 pub mod publisher;
 mod pulls;
-pub mod registry_key;
 pub mod replica;
-
-pub use documents::{Documents, ReadProject};
 
 /// Capacity of the engine event channel; a subscriber that falls further behind is notified with
 /// `Lagged`.

@@ -13,10 +13,10 @@ use std::{
 
 use jaco_actors::network::{
     SharedEngine,
-    bridge::{self, DesiredNetwork, Error, Removal},
-    names::NetworkId,
+    bridge::{self, DesiredNetwork, Error},
 };
 use jaco_engine::{EngineError, docker::DockerEngine};
+use jaco_policy::network::{bridge::Removal, names::NetworkId};
 
 /// Everything a test creates in the engine, under one name; removed on drop.
 struct Lab {

@@ -1,6 +1,6 @@
 //! Fuzzes the conversion of the engine's log frames to lines.
 
-use jaco_actors::runtime::logs::lines::{LineSplitter, MAX_LINE};
+use jaco_policy::runtime::logs::lines::{LineSplitter, MAX_LINE};
 
 use crate::parts::parts;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use imbl::OrdMap;
-use jaco_actors::runtime::registry_key::{InvalidReference, Reference, resolve};
+use jaco_policy::runtime::registry_key::{InvalidReference, Reference, resolve};
 use jaco_proto::v1::RegistryCredential;
 use jaco_state::registry::canonical_key;
 

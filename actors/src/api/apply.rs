@@ -1,5 +1,6 @@
 //! `Deploy.Apply`: validates two documents and commits one revision.
 
+use jaco_policy::scheduler::reconcile::{PassCache, reconcile};
 use jaco_proto::{
     Error, ErrorCode,
     manifest::{self, ClusterView, Resolved},
@@ -10,10 +11,7 @@ use jaco_state::{State, fsm};
 use prost::Message as _;
 
 use super::{caller::Caller, diff::diff};
-use crate::{
-    node::MemberContext,
-    scheduler::reconcile::{PassCache, reconcile},
-};
+use crate::node::MemberContext;
 
 /// The cluster's names and ports, against which a manifest is validated.
 struct View<'a> {

@@ -6,11 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use jaco_policy::api::rate_limits::{FailureLimiter, JoinLimiter};
 use tokio::sync::Semaphore;
 
 use super::{
     connection_limits::{ConnectionLimiter, ConnectionLimits},
-    rate_limits::{FailureLimiter, JoinLimiter},
 };
 use crate::{lock::lock, node::NodeContext};
 

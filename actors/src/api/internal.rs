@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use jaco_engine::cidr::Cidr;
+use jaco_policy::network::{bridge::refused_blocks::MAX_REFUSED_BLOCKS, ipam::SubnetKey};
 use jaco_proto::{
     Error, ErrorCode,
     v1::{self, internal_server::Internal},
@@ -19,7 +21,6 @@ use super::{
 };
 use crate::{
     commit::propose,
-    network::{bridge::MAX_REFUSED_BLOCKS, cidr::Cidr, ipam::SubnetKey},
     node::{MemberContext, NodeContext, authority, leader::LeaderLocation, submit::authorize},
     peer::Sender,
 };

@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use jaco_policy::{
+    membership::{NO_TRANSFER_TARGET, can_leave, leaving},
+    scheduler::{drain_check, projects::Projects},
+};
 use jaco_proto::{
     Error, ErrorCode, drain_mark,
     v1::{self, NodeStatus, command::Payload},
@@ -9,12 +13,7 @@ use jaco_proto::{
 use jaco_raftnode::{Propose as _, State};
 
 use super::caller::Caller;
-use crate::{
-    commit::propose,
-    membership::{can_leave, leaving, policy::NO_TRANSFER_TARGET},
-    node::MemberContext,
-    scheduler::{drain_check, projects::Projects},
-};
+use crate::{commit::propose, node::MemberContext};
 
 /// Time limit of the call; the removal continues after it.
 const BUDGET: Duration = Duration::from_secs(8);

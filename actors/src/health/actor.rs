@@ -4,6 +4,11 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use jaco_engine::Engine;
+use jaco_policy::health::{
+    core::{self, Effect::Propose as StatusProposal},
+    fencing,
+    ready::{self, ReadyConditions},
+};
 use jaco_proto::v1::{self, NodeStatus, command::Payload};
 use jaco_raftnode::{Committed, Propose, ProposeError, State};
 use jaco_supervision::{Context, Failure, Worker};
@@ -13,12 +18,7 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use super::{
-    core::{self, Effect::Propose as StatusProposal},
-    failure_detector::{Effect, FailureDetector},
-    fencing,
-    ready::{self, ReadyConditions},
-};
+use super::failure_detector::{Effect, FailureDetector};
 use crate::{clock::Clock, commit::commit, log_dedup::LogDedup};
 
 /// Reason of a status change after missed heartbeats.

@@ -13,15 +13,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use jaco_policy::health::{
+    core::{self, HEARTBEAT_INTERVAL},
+    fencing,
+};
 use jaco_proto::v1::NodeStatus;
 use jaco_raftnode::{RaftStatus, State};
 use prost_types::Timestamp;
 use tokio::sync::watch;
 
-use super::{
-    core::{self, HEARTBEAT_INTERVAL},
-    fencing,
-};
 use crate::{
     clock::Clock,
     peer::{Heartbeat, HeartbeatHandler, Sender},

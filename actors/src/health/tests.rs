@@ -10,6 +10,7 @@ use std::{
 };
 
 use jaco_engine::fake::FakeEngine;
+use jaco_policy::health::core::HEARTBEAT_INTERVAL;
 use jaco_proto::v1::{NodeStatus, NodeStatusUpdate, command::Payload};
 use jaco_raftnode::{Propose, ProposeError, RaftStatus, testing::MemoryRaft};
 use jaco_supervision::{ChildSpec, KillMode, Strategy, SupervisorSpec, Tree};
@@ -18,7 +19,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{Args, FailureDetector, HealthActor, core::HEARTBEAT_INTERVAL};
+use super::{Args, FailureDetector, HealthActor};
 use crate::{
     clock::Clock,
     peer::{Heartbeat, HeartbeatHandler, Sender},

@@ -11,14 +11,12 @@ use std::{
 };
 
 use jaco_net::proxy::{Proxy, ProxyServer};
+use jaco_policy::ingress::debounce::Debounce;
 use jaco_raftnode::{Propose, State};
 use jaco_supervision::{Context, Failure, Reply, TaskHandle, Worker};
 use tokio::{sync::watch, time::Instant};
 
-use super::{
-    debounce::Debounce,
-    table::{NodeFacts, route_table, same_input},
-};
+use super::table::{NodeFacts, route_table, same_input};
 use crate::{health::Hosts, log_dedup::LogDedup};
 
 /// Debounce time after the last change.
@@ -146,19 +144,19 @@ impl Worker for ProxyActor {
                 let newest = self.states.borrow_and_update().clone();
                 let before = std::mem::replace(&mut self.seen, newest);
                 if !same_input(&before, &self.seen) {
-                    self.debounce.handle_change(Instant::now());
+                    self.debounce.handle_change(Instant::now().into_std());
                     self.arm(ctx);
                 }
                 self.follow(ctx);
             }
             Msg::Fresh => {
                 self.fresh.mark_unchanged();
-                self.debounce.handle_change(Instant::now());
+                self.debounce.handle_change(Instant::now().into_std());
                 self.arm(ctx);
                 self.follow_fresh(ctx);
             }
             Msg::DebounceElapsed => {
-                if self.debounce.handle_timeout(Instant::now()) {
+                if self.debounce.handle_timeout(Instant::now().into_std()) {
                     self.publish();
                     self.open(ctx);
                 }
@@ -206,7 +204,7 @@ impl ProxyActor {
             timer.abort();
         }
         if let Some(due) = self.debounce.poll_timeout() {
-            let delay = due.saturating_duration_since(Instant::now());
+            let delay = due.saturating_duration_since(Instant::now().into_std());
             self.timer = Some(ctx.send_after(delay, Msg::DebounceElapsed));
         }
     }

@@ -6,10 +6,9 @@ use std::{
 };
 
 use jaco_net::proxy::{RouteTable, Rule, Upstream};
+use jaco_policy::network::names::{DEFAULT_NETWORK, NetworkId};
 use jaco_proto::v1;
 use jaco_state::State;
-
-use crate::network::names::{DEFAULT_NETWORK, NetworkId};
 
 /// Properties of the node that are not in the state.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use jaco_policy::membership::{Action, Decision, Policy, View, leaving};
 use jaco_proto::{
     Error, ErrorCode, drain_mark,
     v1::{self, command::Payload},
@@ -13,12 +14,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{
-    group::Group,
-    leaving,
-    policy::{Action, Decision, Policy, View},
-    view,
-};
+use super::{group::Group, view};
 use crate::{clock::Clock, log_dedup::LogDedup};
 
 /// Interval of the checks.

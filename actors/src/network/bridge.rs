@@ -1,11 +1,9 @@
 //! Bridge network of one (deployment, network) on this host.
 //!
-//! [`plan`] compares the engine's networks with the wanted one; `core` decides when to ensure and
-//! when to remove it; `actor` drives both.
+//! [`plan`] compares the engine's networks with the wanted one; [`jaco_policy::network::bridge`]
+//! decides when to ensure and when to remove it; `actor` drives both.
 
 mod actor;
-mod core;
-mod refused_blocks;
 
 use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 
@@ -14,12 +12,14 @@ use jaco_engine::{
     cidr::Cidr,
     labels::{LABEL_CLUSTER, LABEL_DEPLOYMENT, LABEL_NETWORK, LABEL_SUBNET},
 };
+use jaco_policy::network::{
+    bridge::{Removal, refused_blocks::is_address_conflict},
+    names::NetworkId,
+};
 
-use super::{SharedEngine, ipam, names::NetworkId};
+use super::{SharedEngine, ipam};
 
 pub use actor::{Args, BridgeActor, BridgeContext, Msg};
-pub(crate) use refused_blocks::MAX_REFUSED_BLOCKS;
-pub use refused_blocks::RefusedBlocks;
 
 /// MTU that leaves room for the mesh's encapsulation in a 1500-byte frame.
 const MTU: u16 = 1420;
@@ -186,7 +186,7 @@ pub async fn ensure(engine: &SharedEngine, wanted: &DesiredNetwork) -> Result<Br
                 engine.remove(old.id).await.map_err(Error::Engine)?;
             }
             engine.create(create).await.map_err(|error| {
-                if refused_blocks::is_address_conflict(&error) {
+                if is_address_conflict(&error) {
                     Error::BlockInUse(wanted.cidr, error)
                 } else {
                     Error::Engine(error)
@@ -207,15 +207,6 @@ async fn evict_all(engine: &SharedEngine, network: &EngineNetwork) -> Result<(),
         .into_iter()
         .map(|container| engine.evict(container, EVICTION_GRACE));
     futures::future::try_join_all(evictions).await.map(drop)
-}
-
-/// Outcome of a removal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Removal {
-    /// No network of ours is left in the engine.
-    Gone,
-    /// Containers are attached; the network was not removed.
-    InUse,
 }
 
 /// Removes this cluster's network of `id` unless a container is attached to it.

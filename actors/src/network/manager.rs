@@ -7,6 +7,7 @@ use std::{
 };
 
 use jaco_engine::{EngineError, EngineNetwork};
+use jaco_policy::network::names::NetworkId;
 use jaco_state::State;
 use jaco_supervision::{
     CallError, ChildSpec, Context, Failure, Handle, OnExhausted, Reply, StartChildError, Worker,
@@ -14,10 +15,7 @@ use jaco_supervision::{
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
-use super::{
-    bridge::{self, BridgeActor, BridgeContext, BridgeReady, Error, is_of_cluster, owner},
-    names::NetworkId,
-};
+use super::bridge::{self, BridgeActor, BridgeContext, BridgeReady, Error, is_of_cluster, owner};
 use crate::log_dedup::LogDedup;
 
 /// Timeout of an ensure request: it may have to stop containers first, and wait for a request on

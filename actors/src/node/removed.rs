@@ -10,11 +10,12 @@ use std::{
 };
 
 use jaco_engine::{Engine, EngineError, Status};
+use jaco_policy::peer::rejections::Rejections;
 use jaco_raftnode::{Propose as _, State};
 use tokio::sync::watch;
 
 use super::{MemberContext, files::Layout};
-use crate::{log_dedup::LogDedup, peer::Rejections};
+use crate::log_dedup::LogDedup;
 
 /// Delay before the next attempt to stop containers.
 const RETRY: Duration = Duration::from_secs(5);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures::{FutureExt as _, future::BoxFuture};
+use jaco_policy::network::ipam::{SubnetKey, existing};
 use jaco_proto::{
     ErrorCode,
     v1::{self, internal_client::InternalClient},
@@ -13,7 +14,7 @@ use tokio::time::Instant;
 use super::leader::{CallFailure, LeaderChannel, LeaderLink, LeaderLocation};
 use crate::network::{
     cidr::Cidr,
-    ipam::{Allocator, Error, SubnetKey, existing},
+    ipam::{Allocator, Error},
 };
 
 /// Time limit for the answer and for its row in the local state, together.

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use jaco_net::quic::{Closed, ConnectError, Connection, Reason};
+use jaco_policy::peer::simultaneous_open::{self, Dialled};
 use jaco_supervision::{Context, Failure, TaskHandle, Worker};
 use tokio::time::Instant;
 
@@ -10,7 +11,6 @@ use super::{
     HeartbeatHandler, Sender, Services,
     routes::{PeerTransport, Route},
     session::Session,
-    simultaneous_open::{self, Dialled},
 };
 use crate::{log_dedup::LogDedup, telemetry::Metrics};
 

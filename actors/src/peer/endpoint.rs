@@ -11,11 +11,12 @@ use jaco_net::{
     quic::{self, ConnectError, Endpoint, IncomingPeer, Reason, Settings},
     tls::CertSlot,
 };
+use jaco_policy::peer::simultaneous_open;
 use jaco_proto::chain;
 use jaco_supervision::{Context, Failure, Worker};
 use tokio::sync::mpsc;
 
-use super::{actor, routes::PeerTransport, simultaneous_open};
+use super::{actor, routes::PeerTransport};
 use crate::log_dedup::LogDedup;
 
 /// Capacity of the channel of arrivals.

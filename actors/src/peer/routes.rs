@@ -9,6 +9,7 @@ use std::{
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use jaco_net::quic::{Connection, Endpoint, Reason};
+use jaco_policy::peer::rejections::Rejections;
 use jaco_raftnode::{OutgoingSnapshot, RaftHandle, Transport};
 use jaco_supervision::Handle;
 use tokio::sync::watch;
@@ -20,7 +21,6 @@ use super::{
     directory::{MemberDirectory, Origin, PeerInfo},
     gossip::MembershipView,
     outbox::{Outbox, PutOutcome},
-    rejections::Rejections,
 };
 
 /// Route to one member, which lives as long as the membership is known and outlives connections and

@@ -1,7 +1,6 @@
 //! Log tail of this host's replicas.
 //!
-//! - [`lines`]: splits the engine's frames into lines.
-//! - [`reattach`]: follows a replica across its containers; no line is lost or repeated.
+//! [`jaco_policy::runtime::logs`] decides what is read next.
 //!
 //! Each replica is read by its own task, which blocks while its lines are not consumed: a slow
 //! consumer costs neither memory nor the throughput of other replicas.
@@ -18,8 +17,6 @@ use buffer::buffer;
 use source::LogSource;
 
 mod buffer;
-pub mod lines;
-pub mod reattach;
 mod source;
 pub(crate) mod tail_registry;
 

@@ -7,6 +7,14 @@ use std::{
 };
 
 use jaco_engine::{EngineError, Event, Found};
+use jaco_policy::runtime::{
+    assignment,
+    replica::{
+        core::RESTARTS,
+        report::{Report, code},
+    },
+    state_diff::StateDiff,
+};
 use jaco_proto::v1::ReplicaState;
 use jaco_state::State;
 use jaco_supervision::{
@@ -16,19 +24,12 @@ use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use super::{
-    RuntimeContext, assignment, publisher,
-    replica::{
-        self, ReplicaActor,
-        core::RESTARTS,
-        report::{Report, code},
-    },
+    RuntimeContext, publisher,
+    replica::{self, ReplicaActor},
 };
 use crate::log_dedup::LogDedup;
 
-mod state_diff;
 mod sweep;
-
-use state_diff::StateDiff;
 
 /// Interval of sweeps and of the reconciliation of every replica.
 const TICK: Duration = Duration::from_secs(30);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jaco_engine::{EngineError, fake::FakeEngine};
+use jaco_policy::runtime::replica::core::PULL_PROGRESS_TIMEOUT;
 use jaco_proto::v1::{self, ReplicaState, command::Payload};
 use jaco_raftnode::{ProposeError, State, testing::MemoryRaft};
 
@@ -10,7 +11,7 @@ use futures::{StreamExt, stream};
 use jaco_supervision::{ActorState, KillMode, Tree};
 use tokio::sync::oneshot::error::TryRecvError;
 
-use super::{replica::core::PULL_PROGRESS_TIMEOUT, *};
+use super::*;
 
 const CLUSTER: &str = "cl-1";
 

@@ -2,6 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
+use jaco_policy::scheduler::{
+    pass_timer::{Outcome, PassTimer},
+    reconcile::{Pass, PassCache, reconcile},
+};
 use jaco_raftnode::{Committed, Propose, ProposeError, State};
 use jaco_supervision::{Context, Failure, TaskHandle, Worker};
 use tokio::{
@@ -10,10 +14,6 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-use super::{
-    pass_timer::{Outcome, PassTimer},
-    reconcile::{Pass, PassCache, reconcile},
-};
 use crate::{clock::Clock, commit::commit, log_dedup::LogDedup, telemetry::Metrics};
 
 /// Timeout after which the outcome of a proposal counts as unknown; far above the commit budget.

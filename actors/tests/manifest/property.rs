@@ -9,8 +9,8 @@ use std::{
     sync::Arc,
 };
 
-use jaco_actors::{
-    ingress::table::{NodeFacts, route_table},
+use jaco_actors::ingress::table::{NodeFacts, route_table};
+use jaco_policy::{
     network::names::NetworkId,
     scheduler::reconcile::{PassCache, reconcile},
 };

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use jaco_actors::network::names::NetworkId;
 use jaco_engine::{
     docker::{self, ContainerCreateBody},
     spec::{self, Attachment, ContainerSpec, Networking},
 };
+use jaco_policy::network::names::NetworkId;
 use jaco_proto::{
     manifest::{
         self, ClusterView,

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use jaco_actors::{
+use jaco_policy::{
     health::{core as detector, fencing},
-    membership::policy::Policy,
+    membership::Policy,
     scheduler::{
         pass_timer::{self, PassTimer},
         projects::Projects,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use jaco_actors::scheduler::projects::{Template, Templates};
+use jaco_policy::scheduler::projects::{Template, Templates};
 use jaco_proto::{
     manifest::compose::{Project, Service},
     v1,

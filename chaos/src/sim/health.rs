@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use jaco_actors::health::{core as detector, fencing, ready};
+use jaco_policy::health::{core as detector, fencing, ready};
 use jaco_proto::v1::{self, NodeStatus, command::Payload};
 
 use super::{

@@ -1,10 +1,7 @@
 //! Membership: joins, removals, and the leader's membership policy.
 
-use jaco_actors::membership::{
-    leaving,
-    policy::{Action, Decision},
-    view,
-};
+use jaco_actors::membership::view;
+use jaco_policy::membership::{Action, Decision, leaving};
 use jaco_proto::{
     drain_mark,
     v1::{self, command::Payload},

@@ -5,7 +5,7 @@
 
 use std::{fmt, str::FromStr, sync::Arc};
 
-use jaco_actors::scheduler::reconcile::Pass;
+use jaco_policy::scheduler::reconcile::Pass;
 use jaco_proto::v1::{self, command::Payload};
 use jaco_state::State;
 

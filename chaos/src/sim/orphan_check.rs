@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use jaco_actors::runtime::replica::core::RETRY;
+use jaco_policy::runtime::replica::core::RETRY;
 use jaco_proto::v1::{ReplicaDesired, ReplicaState};
 use jaco_state::State;
 

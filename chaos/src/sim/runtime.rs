@@ -6,14 +6,15 @@ use std::{
     sync::Arc,
 };
 
-use jaco_actors::runtime::{
-    Documents, assignment,
+use jaco_engine::EngineError;
+use jaco_policy::runtime::{
+    assignment,
+    documents::Documents,
     replica::{
         core::{Assignment, Core, Effect, Input, Now, Seed, StartGate},
         report::Report,
     },
 };
-use jaco_engine::EngineError;
 use jaco_proto::v1::ReplicaObserved;
 use jaco_state::State;
 

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context, Result, ensure};
 use jaco_actors::{
     clock::Clock,
-    runtime::{self, Deps, NetworkError, Networks, replica::core::PULL_PROGRESS_TIMEOUT},
+    runtime::{self, Deps, NetworkError, Networks},
     supervision::{Strategy, SupervisorSpec, Tree},
     telemetry::Metrics,
 };
@@ -17,6 +17,7 @@ use jaco_chaos::{
     wait::WAIT_TIMEOUT,
 };
 use jaco_engine::{docker::DockerEngine, spec::Attachment};
+use jaco_policy::runtime::replica::core::PULL_PROGRESS_TIMEOUT;
 use jaco_proto::v1::{self, ReplicaObserved, ReplicaState, command::Payload};
 use jaco_raftnode::{Propose, State, testing::MemoryRaft};
 use tokio::sync::watch;

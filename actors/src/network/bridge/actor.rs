@@ -3,25 +3,25 @@
 use std::sync::Arc;
 
 use jaco_engine::{EngineError, cidr::Cidr};
+use jaco_policy::network::{
+    bridge::{
+        Removal,
+        core::{Core, Effect},
+        refused_blocks::RefusedBlocks,
+    },
+    ipam::{SubnetKey, existing},
+    names::NetworkId,
+};
 use jaco_proto::chain;
 use jaco_raftnode::{Propose, State};
 use jaco_supervision::{Context, Failure, Handle, Reply, TaskHandle, Worker};
 use tokio::{sync::watch, time::Instant};
 use tracing::{info, warn};
 
-use super::{
-    BridgeReady, DesiredNetwork, Error, RefusedBlocks, Removal,
-    core::{Core, Effect},
-    ensure, remove,
-};
+use super::{BridgeReady, DesiredNetwork, Error, ensure, remove};
 use crate::{
     log_dedup::LogDedup,
-    network::{
-        SharedEngine,
-        ipam::{SharedAllocator, SubnetKey, existing},
-        manager,
-        names::NetworkId,
-    },
+    network::{SharedEngine, ipam::SharedAllocator, manager},
 };
 
 /// Blocks tried per job before the requests fail; callers retry.

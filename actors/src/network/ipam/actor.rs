@@ -3,17 +3,18 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use futures::{FutureExt, future::BoxFuture};
+use jaco_engine::cidr::Cidr;
+use jaco_policy::network::ipam::{
+    Decision, Pool, Quarantine, SubnetKey, allocation, decide, utilisation,
+};
 use jaco_proto::v1::command::Payload;
 use jaco_raftnode::{Committed, Propose, ProposeError, State, command};
 use jaco_supervision::{Context, Failure, Handle, Reply, Worker};
 use tokio::{sync::watch, time::Instant};
 use tracing::{error, info, warn};
 
-use super::{
-    Allocator, Decision, Error, Pool, Quarantine, SharedAllocator, SubnetKey, allocation, decide,
-    utilisation,
-};
-use crate::{clock::Clock, commit::commit, log_dedup::LogDedup, network::cidr::Cidr};
+use super::{Allocator, Error, SharedAllocator};
+use crate::{clock::Clock, commit::commit, log_dedup::LogDedup};
 
 /// Identity under which allocations are proposed.
 const IDENTITY: &str = "ipam";

@@ -1,5 +1,6 @@
 //! Authorisation of commands submitted by members: a member may only report about itself.
 
+use jaco_policy::membership::leaving;
 use jaco_proto::{
     Error, ErrorCode, drain_mark,
     v1::{self, AuditEventType, NodeStatus, command::Payload},
@@ -8,7 +9,6 @@ use jaco_state::{State, command};
 use prost_types::Timestamp;
 
 use super::validate;
-use crate::membership::leaving;
 
 /// Checks the command that the member `sender` submitted and returns the command to propose: the
 /// same payload, with a writer and a time chosen by the leader.

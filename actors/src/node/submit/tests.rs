@@ -193,7 +193,10 @@ async fn block_is_returned_once_applied_locally() {
     let (answer, ()) = tokio::join!(here.ensure(key("n2"), Vec::new()), catch_up);
     let cidr = answer.unwrap();
     assert_eq!(cidr.to_string(), "10.244.7.0/24");
-    assert_eq!(ipam::existing(&cluster.state(2), &key("n2")), Some(cidr));
+    assert_eq!(
+        jaco_policy::network::ipam::existing(&cluster.state(2), &key("n2")),
+        Some(cidr)
+    );
     assert_eq!(begun.elapsed().as_secs(), 2);
     let other = here.ensure(key("n2"), vec![cidr]).await.unwrap();
     assert_eq!(other.to_string(), "10.244.8.0/24");

@@ -4,6 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use jaco_engine::{EngineError, Event, EventKind, Found, LogRequest, LogStream};
+use jaco_policy::runtime::logs::{
+    lines::Line,
+    reattach::{Next, Reattach},
+};
 use jaco_proto::v1::LogLine;
 use jaco_state::State;
 use tokio::sync::{
@@ -14,8 +18,6 @@ use tokio::sync::{
 use super::{
     Error,
     buffer::{Buffer, Closed},
-    lines::Line,
-    reattach::{Next, Reattach},
     tail_registry::TailProgress,
 };
 use crate::runtime::RuntimeContext;

@@ -2,19 +2,22 @@
 
 use std::{future::Future, sync::Arc};
 
+use jaco_policy::runtime::{
+    assignment,
+    replica::{
+        core::{Assignment, Core, Effect, Input, Now, PrepareError, Seed, StartGate},
+        report::{Report, code},
+    },
+};
 use jaco_proto::v1::ReplicaState;
 use jaco_supervision::{Context, Failure, Handle, TaskHandle, Worker};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use super::{
-    core::{Assignment, Core, Effect, Input, Now, PrepareError, Seed, StartGate},
-    launch::{self, Launch},
-    report::{Report, code},
-};
+use super::launch::{self, Launch};
 use crate::{
     log_dedup::LogDedup,
-    runtime::{RuntimeContext, assignment, manager, publisher},
+    runtime::{RuntimeContext, manager, publisher},
 };
 
 /// Arguments of a [`ReplicaActor`].

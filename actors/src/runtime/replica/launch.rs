@@ -9,10 +9,13 @@ use jaco_engine::{
         namespace_services, networks,
     },
 };
+use jaco_policy::runtime::{
+    assignment, registry_key,
+    replica::core::{PROGRESS_EVERY, PrepareError},
+};
 use jaco_proto::{secret::Redacted, v1::ReplicaDesired};
 
-use super::core::{PROGRESS_EVERY, PrepareError};
-use crate::runtime::{Deps, NetworkError, RuntimeContext, assignment, registry_key};
+use crate::runtime::{Deps, NetworkError, RuntimeContext};
 
 /// Prepared start.
 #[derive(Clone, Debug)]

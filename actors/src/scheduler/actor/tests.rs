@@ -1,7 +1,8 @@
 use std::time::{Duration, SystemTime};
 
+use jaco_policy::scheduler::reconcile::MAX_BATCH_BYTES;
 use jaco_proto::v1::{self, command::Payload};
-use jaco_raftnode::{command, testing::MemoryRaft};
+use jaco_raftnode::{RaftLimits, command, testing::MemoryRaft};
 use jaco_supervision::{KillMode, Strategy, SupervisorSpec, Tree};
 use prost_types::Timestamp;
 
@@ -112,7 +113,7 @@ async fn leader_creates_replicas_and_then_writes_nothing() {
     let began = Instant::now();
     lab.deploy(1, 3);
     lab.replicas(3).await;
-    assert!(began.elapsed() <= crate::scheduler::pass_timer::MAX_DEBOUNCE + COMMIT);
+    assert!(began.elapsed() <= jaco_policy::scheduler::pass_timer::MAX_DEBOUNCE + COMMIT);
     let commits = lab.commits();
     pass(Duration::from_secs(3600)).await;
     assert_eq!(lab.commits(), commits);
@@ -148,7 +149,7 @@ async fn commands_that_do_not_fit_follow_at_once() {
     lab.replicas(10_000).await;
     let passes = u32::try_from(lab.commits() - commits).unwrap();
     assert!(passes > 1);
-    assert!(began.elapsed() <= crate::scheduler::pass_timer::MAX_DEBOUNCE + COMMIT * passes);
+    assert!(began.elapsed() <= jaco_policy::scheduler::pass_timer::MAX_DEBOUNCE + COMMIT * passes);
     pass(Duration::from_secs(3600)).await;
     assert_eq!(lab.commits() - commits, passes as usize);
 }
@@ -225,7 +226,7 @@ async fn scheduler_killed_during_proposal_issues_nothing_twice() {
         pass(Duration::from_secs(1)).await;
         let commits = lab.commits();
         lab.deploy(1, 2);
-        pass(crate::scheduler::pass_timer::DEBOUNCE + COMMIT / 2).await;
+        pass(jaco_policy::scheduler::pass_timer::DEBOUNCE + COMMIT / 2).await;
         assert_eq!(lab.commits(), commits + 1, "the proposal is in flight");
         lab.tree.kill("node/scheduler/reconcile", mode).unwrap();
         pass(Duration::from_secs(60)).await;
@@ -291,4 +292,9 @@ async fn container_failure_counts_once_until_running() {
     report(v1::ReplicaState::Running, "", 8);
     pass(Duration::from_secs(60)).await;
     assert!(lab.raft.state().restart_counters.is_empty());
+}
+
+#[test]
+fn largest_batch_takes_half_of_a_raft_command() {
+    assert!(MAX_BATCH_BYTES <= RaftLimits::default().command_bytes / 2);
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use jaco_actors::runtime::replica::report::Report;
+use jaco_policy::runtime::replica::report::Report;
 use jaco_proto::v1::{self, ReplicaState, command::Payload};
 use jaco_state::command;
 

@@ -1,7 +1,7 @@
 //! Requests to a node's engine, and their answers.
 
-use jaco_actors::runtime::replica::core::{Input, PrepareError};
 use jaco_engine::{EngineError, Found};
+use jaco_policy::runtime::replica::core::{Input, PrepareError};
 
 use super::{EngineRequest, Goal};
 use crate::sim::{

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use jaco_actors::runtime::assignment;
 use jaco_engine::EngineError;
+use jaco_policy::runtime::assignment;
 
 use super::{EngineRequest, Goal, SWEEP};
 use crate::sim::{

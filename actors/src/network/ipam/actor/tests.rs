@@ -113,7 +113,7 @@ async fn exhausted_pool_recovers_after_quarantine() {
         host: "n1".into(),
     }));
     assert_eq!(lab.ensure("more", "n1").await, exhausted);
-    tokio::time::sleep(super::super::quarantine::QUARANTINE).await;
+    tokio::time::sleep(jaco_policy::network::ipam::QUARANTINE).await;
     assert_eq!(
         lab.ensure("more", "n1").await.as_deref(),
         Ok("10.9.247.0/24")

@@ -8,6 +8,7 @@ mod batch;
 mod rearm;
 mod service;
 
+pub use batch::MAX_BATCH_BYTES;
 pub use rearm::Rearmed;
 
 use std::collections::{BTreeMap, BTreeSet};

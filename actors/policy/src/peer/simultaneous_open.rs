@@ -15,18 +15,18 @@ const HANGING_AFTER: Duration = Duration::from_millis(500);
 
 /// Identity of a connection, equal on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Dialled {
+pub struct Dialled {
     /// Raft id of the dialling side.
-    pub(super) by: u64,
+    pub by: u64,
     /// Random id of the peer's endpoint, drawn anew on every restart.
-    pub(super) incarnation: u64,
+    pub incarnation: u64,
 }
 
 /// Whether connection `new` replaces `old`, which has not been seen to end.
 ///
 /// The decision uses only data known on both sides, so both keep the same connection.
 #[must_use]
-pub(super) fn replaces(new: Dialled, old: Dialled) -> bool {
+pub fn replaces(new: Dialled, old: Dialled) -> bool {
     if new.incarnation != old.incarnation {
         // The peer restarted, so the old connection is dead.
         return true;
@@ -42,14 +42,14 @@ pub(super) fn replaces(new: Dialled, old: Dialled) -> bool {
 /// the connection in use, possibly in the middle of a snapshot. A recent dial continues, because
 /// the other side may be about to keep it.
 #[must_use]
-pub(super) fn is_hanging(so_far: Duration) -> bool {
+pub fn is_hanging(so_far: Duration) -> bool {
     so_far >= HANGING_AFTER
 }
 
 /// Backoff before attempt `failures`, counted from 0. `dials_second` adds [`DIAL_STAGGER`];
 /// `jitter` is a random byte for jitter.
 #[must_use]
-pub(super) fn backoff(failures: u32, dials_second: bool, jitter: u8) -> Duration {
+pub fn backoff(failures: u32, dials_second: bool, jitter: u8) -> Duration {
     let doubled = MIN_BACKOFF
         .saturating_mul(1 << failures.min(10))
         .min(MAX_BACKOFF);

@@ -28,7 +28,7 @@ struct Series {
 
 impl Rejections {
     /// Records that `host` rejected this node at `now`.
-    pub(super) fn rejected(&mut self, now: Instant, host: &str) {
+    pub fn rejected(&mut self, now: Instant, host: &str) {
         let series = self.0.entry(host.to_owned()).or_insert(Series {
             first: now,
             last: now,
@@ -41,12 +41,12 @@ impl Rejections {
 
     /// Ends the series of `host`, which accepted this node or did not answer. Returns whether there
     /// was one.
-    pub(super) fn not_rejected(&mut self, host: &str) -> bool {
+    pub fn not_rejected(&mut self, host: &str) -> bool {
         self.0.remove(host).is_some()
     }
 
     /// Keeps the series of matching `hosts`. Returns whether any was removed.
-    pub(super) fn retain(&mut self, hosts: impl Fn(&str) -> bool) -> bool {
+    pub fn retain(&mut self, hosts: impl Fn(&str) -> bool) -> bool {
         let before = self.0.len();
         self.0.retain(|host, _| hosts(host));
         self.0.len() != before

@@ -1,8 +1,11 @@
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use proptest::prelude::*;
 
-use super::{quarantine::QUARANTINE, *};
+use super::*;
 
 fn key(deployment: &str, host: &str) -> SubnetKey {
     SubnetKey {
@@ -185,15 +188,6 @@ fn first_state_frees_nothing() {
     put(&mut state, &key("a", "n1"), "10.244.0.0/24");
     quarantine.handle_state(&state, now);
     assert_eq!(quarantine.blocks(now).count(), 0);
-}
-
-#[test]
-fn exhaustion_error_names_the_network() {
-    let error = jaco_proto::Error::from(Error::Exhausted(key("a", "n1")));
-    assert_eq!(error.code, ErrorCode::SubnetPoolExhausted);
-    assert_eq!(error.details["deployment"], "a");
-    assert_eq!(error.details["network"], "_default");
-    assert_eq!(error.details["host"], "n1");
 }
 
 proptest! {

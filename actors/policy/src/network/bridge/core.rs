@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use super::Removal;
 
 /// Delay between the loss of the block and the first removal attempt.
-pub(super) const FIRST_REMOVAL: Duration = Duration::from_secs(1);
+pub const FIRST_REMOVAL: Duration = Duration::from_secs(1);
 /// Longest delay between two removal attempts.
-pub(super) const LAST_RETRY: Duration = Duration::from_secs(30);
+pub const LAST_RETRY: Duration = Duration::from_secs(30);
 /// Time for which a newly allocated block may be missing from this host's state.
-pub(super) const ROW_LAG: Duration = Duration::from_secs(60);
+pub const ROW_LAG: Duration = Duration::from_secs(60);
 
 /// Effect for the driver to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Effect {
+pub enum Effect {
     /// Ensure the network for all waiting requests.
     Ensure,
     /// Remove the network if nothing is attached.
@@ -42,7 +42,7 @@ enum Row {
 
 /// State machine of one network; see the module documentation.
 #[derive(Clone, Debug)]
-pub(super) struct Core {
+pub struct Core {
     row: Row,
     requested: bool,
     busy: bool,
@@ -52,7 +52,7 @@ pub(super) struct Core {
 
 impl Core {
     /// Creates the core; `has_row` is whether the state has this host's block.
-    pub(super) fn new(has_row: bool, now: Instant) -> Self {
+    pub fn new(has_row: bool, now: Instant) -> Self {
         let remove_at = now + FIRST_REMOVAL;
         Self {
             row: if has_row {
@@ -68,12 +68,12 @@ impl Core {
     }
 
     /// Handles a request for the network.
-    pub(super) fn handle_request(&mut self) {
+    pub fn handle_request(&mut self) {
         self.requested = true;
     }
 
     /// Handles the appearance or disappearance of the block in the state.
-    pub(super) fn handle_row(&mut self, present: bool, now: Instant) {
+    pub fn handle_row(&mut self, present: bool, now: Instant) {
         self.row = match (present, self.row) {
             (true, _) => Row::Present,
             (false, Row::Present) => self.absent(now),
@@ -82,7 +82,7 @@ impl Core {
     }
 
     /// Handles the outcome of ensuring the network.
-    pub(super) fn handle_ensured(&mut self, succeeded: bool, now: Instant) {
+    pub fn handle_ensured(&mut self, succeeded: bool, now: Instant) {
         self.busy = false;
         self.row = match (succeeded, self.row) {
             (_, Row::Present) => Row::Present,
@@ -95,7 +95,7 @@ impl Core {
     }
 
     /// Handles the outcome of a removal; `None` if it failed.
-    pub(super) fn handle_removal(&mut self, outcome: Option<Removal>, now: Instant) {
+    pub fn handle_removal(&mut self, outcome: Option<Removal>, now: Instant) {
         self.busy = false;
         let Row::Absent { .. } = self.row else {
             return;
@@ -115,7 +115,7 @@ impl Core {
     }
 
     /// Returns the next effect; call it until it returns `None`.
-    pub(super) fn poll_effect(&mut self, now: Instant) -> Option<Effect> {
+    pub fn poll_effect(&mut self, now: Instant) -> Option<Effect> {
         if let Row::Expected { until } = self.row
             && until <= now
         {
@@ -142,7 +142,7 @@ impl Core {
     }
 
     /// Time at which to poll again if no input arrives.
-    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+    pub fn poll_timeout(&self) -> Option<Instant> {
         match self.row {
             Row::Expected { until } => Some(until),
             Row::Absent { remove_at } if !self.busy => Some(remove_at),

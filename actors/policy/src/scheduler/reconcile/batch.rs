@@ -9,7 +9,7 @@ use super::{IDENTITY, Pass, Summary};
 
 /// Limit of a batch's encoded commands in bytes: half of raft's default limit. A replica takes some
 /// hundred bytes, and a service may have ten thousand replicas.
-pub(super) const MAX_BATCH_BYTES: usize = 4 << 20;
+pub const MAX_BATCH_BYTES: usize = 4 << 20;
 
 /// Upper bound of a command's tag and length prefix in its batch.
 const FRAMING: usize = 8;

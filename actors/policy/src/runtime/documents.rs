@@ -51,7 +51,7 @@ impl Documents {
     }
 
     /// Drops deployments for which `keep` returns false.
-    pub(crate) fn retain(&self, keep: impl Fn(&str) -> bool) {
+    pub fn retain(&self, keep: impl Fn(&str) -> bool) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|name, _| keep(name));
     }

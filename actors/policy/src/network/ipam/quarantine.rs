@@ -5,12 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use jaco_engine::cidr::Cidr;
 use jaco_state::State;
 
-use super::Cidr;
-
 /// Time before a freed block is allocated again, so that its old bridge is removed first.
-pub(super) const QUARANTINE: Duration = Duration::from_secs(5 * 60);
+pub const QUARANTINE: Duration = Duration::from_secs(5 * 60);
 
 /// Records freed blocks by comparing each state with the previous one.
 #[derive(Clone, Debug, Default)]

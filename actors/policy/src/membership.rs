@@ -14,6 +14,8 @@ use std::{
     time::Duration,
 };
 
+use jaco_proto::v1;
+
 /// Maximum number of voters.
 pub const MAX_VOTERS: usize = 7;
 /// Time for which a leader must have known a learner before it promotes it.
@@ -298,6 +300,24 @@ impl View {
             },
         }
     }
+}
+
+/// Whether a member could lead once `leaver` is marked as leaving: a member that is not leaving and
+/// fulfils `is_there`.
+#[must_use]
+pub fn can_leave<'a>(
+    mut members: impl Iterator<Item = &'a v1::Node>,
+    leaver: &str,
+    is_there: impl Fn(&v1::Node) -> bool,
+) -> bool {
+    members.any(|node| node.hostname != leaver && !leaving(node) && is_there(node))
+}
+
+/// Whether the member of this row is leaving. After a drain timeout it is not, and stays until its
+/// removal is requested again.
+#[must_use]
+pub fn leaving(node: &v1::Node) -> bool {
+    node.draining && node.status() != v1::NodeStatus::DrainTimeout
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! Passes whose commands do not fit into one batch.
 
-use jaco_raftnode::RaftLimits;
 use prost::Message as _;
 
 use super::*;
@@ -15,10 +14,7 @@ impl Fixture {
                 return passes;
             }
             let bytes = pass.batch.as_ref().map_or(0, v1::Command::encoded_len);
-            assert!(
-                bytes <= RaftLimits::default().command_bytes / 2 + 1024,
-                "{bytes}"
-            );
+            assert!(bytes <= MAX_BATCH_BYTES + 1024, "{bytes}");
             self.state.applied_index += 1;
             let children = children(&pass).into_iter();
             let mut lines = Vec::new();

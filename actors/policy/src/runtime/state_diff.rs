@@ -8,19 +8,21 @@ use jaco_state::State;
 
 /// Difference between two states, as far as replicas depend on it.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct StateDiff {
+pub struct StateDiff {
     /// Something changed that all replicas of the host depend on.
-    pub(super) all_replicas: bool,
+    pub all_replicas: bool,
     /// Replicas whose own row or observation changed.
-    pub(super) replicas: BTreeSet<String>,
+    pub replicas: BTreeSet<String>,
     /// Deployments that changed, so that their documents may have changed too.
-    pub(super) documents: BTreeSet<String>,
+    pub documents: BTreeSet<String>,
     /// Deployments in which a change may satisfy a deferred start.
-    pub(super) dependencies_changed: BTreeSet<String>,
+    pub dependencies_changed: BTreeSet<String>,
 }
 
 impl StateDiff {
-    pub(super) fn between(before: &State, after: &State, host: &str) -> Self {
+    /// Compares two states for `host`.
+    #[must_use]
+    pub fn between(before: &State, after: &State, host: &str) -> Self {
         let mut state_diff = Self {
             all_replicas: before.cluster.is_some() != after.cluster.is_some()
                 || before.nodes.get(host) != after.nodes.get(host),

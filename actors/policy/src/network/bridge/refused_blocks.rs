@@ -9,14 +9,15 @@ use std::{
 use jaco_engine::{EngineError, cidr::Cidr};
 
 /// Number of newest refusals kept; the leader accepts at most this many per request.
-pub(crate) const MAX_REFUSED_BLOCKS: usize = 64;
+pub const MAX_REFUSED_BLOCKS: usize = 64;
 
 /// Blocks refused by a host, kept for the lifetime of the process; clones share state.
 #[derive(Clone, Debug, Default)]
 pub struct RefusedBlocks(Arc<Mutex<VecDeque<Cidr>>>);
 
 impl RefusedBlocks {
-    pub(super) fn add(&self, cidr: Cidr) {
+    /// Adds a block; drops the oldest one beyond [`MAX_REFUSED_BLOCKS`].
+    pub fn add(&self, cidr: Cidr) {
         let mut blocks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !blocks.contains(&cidr) {
             blocks.push_back(cidr);
@@ -26,7 +27,9 @@ impl RefusedBlocks {
         }
     }
 
-    pub(super) fn blocks(&self) -> Vec<Cidr> {
+    /// Returns the blocks, oldest first.
+    #[must_use]
+    pub fn blocks(&self) -> Vec<Cidr> {
         let blocks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         blocks.iter().copied().collect()
     }
@@ -36,7 +39,8 @@ impl RefusedBlocks {
 /// distinct status for that, only messages: "Pool overlaps with other one on this address space",
 /// "networks have overlapping IPv4", "subnet 10.9.0.0/24 is already used on the host or by another
 /// config".
-pub(super) fn is_address_conflict(error: &EngineError) -> bool {
+#[must_use]
+pub fn is_address_conflict(error: &EngineError) -> bool {
     match error {
         EngineError::Unreachable(_) | EngineError::NotFound(_) => false,
         EngineError::Conflict(message) | EngineError::Api { message, .. } => {

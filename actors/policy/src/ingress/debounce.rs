@@ -1,12 +1,10 @@
 //! Debouncing of bursts of changes.
 
-use std::time::Duration;
-
-use tokio::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Debouncer with a bounded delay.
 #[derive(Debug)]
-pub(super) struct Debounce {
+pub struct Debounce {
     quiet: Duration,
     limit: Duration,
     /// First and last pending change.
@@ -16,7 +14,8 @@ pub(super) struct Debounce {
 impl Debounce {
     /// Creates a debouncer that fires `quiet` after the last change of a burst, but at most `limit`
     /// after the first.
-    pub(super) fn new(quiet: Duration, limit: Duration) -> Self {
+    #[must_use]
+    pub fn new(quiet: Duration, limit: Duration) -> Self {
         Self {
             quiet,
             limit,
@@ -25,19 +24,20 @@ impl Debounce {
     }
 
     /// Records a change.
-    pub(super) fn handle_change(&mut self, now: Instant) {
+    pub fn handle_change(&mut self, now: Instant) {
         let first = self.waiting.map_or(now, |(first, _)| first);
         self.waiting = Some((first, now));
     }
 
     /// Time at which to fire; `None` without pending changes.
-    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
         self.waiting
             .map(|(first, last)| (first + self.limit).min(last + self.quiet))
     }
 
     /// Returns whether to fire now; if so, clears the pending changes.
-    pub(super) fn handle_timeout(&mut self, now: Instant) -> bool {
+    pub fn handle_timeout(&mut self, now: Instant) -> bool {
         let due = self.poll_timeout().is_some_and(|due| due <= now);
         if due {
             self.waiting = None;
