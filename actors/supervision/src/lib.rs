@@ -28,7 +28,9 @@
 //!   reconciliation.
 //! - Nothing but memory may depend on [`Worker::stop`] or `Drop`: a kill skips the former, a crash
 //!   of the machine both.
-//! - Slow work runs in [`Context::spawn`], and its result arrives as a message.
+//! - Slow work runs in [`Context::spawn`], and its result arrives as a message. So do the changes
+//!   of a watch channel ([`Context::watch`]) and the worker's one deadline
+//!   ([`Context::set_deadline`]).
 //! - Two instances of a child never overlap. The next one starts when the last one, its tasks and
 //!   everything below it have ended.
 //! - Dynamic children ([`SupervisorHandle::start_child`]) are lost when their supervisor is
@@ -86,6 +88,7 @@
 
 mod context;
 mod core;
+mod deadline;
 mod external;
 mod handle;
 mod instance_lock;
@@ -94,6 +97,7 @@ mod restart_stats;
 mod spec;
 mod supervisor;
 mod tree;
+mod watch;
 mod window;
 mod worker;
 

@@ -18,6 +18,7 @@ use super::*;
 mod failures;
 mod lifetime;
 mod structure;
+mod timing;
 
 /// Timeout far above the duration of any passing test.
 const TEST_TIMEOUT: Duration = Duration::from_secs(300);
