@@ -9,7 +9,6 @@ use std::{
 use jaco_net::quic::Reason;
 use jaco_raftnode::{Propose as _, State};
 use jaco_supervision::{ChildSpec, Context, Failure, Worker};
-use tokio::sync::watch;
 
 use super::{
     HeartbeatHandler, Services,
@@ -35,9 +34,9 @@ pub struct Args {
 #[derive(Debug)]
 pub enum Msg {
     /// The replicated state changed.
-    StateChanged(watch::Receiver<Arc<State>>),
+    StateChanged(Arc<State>),
     /// A member reported a membership view that is newer than the state here.
-    Reported(watch::Receiver<u64>),
+    Reported,
     /// Result of a read index that began after the report with this number.
     Confirmed(u64, bool),
     /// The actor of this member was started (`true`), or its start failed.
@@ -72,26 +71,23 @@ impl Worker for PeerManager {
             confirming: false,
         };
         this.recall(ctx);
-        follow_reports(ctx, this.args.network.reports.subscribe());
+        ctx.watch(this.args.network.reports.subscribe(), |_| Msg::Reported);
         let now = state.borrow_and_update().clone();
         this.sync(ctx, now);
         this.confirm(ctx);
-        follow(ctx, state);
+        ctx.watch(state, Msg::StateChanged);
         Ok(this)
     }
 
     async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
         match msg {
-            Msg::StateChanged(mut state) => {
-                let now = state.borrow_and_update().clone();
-                follow(ctx, state);
+            Msg::StateChanged(now) => {
                 let same = |seen: &Arc<State>| seen.nodes.ptr_eq(&now.nodes);
                 if !self.seen.as_ref().is_some_and(same) {
                     self.sync(ctx, now);
                 }
             }
-            Msg::Reported(reports) => {
-                follow_reports(ctx, reports);
+            Msg::Reported => {
                 self.sync(ctx, self.args.network.raft().state());
                 self.confirm(ctx);
             }
@@ -241,25 +237,6 @@ impl PeerManager {
             Msg::Stopped(host)
         });
     }
-}
-
-/// Sends one message at the next state change.
-fn follow(ctx: &Context<PeerManager>, mut state: watch::Receiver<Arc<State>>) {
-    ctx.spawn(async move {
-        if state.changed().await.is_err() {
-            // The state's sender is gone: this node is shutting down.
-            std::future::pending::<()>().await;
-        }
-        Msg::StateChanged(state)
-    });
-}
-
-/// Sends one message at the next membership report.
-fn follow_reports(ctx: &Context<PeerManager>, mut reports: watch::Receiver<u64>) {
-    ctx.spawn(async move {
-        let _ = reports.changed().await; // the network owns the sender and outlives this actor
-        Msg::Reported(reports)
-    });
 }
 
 fn key(host: &str) -> String {
