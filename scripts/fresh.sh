@@ -10,13 +10,15 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 
-# Inside: the new root is mounted, this script is run in it by the part of it below.
+# Runs in the new root, started by the end of this script.
 if [ "${1:-}" = --inside ]; then
   cd /root/jaco
   part "apt: make" sh -c 'apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
     apt-get install -y -qq --no-install-recommends make >/dev/null'
   if [ "$2" = short ]; then
     make setup
+    # Without optimisation: this proves that everything is there, and nothing is run.
+    export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_OPT_LEVEL=0
     part "building proto, net and raftnode" \
       scripts/cargo.sh build -p jaco-proto -p jaco-net -p jaco-raftnode --locked
   else
@@ -83,6 +85,10 @@ for folder in index cache; do
 done
 [ ! -e "$cargo_home/config.toml" ] || cp "$cargo_home/config.toml" "$root/root/.cargo/"
 
+# Downloaded packages are kept for the next run, as cargo's downloads are.
+archives="$JACO_CACHE_DIR/fresh/archives"
+mkdir -p "$archives"
+
 mkdir "$root/root/jaco"
 git ls-files -z --cached --others --exclude-standard | xargs -0 sh -c 'ls -d "$@" 2>/dev/null' _ |
   tar -cf - --no-recursion -T - | tar -xf - -C "$root/root/jaco"
@@ -102,6 +108,7 @@ unshare --mount --pid --uts --ipc --fork --kill-child --propagation private \
     mount --rbind /sys "$root/sys"
     mount -t proc proc "$root/proc"
     mount -t tmpfs -o mode=755 tmpfs "$root/run"
+    mount --bind "$4" "$root/var/cache/apt/archives"
     mount --bind "$toolchain" "$root/opt/rust"
     mount -o remount,bind,ro "$root/opt/rust"
     exec chroot "$root" /usr/bin/env -i \
@@ -109,7 +116,7 @@ unshare --mount --pid --uts --ipc --fork --kill-child --propagation private \
       PATH=/opt/rust/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
       ${http_proxy:+http_proxy="$http_proxy"} ${https_proxy:+https_proxy="$https_proxy"} \
       bash /root/jaco/scripts/fresh.sh --inside "$mode"
-  ' fresh "$root" "$toolchain" "$mode" || status=$?
+  ' fresh "$root" "$toolchain" "$mode" "$archives" || status=$?
 [ -z "${JACO_PARTS:-}" ] || [ ! -s "$root/root/parts" ] || cat "$root/root/parts" >>"$JACO_PARTS"
 [ "$status" = 0 ] || die "a fresh machine does not get through this (status $status)"
 say "A bare Debian 12 with rustup's toolchain and make gets through all of it"

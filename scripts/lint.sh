@@ -6,6 +6,8 @@ cd "$ROOT"
 
 say "cargo fmt --check"
 cargo fmt --all --check
+say "Words of comments, documents and test names"
+scripts/prose.py
 say "cargo clippy -D warnings"
 cargo clippy --workspace --all-targets --locked -- -D warnings
 say "cargo doc -D warnings"

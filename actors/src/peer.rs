@@ -5,15 +5,15 @@
 //!
 //! - [`channel`]: [`PeerChannel`], the transport of the generated `jaco.v1` clients.
 //! - [`heartbeat`]: heartbeats; they carry no replicated state and are never persisted.
-//! - `directory`: the members according to the replicated state; `gossip`: members reported by other
-//!   members; `rejections`: members that reject this node as a non-member.
+//! - `directory`: the members according to the replicated state; `gossip`: members reported by
+//!   other members; `rejections`: members that reject this node as a non-member.
 //! - `endpoint`, `manager`, `actor`: the UDP socket, the manager of the peer actors, and the actor
 //!   of one member.
 //! - `routes`: connections and queues by member, for raft and callers; `outbox`: queued raft
 //!   traffic.
 //! - `session`: the tasks of one connection; `call`, `serve`, `snapshots`: its streams.
-//! - `simultaneous_open`, `wire`: the choice between duplicate connections, and frame encoding; both without
-//!   I/O.
+//! - `simultaneous_open`, `wire`: the choice between duplicate connections, and frame encoding;
+//!   both without I/O.
 
 pub mod actor;
 mod call;

@@ -193,7 +193,7 @@ async fn block_of_another_network_is_reported_as_taken() {
     must(docker().args(["network", "create", "--subnet", &range, &other.network()]));
     let error = bridge::ensure(&lab.engine, &wanted).await.unwrap_err();
     assert!(
-        matches!(&error, Error::Taken(cidr, _) if *cidr == wanted.cidr),
+        matches!(&error, Error::BlockInUse(cidr, _) if *cidr == wanted.cidr),
         "{error:?}"
     );
     let elsewhere = lab.wanted(1);

@@ -2,8 +2,8 @@
 //! faults.
 //!
 //! A [`Lab`] owns, under one [`Name`], a directory, a namespace per [`Node`] and one that connects
-//! them, the [`LabNetwork`]. Dropping it removes all of it; the next lab that starts finds the remains of
-//! a lab with a killed owner by name and removes them.
+//! them, the [`LabNetwork`]. Dropping it removes all of it; the next lab that starts finds the
+//! remains of a lab with a killed owner by name and removes them.
 //!
 //! - [`clean`]: finding and removing by name.
 //! - [`control`]: commands to a running lab.

@@ -2,9 +2,9 @@
 //!
 //! A [`Daemon`] is a `jacod` process in a directory of its own that a test may kill, starve and
 //! restart; an [`Api`] is a client of its operator API; an [`Engine`] lists the containers that
-//! really run, and a [`ContainerLog`] records all container events of the engine. A [`History`] records
-//! acknowledged writes, and [`disk`] reads the database of a stopped daemon. [`SecretScanner`] are
-//! secrets that must not appear in any output.
+//! really run, and a [`ContainerLog`] records all container events of the engine. A [`History`]
+//! records acknowledged writes, and [`disk`] reads the database of a stopped daemon.
+//! A [`SecretScanner`] finds secrets that must not appear in any output.
 //!
 //! Every container, network and volume made here carries the cluster's id as a label and is removed
 //! by that label when the daemon is dropped.

@@ -89,8 +89,8 @@ enum Attempt {
     Retry(Option<Error>),
 }
 
-/// Has `request` served by the leader. If that is this node, `local_service` serves it, after `readmit` has
-/// checked its caller again; another node checks the caller itself.
+/// Has `request` served by the leader. If that is this node, `local_service` serves it, after
+/// `readmit` has checked its caller again; another node checks the caller itself.
 pub(super) async fn serve_on_leader<S>(
     shared: &NodeContext,
     mut local_service: S,

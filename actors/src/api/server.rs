@@ -342,7 +342,8 @@ async fn accept(
                         let handshake = acceptor.accept(stream);
                         match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
                             Ok(Ok(stream)) => {
-                                let _ = ready.send(Ok(IdleTimeoutIo::new(stream, connection))).await;
+                                let io = IdleTimeoutIo::new(stream, connection);
+                                let _ = ready.send(Ok(io)).await;
                             }
                             Ok(Err(error)) => {
                                 tracing::debug!(subsystem = "daemon/grpc", %error, "handshake failed");

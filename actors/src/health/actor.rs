@@ -289,8 +289,8 @@ fn conditions(
     failure_detector: &FailureDetector,
     orphans_cleared: &watch::Receiver<bool>,
 ) -> ReadyConditions {
-    // Copied to locals to keep the lock order: within the expression below the borrow of `orphans_cleared`
-    // would last while `is_seen_by_leader` takes the lock of `FailureDetector`.
+    // Copied to locals to keep the lock order: within the expression below the borrow of
+    // `orphans_cleared` would last while `is_seen_by_leader` takes the lock of `FailureDetector`.
     let (current, orphans_cleared) = (failure_detector.is_current(), *orphans_cleared.borrow());
     let current = current && !failure_detector.is_halted();
     ReadyConditions {

@@ -164,8 +164,8 @@ impl Policy {
     }
 
     /// Decision for a leaving leader without a transfer target: it waits without a limit for an
-    /// active member that is not eligible yet, otherwise for [`TRANSFER_TARGET_TIMEOUT`], and then gives up
-    /// leaving.
+    /// active member that is not eligible yet, otherwise for [`TRANSFER_TARGET_TIMEOUT`], and then
+    /// gives up leaving.
     fn without_target(&mut self, now: Duration, view: &View) -> Decision {
         let leader = view.leader;
         let stays = |(&id, row): (&u64, &Member)| id != leader && !row.leaving && view.active(id);

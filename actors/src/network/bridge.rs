@@ -174,8 +174,8 @@ fn labels(wanted: &DesiredNetwork) -> BTreeMap<String, String> {
 /// Creates the engine's network as wanted; idempotent.
 ///
 /// # Errors
-/// See [`plan`]; [`Error::Taken`] if the host cannot use the block; [`Error::Engine`] if a step
-/// fails; a retry continues from there.
+/// See [`plan`]; [`Error::BlockInUse`] if the host cannot use the block; [`Error::Engine`] if a
+/// step fails; a retry continues from there.
 pub async fn ensure(engine: &SharedEngine, wanted: &DesiredNetwork) -> Result<BridgeReady, Error> {
     let networks = engine.list().await.map_err(Error::Engine)?;
     match plan(wanted, &networks)? {

@@ -159,7 +159,7 @@ pub trait Allocator: Send + Sync + 'static {
 /// Shared handle to an allocator.
 pub type SharedAllocator = Arc<dyn Allocator>;
 
-/// Returns an allocator that uses `here` while this node leads and `elsewhere` otherwise.
+/// Returns an allocator that uses `local` while this node leads and `remote` otherwise.
 #[must_use]
 pub fn leader_allocator(
     local: SharedAllocator,

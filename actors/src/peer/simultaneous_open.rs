@@ -46,8 +46,8 @@ pub(super) fn is_hanging(so_far: Duration) -> bool {
     so_far >= HANGING_AFTER
 }
 
-/// Backoff before attempt `failures`, counted from 0. `dials_second` adds [`DIAL_STAGGER`]; `jitter` is a
-/// random byte for jitter.
+/// Backoff before attempt `failures`, counted from 0. `dials_second` adds [`DIAL_STAGGER`];
+/// `jitter` is a random byte for jitter.
 #[must_use]
 pub(super) fn backoff(failures: u32, dials_second: bool, jitter: u8) -> Duration {
     let doubled = MIN_BACKOFF

@@ -394,10 +394,12 @@ mod tests {
         ) {
             let beat = Heartbeat { applied, term, leads, live, halted };
             let mut bytes = heartbeat(&beat).unwrap();
-            prop_assert_eq!(read_control_frame(&bytes).unwrap(), ControlFrame::Heartbeat(beat.clone()));
+            let read = read_control_frame(&bytes).unwrap();
+            prop_assert_eq!(read, ControlFrame::Heartbeat(beat.clone()));
             // Trailing bytes of a newer version are ignored.
             bytes.push(1);
-            prop_assert_eq!(read_control_frame(&bytes).unwrap(), ControlFrame::Heartbeat(beat.clone()));
+            let read = read_control_frame(&bytes).unwrap();
+            prop_assert_eq!(read, ControlFrame::Heartbeat(beat.clone()));
             // An older version omits `halted`.
             bytes.truncate(bytes.len() - 2);
             let earlier = Heartbeat { halted: false, ..beat };
@@ -411,9 +413,12 @@ mod tests {
             address in prop::option::of("127.0.0.1:[1-9][0-9]{3}"),
         ) {
             let address = address.unwrap_or_default();
-            let record = |(name, id, print): &(String, u64, _)| PeerInfo::new(name, *id, &address, *print);
+            let record = |(name, id, print): &(String, u64, _)| {
+                PeerInfo::new(name, *id, &address, *print)
+            };
             let view = MembershipView { applied, members: rows.iter().map(record).collect() };
-            prop_assert_eq!(read_control_frame(&encode_view(&view).unwrap()).unwrap(), ControlFrame::Membership(view));
+            let read = read_control_frame(&encode_view(&view).unwrap()).unwrap();
+            prop_assert_eq!(read, ControlFrame::Membership(view));
         }
 
         #[test]

@@ -63,7 +63,8 @@ impl Worker for EngineEventsActor {
                 self.publish_events_up(true);
             }
             Msg::Event(event) => {
-                let _ = self.args.shared.engine_events.send(event.clone()); // fails without subscribers
+                // Fails without subscribers.
+                let _ = self.args.shared.engine_events.send(event.clone());
                 // A restarting manager re-checks every replica in `start`, so a lost event is
                 // harmless.
                 let _ = self.args.manager.cast(manager::Msg::Engine(event));

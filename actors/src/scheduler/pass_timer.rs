@@ -2,8 +2,8 @@
 //!
 //! Changes are debounced because they arrive in bursts, but never delayed for long; a failed pass
 //! is retried with exponential backoff; and only one pass is in flight at a time. After a pass
-//! begins, [`PassTimer::deadline`] lies in the future or is `None`, so a driver that sleeps until then
-//! never spins.
+//! begins, [`PassTimer::deadline`] lies in the future or is `None`, so a driver that sleeps until
+//! then never spins.
 
 use std::time::{Duration, Instant};
 

@@ -1,9 +1,9 @@
 //! Exclusion of concurrent instances of one child.
 //!
 //! A supervisor that is killed takes its children down, but its end is reported before theirs. So
-//! every instance holds the [`InstanceGuard`] of its [`InstanceLock`], as do its tasks, and each guard keeps that of
-//! the parent instance alive. The next instance acquires the lock only after the last holder has
-//! released it: the instance, its tasks and everything that ran below it.
+//! every instance holds the [`InstanceGuard`] of its [`InstanceLock`], as do its tasks, and each
+//! guard keeps that of the parent instance alive. The next instance acquires the lock only after
+//! the last holder has released it: the instance, its tasks and everything that ran below it.
 
 use std::sync::Arc;
 

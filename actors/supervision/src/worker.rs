@@ -265,8 +265,8 @@ struct InitArgs<W: Worker> {
     up: Arc<AtomicBool>,
 }
 
-/// State of a [`WorkerActor`]. The worker starts in `post_start`: unlike in `pre_start`, the actor is
-/// supervised and can be killed by then.
+/// State of a [`WorkerActor`]. The worker starts in `post_start`: unlike in `pre_start`, the actor
+/// is supervised and can be killed by then.
 enum Stage<W: Worker> {
     Starting(Option<InitArgs<W>>),
     Running(RunningWorker<W>),

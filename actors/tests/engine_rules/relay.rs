@@ -61,7 +61,8 @@ async fn pass(
                 Ok(0) | Err(_) => return,
                 Ok(n) => {
                     listens |= to_engine[..n].starts_with(b"GET /events");
-                    if listens && *events_blocked.borrow() || engine.write_all(&to_engine[..n]).await.is_err() {
+                    let blocked = listens && *events_blocked.borrow();
+                    if blocked || engine.write_all(&to_engine[..n]).await.is_err() {
                         return;
                     }
                 }

@@ -232,8 +232,8 @@ impl ExitSignals {
     }
 }
 
-/// Builds a lab and serves verbs until [`Verb::Down`] or a signal of [`ExitSignals`], also during the
-/// construction; then removes the lab.
+/// Builds a lab and serves verbs until [`Verb::Down`] or a signal of [`ExitSignals`], also during
+/// the construction; then removes the lab.
 ///
 /// # Errors
 /// When it cannot be built, or nothing can be served.

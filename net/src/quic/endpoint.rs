@@ -171,7 +171,8 @@ impl Endpoint {
                     let from = incoming.remote_address();
                     let validated = incoming.remote_address_validated();
                     // Under a flood the roster is consulted for validated addresses only.
-                    let member = (validated || !admission.requires_validation()) && self.roster.has_member_at(from.ip());
+                    let trusted = validated || !admission.requires_validation();
+                    let member = trusted && self.roster.has_member_at(from.ip());
                     match admission.admit(from.ip(), member, validated) {
                         Admission::Accept => {
                             let (this, arrivals) = (self.clone(), arrivals.clone());

@@ -49,7 +49,8 @@ fn step(deadly: bool) -> impl Strategy<Value = Step> {
         2 => slow.prop_map(Step::Slow),
         1 => Just(Step::Fail),
         6 => time.prop_map(Step::Pass),
-        if deadly { 4 } else { 0 } => (0..KILLED_ACTORS.len(), mode).prop_map(|(n, mode)| Step::Kill(n, mode)),
+        if deadly { 4 } else { 0 } => (0..KILLED_ACTORS.len(), mode)
+            .prop_map(|(n, mode)| Step::Kill(n, mode)),
     ]
 }
 

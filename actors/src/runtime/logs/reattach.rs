@@ -35,7 +35,7 @@ pub enum Next {
         /// Stay attached after the newest line.
         follow: bool,
     },
-    /// Wait for an event of the replica or a timeout, then [`Next::Look`].
+    /// Wait for an event of the replica or a timeout, then [`Next::List`].
     Pause,
     /// The tail is complete.
     End,

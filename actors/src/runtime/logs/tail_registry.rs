@@ -1,9 +1,9 @@
 //! Tracks the log tails of each replica and how far they have read.
 //!
 //! The engine drops a container's remaining output when it is removed. Before a removal,
-//! [`TailRegistry::done`] therefore announces that the container has stopped and waits until every tail
-//! of the replica has listed the containers since then and has read their output. The wait is
-//! bounded: a stalled tail must not delay the replica's next container.
+//! [`TailRegistry::wait_drained`] therefore announces that the container has stopped and waits
+//! until every tail of the replica has listed the containers since then and has read their output.
+//! The wait is bounded: a stalled tail must not delay the replica's next container.
 
 use std::{
     collections::BTreeMap,

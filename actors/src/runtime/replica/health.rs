@@ -12,8 +12,8 @@ pub const POLLS_UNTIL_RUNNING: u8 = 5;
 ///
 /// `up_polls` counts consecutive polls that found the container up: a `timed` poll increments it,
 /// any other inspection that finds it up leaves it unchanged, and anything else resets it.
-/// `checked` means that the service declares a health check; one declared only by the image does
-/// not count.
+/// `has_healthcheck` means that the service declares a health check; one declared only by the image
+/// does not count.
 #[must_use]
 pub fn assess(seen: &Inspected, has_healthcheck: bool, timed: bool, up_polls: &mut u8) -> Report {
     let report = |state| Report::new(state, 0);

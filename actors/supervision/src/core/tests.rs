@@ -517,7 +517,8 @@ proptest! {
         let CoreDriver { mut core, mut now, .. } = CoreDriver::new(strategy);
         let mut model = Model::default();
         let plan = |key: usize, restart, notify, dynamic| Plan {
-            key: key.to_string(), restart, notify, stop_timeout: Some(Duration::from_secs(5)), dynamic,
+            key: key.to_string(), restart, notify, dynamic,
+            stop_timeout: Some(Duration::from_secs(5)),
         };
         for (key, (restart, notify)) in statics.iter().enumerate() {
             let _ = core.handle_add(plan(key, *restart, *notify, false), now);

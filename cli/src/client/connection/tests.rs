@@ -265,7 +265,7 @@ async fn consistent_read_sends_the_linearizable_header() {
 #[test]
 fn invalid_token_is_refused_without_showing_it() {
     let target = Target::Remote {
-        addresses: vec!["h:1".parse().unwrap()],
+        addresses: vec![HostPort::endpoint("h:1").unwrap()],
         token: Some(SecretString::new("se\nsame".to_owned())),
         trust: Trust::Fingerprint(Fingerprint::of(b"")),
     };
