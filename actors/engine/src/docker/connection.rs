@@ -13,7 +13,7 @@ use futures::{StreamExt, TryStreamExt, stream::BoxStream};
 use http::HeaderValue;
 use jaco_proto::chain;
 
-use crate::{EngineError, readable};
+use crate::{EngineError, printable};
 
 mod document;
 
