@@ -18,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use jaco_actors::testing::own_address;
+use jaco_actors::testing::unique_loopback_address;
 use rustix::process::{Pid, Signal, kill_process};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -30,7 +30,7 @@ impl Workdir {
     fn new(extra: &str) -> Self {
         let workdir = Self(tempfile::tempdir().unwrap());
         let dir = workdir.0.path().display();
-        let host = own_address();
+        let host = unique_loopback_address();
         let config = format!(
             "data_dir: {dir}/data\nunix_socket: {dir}/s\ndocker_socket: unix://{dir}/no-engine\n\
              listen_addr: {host}:7000\ncluster_addr: {host}:7001\nhostname: one\n{extra}"

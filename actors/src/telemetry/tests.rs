@@ -15,7 +15,7 @@ use super::{
     metrics::{BUCKETS, Metrics},
     *,
 };
-use crate::{clock::Clock, testing::own_address};
+use crate::{clock::Clock, testing::unique_loopback_address};
 
 fn clock() -> Clock {
     Clock::from_fn(|| std::time::UNIX_EPOCH + Duration::from_secs(1000))
@@ -255,7 +255,7 @@ async fn ask(addr: SocketAddr, line: &str) -> String {
 
 /// A free port of an address that no other test has.
 fn any() -> SocketAddr {
-    (own_address(), 0).into()
+    (unique_loopback_address(), 0).into()
 }
 
 #[tokio::test]

@@ -67,7 +67,7 @@ async fn only_anonymous_volumes_are_removed_with_the_container() {
             .lines()
             .any(|line| line == name)
     };
-    world
+    fixture
         .until("its anonymous volumes are gone", || {
             !exists(&anonymous) && !exists(&next)
         })
