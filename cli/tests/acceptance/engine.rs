@@ -164,7 +164,7 @@ fn wait_until_served(daemon: &Daemon, served: &str, text: &str, gone: &str) {
 fn check_logs(docker: &Docker, daemon: &Daemon, workdir: &Workdir, app: &str) {
     // A container that runs may not have written yet.
     until("every container has written", || {
-        let containers = docker.ours(&["ps"]);
+        let containers = docker.owned(&["ps"]);
         let lines = |id: &String| {
             let output = docker.command(&["logs", id]).output().unwrap();
             let text = [output.stdout, output.stderr].concat();
