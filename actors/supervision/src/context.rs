@@ -100,7 +100,7 @@ impl<W: Worker> Context<W> {
     }
 
     /// Runs a task of the instance that sends its messages itself.
-    fn run(&self, task: impl Future<Output = ()> + Send + 'static) -> TaskHandle {
+    pub(crate) fn run(&self, task: impl Future<Output = ()> + Send + 'static) -> TaskHandle {
         let (mailbox, instance_guard) = (self.mailbox.clone(), Arc::clone(&self.instance_guard));
         let task = async move {
             let outcome = guarded(async {

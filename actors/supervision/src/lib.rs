@@ -34,7 +34,8 @@
 //! - Two instances of a child never overlap. The next one starts when the last one, its tasks and
 //!   everything below it have ended.
 //! - Dynamic children ([`SupervisorHandle::start_child`]) are lost when their supervisor is
-//!   restarted: a static child, their manager, starts them again.
+//!   restarted: a static child, their manager, starts them again. [`KeyedChildren`] is such a
+//!   manager's set of children; a manager must not wait for the end of a child.
 //!
 //! Each supervisor has a core without I/O that makes its decisions; the rest of this module carries
 //! them out.
@@ -86,6 +87,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
 //! ```
 
+mod children;
 mod context;
 mod core;
 mod deadline;
@@ -101,6 +103,7 @@ mod watch;
 mod window;
 mod worker;
 
+pub use children::{ChildDone, ChildEvent, KeyedChildren};
 pub use context::{Context, TaskHandle};
 pub use handle::{CallError, Handle, Reply, Unavailable};
 pub use report::{ActorInfo, ActorState, ChildReport};

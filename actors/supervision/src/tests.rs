@@ -15,6 +15,7 @@ use tokio::{
 
 use super::*;
 
+mod children;
 mod failures;
 mod lifetime;
 mod structure;
