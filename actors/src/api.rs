@@ -6,13 +6,14 @@
 pub mod admission;
 mod apply;
 mod audit;
-pub(crate) mod backup;
+mod backup;
 mod body;
 mod caller;
 mod client;
 mod cluster;
 mod connection;
-pub(crate) mod connection_limits;
+mod connection_limits;
+mod context;
 mod credentials;
 mod deploy;
 mod diff;
@@ -26,16 +27,16 @@ mod layer;
 mod leave;
 mod logs;
 pub mod methods;
-pub(crate) mod rate_limits;
+mod rate_limits;
 mod registry;
 mod server;
-pub(crate) mod sign;
 mod stream;
 mod tokens;
 mod views;
 mod watch;
 
 pub(crate) use client::InProcess;
+pub(crate) use context::ApiContext;
 
 pub use caller::Caller;
 pub use client::{Client, LocalService};

@@ -1,7 +1,17 @@
-//! Proposals that complete once the local state includes them.
+//! Proposals: completed once the local state includes them, answered to clients, or made under a
+//! lock.
 
-use jaco_proto::v1;
+mod lock;
+
+use std::time::Duration;
+
+use jaco_proto::{Error, ErrorCode, v1};
 use jaco_raftnode::{Committed, Propose, ProposeError};
+
+pub(crate) use lock::CommitLock;
+
+/// Time limit of a commit, after which its outcome counts as unknown.
+const COMMIT_BUDGET: Duration = Duration::from_secs(5);
 
 /// Proposes `command` and waits until the local state includes it, so that the next decision is
 /// based on it.
@@ -21,4 +31,40 @@ pub(crate) async fn commit(
     shown
         .map(|_| committed)
         .map_err(|_| ProposeError::Unavailable)
+}
+
+/// Proposes a command for a client and maps a failure to the client's error.
+///
+/// # Errors
+/// The rejection's own code; `no_leader` or `raft_unavailable` if nothing was written;
+/// `raft_apply_failed` with `outcome=unknown` if it may have been.
+pub(crate) async fn propose(raft: &dyn Propose, command: v1::Command) -> Result<Committed, Error> {
+    outcome(raft.propose(command)).await
+}
+
+async fn outcome(
+    proposal: impl Future<Output = Result<Committed, ProposeError>>,
+) -> Result<Committed, Error> {
+    match tokio::time::timeout(COMMIT_BUDGET, proposal).await {
+        Ok(Ok(committed)) => Ok(committed),
+        Ok(Err(ProposeError::Rejected(error))) => Err(error),
+        Ok(Err(ProposeError::NoLeader)) => {
+            Err(Error::new(ErrorCode::NoLeader, "this node does not lead"))
+        }
+        Ok(Err(error @ (ProposeError::Busy | ProposeError::Unavailable))) => {
+            Err(Error::new(ErrorCode::RaftUnavailable, error.to_string()))
+        }
+        Ok(Err(ProposeError::Unknown(reason))) => Err(unknown_outcome(reason)),
+        Err(_) => Err(unknown_outcome("no answer within 5 s".to_owned())),
+    }
+}
+
+/// Error for a change that may or may not take effect.
+pub(crate) fn unknown_outcome(reason: String) -> Error {
+    Error::new(
+        ErrorCode::RaftApplyFailed,
+        "the commit's outcome is unknown",
+    )
+    .with("outcome", "unknown")
+    .with("reason", reason)
 }

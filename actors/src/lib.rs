@@ -150,7 +150,8 @@
 //!
 //! # The parts
 //!
-//! - [`node`]: one node from start to stop: builder, files, init, the tree.
+//! - [`Node`]: one node from start to stop: builder, the API, the verticals, the tree.
+//! - [`node`]: the state of a node: files, init, join, membership.
 //! - [`api`]: the gRPC services, their admission, and the in-process client.
 //! - [`peer`]: connections and calls to the other members.
 //! - [`scheduler`]: placement of replicas, as a pure function of the state.
@@ -165,9 +166,11 @@
 //! - `testing`, a feature: the gRPC API without a node behind it, and addresses, for tests.
 
 pub mod api;
+mod assembly;
 pub mod clock;
 mod commit;
 pub mod health;
+mod identity;
 pub mod ingress;
 mod lock;
 mod log_dedup;
@@ -182,7 +185,8 @@ pub mod telemetry;
 pub mod testing;
 
 pub use api::Client;
-pub use node::{ConfigError, Node, NodeBuilder, NodeConfig, StartError};
+pub use assembly::{ConfigError, Node, NodeBuilder, StartError};
+pub use node::NodeConfig;
 
 /// The port to the container engine.
 pub use jaco_engine as engine;

@@ -1,16 +1,14 @@
-//! A node: the daemon's supervision tree and the state its actors share.
+//! A node: the state its actors share, its data directory, and its membership.
 //!
-//! [`Node::builder`] collects the settings; [`NodeBuilder::start`] inspects the data directory.
-//! Without raft state in it, the node serves the API and waits for an init or a join; with raft
-//! state, it resumes its membership.
+//! The modules above, [`api`](crate::api) and the assembly of a [`Node`](crate::Node), import this
+//! one; it imports neither.
 //!
 //! Offline, without a daemon, [`restore()`] creates a node from a backup and [`Export`] reads a
 //! backup from the data directory of a stopped node.
 
 mod actor;
 mod announce;
-mod builder;
-mod commit_lock;
+pub(crate) mod authority;
 mod config;
 mod context;
 mod export;
@@ -19,27 +17,31 @@ mod init;
 mod join;
 pub(crate) mod leader;
 mod lock;
+mod msg;
 mod removed;
 mod renew;
 mod restore;
 mod restore_marker;
-mod start;
 pub(crate) mod submit;
 mod subnets;
 
-pub use actor::{Msg as NodeMsg, NodeActor};
-pub use builder::{ConfigError, NodeBuilder};
+pub use actor::NodeActor;
 pub use config::NodeConfig;
 pub use context::{MemberContext, NodeContext};
 pub use export::Export;
 pub use files::FilesError;
 pub use init::ClusterBootstrap;
 pub use jaco_raftnode::archive;
+pub use msg::Msg as NodeMsg;
 pub use restore::{Prepared, RestoreError, RestoreStep, Restored, restore};
-pub use start::{Node, StartError};
 
+pub(crate) use actor::Args as NodeArgs;
 pub(crate) use config::is_dialable;
-pub(crate) use context::{EndOfService, propose, random_token, unknown_outcome};
+#[cfg(any(test, feature = "testing"))]
+pub(crate) use context::MemberParts;
+pub(crate) use context::{EndOfService, NodeParts, removed, uninitialized};
+pub(crate) use files::Layout;
 pub(crate) use init::already;
 pub(crate) use join::JoinToken;
-pub(crate) use removed::removed;
+pub(crate) use lock::DirectoryLock;
+pub(crate) use subnets::LeaderAllocator;

@@ -21,15 +21,17 @@ use jaco_net::{
     pki::{self, BootstrapCert},
     tls::{self, CertSlot, Identity},
 };
-use jaco_raftnode::{RaftHandle, Storage};
+use jaco_raftnode::{Propose as _, RaftHandle, RaftLimits, Storage};
+use tokio::sync::mpsc;
 use tonic::body::Body;
 use tower::ServiceExt as _;
 
 use crate::{
-    api::{self, admission::Transport},
+    api::{self, ApiContext, admission::Transport},
     clock::Clock,
-    node::{NodeConfig, NodeContext},
+    node::{MemberContext, MemberParts, NodeConfig, NodeContext, NodeParts},
     peer::Peers,
+    telemetry::Metrics,
 };
 
 /// Decodes a peer frame as each kind of frame, encodes the result and decodes that again. For
@@ -91,8 +93,18 @@ impl Lab {
     /// A node that waits to be initialised.
     #[must_use]
     pub fn uninitialized(&self) -> Api {
+        let node = NodeContext::new(NodeParts {
+            config: self.config(),
+            metrics: Metrics::new("", self.clock.clone()),
+            certificate: self.certificate.clone(),
+            tls: self.tls.clone(),
+            fatal: mpsc::unbounded_channel().0,
+            setup_token: None,
+            member: false,
+            removed: false,
+        });
         Api {
-            shared: NodeContext::idle(self.config(), self.certificate.clone(), self.tls.clone()),
+            context: Arc::new(ApiContext::new(Arc::new(node))),
         }
     }
 
@@ -101,8 +113,7 @@ impl Lab {
     #[must_use]
     pub fn member(&self, raft: RaftHandle, storage: Arc<Storage>) -> Api {
         let api = self.uninitialized();
-        api.shared
-            .become_member("lab", raft, storage, Peers::default());
+        api.become_member("lab", raft, storage, Peers::default());
         api
     }
 
@@ -119,14 +130,30 @@ impl Lab {
 /// The services of one node.
 #[derive(Clone)]
 pub struct Api {
-    shared: Arc<NodeContext>,
+    context: Arc<ApiContext>,
 }
 
 impl Api {
+    /// Installs a membership that has neither files nor actors.
+    fn become_member(&self, host: &str, raft: RaftHandle, storage: Arc<Storage>, peers: Peers) {
+        let cluster = raft.state().cluster.clone().unwrap_or_default();
+        let parts = MemberParts {
+            hostname: host.to_owned(),
+            cluster_id: cluster.cluster_id.clone(),
+            raft,
+            storage,
+            peers,
+            network: None,
+            limits: RaftLimits::default(),
+        };
+        let node = self.context.node();
+        node.become_member(Arc::new(MemberContext::new(parts, &node.config)));
+    }
+
     /// Answers a request as if it was received on `transport`; one of [`Transport::Peer`] carries
     /// its [`Sender`](crate::peer::Sender) as an extension.
     pub async fn call(&self, transport: Transport, request: Request<Body>) -> Response<Body> {
-        let service = api::service(&self.shared, transport);
+        let service = api::service(&self.context, transport);
         let answer: Result<_, Infallible> = service.oneshot(request).await;
         answer.unwrap_or_else(|never| match never {})
     }

@@ -10,7 +10,7 @@ use std::{
 use anyhow::Context as _;
 use jaco_proto::chain;
 use jaco_raftnode::{
-    Limits, OutgoingSnapshot, RaftArgs, RaftHandle, Storage, Transport, actor, storage,
+    OutgoingSnapshot, RaftArgs, RaftHandle, RaftLimits, Storage, Transport, actor, storage,
 };
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef};
 
@@ -78,7 +78,7 @@ impl Group {
     ///
     /// # Errors
     /// The error that prevents a node from starting.
-    pub async fn start(dir: &Path, nodes: u64, limits: &Limits) -> anyhow::Result<Self> {
+    pub async fn start(dir: &Path, nodes: u64, limits: &RaftLimits) -> anyhow::Result<Self> {
         let ids: Vec<_> = (1..=nodes).collect();
         let peers = Arc::new(OnceLock::new());
         let mut args = Vec::new();

@@ -10,7 +10,7 @@ use jaco_proto::{
 
 use crate::{
     cluster::Permissive,
-    manifest::{assert_refusal, assert_sound, unplaced},
+    manifest::{assert_refusal, assert_sound, without_position},
     parts::parts,
     tree,
 };
@@ -35,8 +35,8 @@ pub fn compose(data: &[u8]) {
     if let Some(text) = &rewritten {
         let again = manifest::resolve(jaco, text.as_bytes(), &Permissive);
         assert_eq!(
-            resolved.clone().map_err(unplaced),
-            again.map_err(unplaced),
+            resolved.clone().map_err(without_position),
+            again.map_err(without_position),
             "{text}"
         );
     }
@@ -58,7 +58,7 @@ pub fn compose(data: &[u8]) {
         }
     }
     if let Some(mut root) = root {
-        respell(&mut root);
+        rewrite_scalars(&mut root);
         assert_equal_containers(&project, &hasher, &root);
     }
 }
@@ -72,14 +72,14 @@ fn assert_equal_containers(project: &Project, hasher: &SpecHasher, respelled: &N
     let other_hasher = SpecHasher::new(text.as_bytes()).expect("parsed above");
     for (name, service) in &project.services {
         if hasher.hash(name, &[]) == other_hasher.hash(name, &[]) {
-            let other = other.services.get(name).map(placeless);
-            assert_eq!(Some(placeless(service)), other, "{text}");
+            let other = other.services.get(name).map(without_positions);
+            assert_eq!(Some(without_positions(service)), other, "{text}");
         }
     }
 }
 
 /// Removes the positions of values, which depend on the spelling.
-fn placeless(service: &Service) -> Service {
+fn without_positions(service: &Service) -> Service {
     let mut service = service.clone();
     for port in &mut service.ports {
         port.at = Position::START;
@@ -88,7 +88,7 @@ fn placeless(service: &Service) -> Service {
 }
 
 /// Rewrites all numbers, booleans and nulls with another spelling where possible.
-fn respell(node: &mut Node) {
+fn rewrite_scalars(node: &mut Node) {
     match &mut node.value {
         Value::Scalar(scalar) => {
             let text = match scalar.resolve() {
@@ -100,7 +100,7 @@ fn respell(node: &mut Node) {
             };
             *scalar = Scalar { text, plain: true };
         }
-        Value::Seq(items) => items.iter_mut().for_each(respell),
-        Value::Map(map) => map.values_mut().for_each(respell),
+        Value::Seq(items) => items.iter_mut().for_each(rewrite_scalars),
+        Value::Map(map) => map.values_mut().for_each(rewrite_scalars),
     }
 }

@@ -67,7 +67,7 @@ fn folded(compose: &[u8], a: &[u8], b: &[u8]) {
     };
     let folded = match fold(compose, Some(&mut read)) {
         Ok(folded) => folded,
-        Err(error) => return assert_placed(compose, &error),
+        Err(error) => return assert_has_position(compose, &error),
     };
     let before = tree::read(compose).expect("parsed by fold").root;
     let Some(before) = before else {
@@ -138,7 +138,7 @@ fn assert_folded(before: &Node, after: &Node) {
     }
 }
 
-fn assert_placed(compose: &[u8], error: &FoldError) {
+fn assert_has_position(compose: &[u8], error: &FoldError) {
     match error {
         FoldError::Yaml(source) => tree::assert_inside(compose, source.at),
         FoldError::SecondDocument(at) | FoldError::Entry { at, .. } => {

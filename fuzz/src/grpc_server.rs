@@ -1,7 +1,7 @@
 //! Fuzzes the gRPC services behind their admission.
 
 mod answer;
-mod world;
+mod node;
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, header::CONTENT_TYPE};
@@ -14,7 +14,7 @@ use tonic::body::Body;
 
 use crate::parts::parts;
 use answer::Answer;
-use world::World;
+use node::TestNode;
 
 /// Maximum number of calls per input.
 const CALLS: usize = 6;
@@ -29,16 +29,16 @@ const SECRET_HASH: &str = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe
 /// resulting deployments can be read by the actors that run them.
 pub fn grpc_server(data: &[u8]) {
     let calls: [&[u8]; CALLS] = parts(data);
-    world::run(data.starts_with(b"stranger"), async |world: &World| {
+    node::run(data.starts_with(b"stranger"), async |node: &TestNode| {
         for text in calls.into_iter().filter(|text| !text.is_empty()) {
             let Some((transport, request)) = call(text) else {
                 continue;
             };
             let method = request.uri().path().to_owned();
-            let answer = Answer::read(world.api.call(transport, request).await).await;
+            let answer = Answer::read(node.api.call(transport, request).await).await;
             answer.check(&method);
         }
-        if let Some(raft) = &world.raft {
+        if let Some(raft) = &node.raft {
             check(&jaco_raftnode::Propose::state(raft));
         }
     });

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use jaco_proto::{
     manifest::{
         env_file,
-        interpolate::{Error, Fault, interpolate as interpolate_file},
+        interpolate::{Error, ExpandError, interpolate as interpolate_file},
     },
     yaml::{self, Node, Position, Resolved, Scalar, Value},
 };
@@ -41,7 +41,7 @@ fn file(compose: &[u8], variables: &Variables) {
     }
     let read = match result {
         Ok(read) => read,
-        Err(error) => return assert_placed(compose, &error),
+        Err(error) => return assert_has_position(compose, &error),
     };
     for name in &read.unset {
         assert!(is_name(name), "{name:?} is no name");
@@ -87,7 +87,7 @@ fn assert_expanded(before: &Node, after: &Node) {
                 assert_expanded(before, after);
             }
         }
-        (Value::Scalar(_) | Value::Seq(_) | Value::Map(_), _) => panic!("the shape changed"),
+        (Value::Scalar(_) | Value::Seq(_) | Value::Map(_), _) => panic!("the structure changed"),
     }
 }
 
@@ -104,7 +104,7 @@ fn assert_protected(root: &Node) {
     assert!(tree::same(root, &again.expect("a root was written")));
 }
 
-fn assert_placed(compose: &[u8], error: &Error) {
+fn assert_has_position(compose: &[u8], error: &Error) {
     let at = match error {
         Error::Yaml { source, .. } => source.at,
         Error::SecondDocument { at, .. }
@@ -131,11 +131,11 @@ fn scalar(text: &str, variables: &Variables) {
             assert_eq!(read.unset, expected.unset);
         }
         (Err(Error::Template { fault, .. }), Err(expected)) => match (fault, expected) {
-            (Fault::Required { name, hint }, model::Fault::Required(expected, word)) => {
+            (ExpandError::Required { name, hint }, model::Fault::Required(expected, word)) => {
                 assert_eq!((name, hint), (expected, word));
             }
-            (Fault::Invalid { .. }, model::Fault::Invalid)
-            | (Fault::TooLong { .. }, model::Fault::TooLong) => {}
+            (ExpandError::Invalid { .. }, model::Fault::Invalid)
+            | (ExpandError::TooLong { .. }, model::Fault::TooLong) => {}
             (fault, expected) => panic!("{fault:?} instead of {expected:?}"),
         },
         // The text exceeds the limit on token characters.

@@ -6,7 +6,7 @@ use jaco_proto::{
 };
 
 use crate::{
-    manifest::{assert_refusal, unplaced},
+    manifest::{assert_refusal, without_position},
     tree,
 };
 
@@ -15,7 +15,7 @@ use crate::{
 /// The emitted tree parses to the same tree, and both texts are equal or rejected for the same
 /// reason. `jaco validate` gives the same result.
 pub fn jaco_yaml(data: &[u8]) {
-    let parsed = Jaco::parse(data).map(placeless);
+    let parsed = Jaco::parse(data).map(without_positions);
     let validated = manifest::validate(Some(data), None);
     assert_eq!(
         parsed.as_ref().err(),
@@ -25,8 +25,11 @@ pub fn jaco_yaml(data: &[u8]) {
     if let Some(root) = tree::read(data).and_then(|document| document.root)
         && let Some(text) = tree::rewritten(&root)
     {
-        let again = Jaco::parse(text.as_bytes()).map(placeless);
-        assert_eq!(parsed.clone().map_err(unplaced), again.map_err(unplaced));
+        let again = Jaco::parse(text.as_bytes()).map(without_positions);
+        assert_eq!(
+            parsed.clone().map_err(without_position),
+            again.map_err(without_position)
+        );
     }
     match parsed {
         Ok(jaco) => assert_sound(&jaco),
@@ -47,7 +50,7 @@ fn assert_sound(jaco: &Jaco) {
 }
 
 /// Removes the positions of values, which depend on the spelling.
-fn placeless(mut jaco: Jaco) -> Jaco {
+fn without_positions(mut jaco: Jaco) -> Jaco {
     for route in &mut jaco.routes {
         route.at = Position::START;
         route.service.at = Position::START;

@@ -98,7 +98,7 @@ pub(crate) fn assert_sound(resolved: &Resolved) {
 }
 
 /// Removes the position of an error, to compare the errors of two spellings of one tree.
-pub(crate) fn unplaced(mut error: Error) -> Error {
+pub(crate) fn without_position(mut error: Error) -> Error {
     for key in ["line", "col"] {
         error.details.remove(key);
     }

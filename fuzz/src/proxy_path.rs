@@ -17,13 +17,13 @@ pub fn proxy_path(data: &[u8]) {
     let path = lines.next().unwrap_or_default();
     let rules: Vec<Rule> = lines.take(ROUTES).map(rule).collect();
     let table = RouteTable::new(rules.clone());
-    let seen = seen(path.as_bytes());
+    let decoded_path = decoded_path(path.as_bytes());
     let found = table.lookup("A.example", path).map(|found| match found {
         Match::Forward(route) => route,
         Match::Redirect => panic!("nothing is redirected"),
     });
     let mut matching: Vec<&str> = rules.iter().map(|rule| rule.path.as_str()).collect();
-    matching.retain(|configured| matches(configured, &seen));
+    matching.retain(|configured| matches(configured, &decoded_path));
     matching.sort_by_key(|path| (Reverse(path.len()), *path));
     assert_eq!(found.map(|route| route.path()), matching.first().copied());
     let Some(route) = found else { return };
@@ -42,10 +42,11 @@ fn rule(path: &str) -> Rule {
     }
 }
 
-fn matches(configured: &str, seen: &[u8]) -> bool {
+fn matches(configured: &str, decoded_path: &[u8]) -> bool {
     let starts = |prefix: &str| {
         let prefix = prefix.as_bytes();
-        seen.len() >= prefix.len() && seen[..prefix.len()].eq_ignore_ascii_case(prefix)
+        decoded_path.len() >= prefix.len()
+            && decoded_path[..prefix.len()].eq_ignore_ascii_case(prefix)
     };
     if matches!(configured, "" | "/") {
         return true;
@@ -54,11 +55,11 @@ fn matches(configured: &str, seen: &[u8]) -> bool {
         return starts(prefix);
     }
     let base = configured.strip_suffix('/').unwrap_or(configured);
-    starts(base) && (seen.len() == base.len() || seen[base.len()] == b'/')
+    starts(base) && (decoded_path.len() == base.len() || decoded_path[base.len()] == b'/')
 }
 
 /// Returns the path without percent encoding and dot segments.
-fn seen(path: &[u8]) -> Vec<u8> {
+fn decoded_path(path: &[u8]) -> Vec<u8> {
     let mut decoded = Vec::new();
     let mut rest = path;
     while let Some((&byte, after)) = rest.split_first() {

@@ -76,11 +76,11 @@ pub fn parse_within(bytes: &[u8], limits: Limits) -> Result<Document, Error> {
     let text = str::from_utf8(bytes).map_err(|cause| not_utf8(bytes, cause.valid_up_to()))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if let Some((offset, character)) = text.char_indices().find(|(_, c)| is_unprintable(*c)) {
-        return Err(ErrorKind::ControlCharacter(character).at(place(text.as_bytes(), offset)));
+        return Err(ErrorKind::ControlCharacter(character).at(position_of(text.as_bytes(), offset)));
     }
     if let Some(offset) = first_mark_beyond(text.as_bytes(), limits.nodes) {
         let limit = limits.nodes;
-        return Err(ErrorKind::TooManyNodes { limit }.at(place(text.as_bytes(), offset)));
+        return Err(ErrorKind::TooManyNodes { limit }.at(position_of(text.as_bytes(), offset)));
     }
     build::document(text, limits)
 }
@@ -102,11 +102,11 @@ fn first_mark_beyond(bytes: &[u8], limit: usize) -> Option<usize> {
 }
 
 fn not_utf8(bytes: &[u8], offset: usize) -> Error {
-    ErrorKind::NotUtf8 { offset }.at(place(bytes, offset))
+    ErrorKind::NotUtf8 { offset }.at(position_of(bytes, offset))
 }
 
 /// Returns the position of a byte offset.
-fn place(bytes: &[u8], offset: usize) -> Position {
+fn position_of(bytes: &[u8], offset: usize) -> Position {
     let before = &bytes[..offset];
     let line_start = before
         .iter()

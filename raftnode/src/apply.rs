@@ -178,9 +178,9 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Heard(Vec<(u64, &'static str, bool)>);
+    struct Recorder(Vec<(u64, &'static str, bool)>);
 
-    impl Probe for Heard {
+    impl Probe for Recorder {
         fn end(&mut self, index: u64, command: &v1::Command, accepted: bool) {
             self.0.push((index, crate::command_name(command), accepted));
         }
@@ -254,14 +254,14 @@ mod tests {
     fn entry_of_newer_version_stops_the_node() {
         let mut applier = Applier::new(State::default());
         let unknown = vec![0x82, 0x7d, 0x00];
-        let mut heard = Heard::default();
+        let mut recorder = Recorder::default();
         let entries = vec![
             entry(1, store("a")),
             entry(2, unknown),
             entry(3, store("b")),
         ];
-        let progress = applier.apply(entries, &mut heard);
-        assert_eq!(heard.0, [(1, "cert_blob_upsert", true)]);
+        let progress = applier.apply(entries, &mut recorder);
+        assert_eq!(recorder.0, [(1, "cert_blob_upsert", true)]);
         assert_eq!(progress.applied, Some((1, 2)));
         assert_eq!(progress.answers[0], (10, Answer::Applied(1)));
         for (ticket, answer) in &progress.answers[1..] {

@@ -6,7 +6,7 @@
 //! the same protection as the data directory.
 //!
 //! [`write()`] holds one entity in memory at a time. [`read()`] holds the decoded entities, bounded
-//! by [`Limits`]. Neither holds the whole archive.
+//! by [`ArchiveLimits`]. Neither holds the whole archive.
 
 mod meta;
 mod read;
@@ -15,7 +15,7 @@ mod tests;
 mod write;
 
 pub use meta::{Meta, SCHEMA_VERSION};
-pub use read::{Archive, Error, Limits, read};
+pub use read::{Archive, ArchiveLimits, Error, read};
 pub use write::{check_size, write};
 
 /// Name of the first entry.

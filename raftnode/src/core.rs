@@ -11,10 +11,10 @@
 
 mod compact;
 mod config;
-mod contact;
 mod entry;
 mod inbound;
 mod member;
+mod quorum;
 mod reads;
 mod status;
 mod track;
@@ -34,10 +34,10 @@ pub use inbound::Refused;
 pub use member::{ChangeRefused, MemberChange};
 pub use reads::ReadFailure;
 pub use status::{Progress, RaftStatus, Role, Writes};
-pub use track::Lost;
+pub use track::ProposalLoss;
 pub use write::Write;
 
-use contact::Contact;
+use quorum::QuorumTracker;
 use reads::Reads;
 use track::Proposals;
 use write::Stage;
@@ -64,7 +64,7 @@ pub enum Error {
 pub enum Outcome {
     /// The proposal was not, or may not have been, committed. Committed proposals come back as
     /// [`Committed::ticket`].
-    Proposal(Ticket, Lost),
+    Proposal(Ticket, ProposalLoss),
     /// The state at or after this index answers the read linearizably.
     Read(Ticket, Result<u64, ReadFailure>),
 }
@@ -76,7 +76,7 @@ pub struct RaftCore<S: Storage> {
     stage: Stage,
     proposals: Proposals,
     reads: Reads,
-    contact: Contact,
+    quorum: QuorumTracker,
     outcomes: Vec<Outcome>,
     applied_term: u64,
     /// Whether the state machine has stopped applying entries.
@@ -96,12 +96,12 @@ impl<S: Storage> RaftCore<S> {
             stage: Stage::Idle,
             proposals: Proposals::default(),
             reads: Reads::new(config.id, config.incarnation),
-            contact: Contact::default(),
+            quorum: QuorumTracker::default(),
             outcomes: Vec::new(),
             applied_term,
             halted: false,
         };
-        core.settle();
+        core.after_input();
         Ok(core)
     }
 
@@ -114,7 +114,7 @@ impl<S: Storage> RaftCore<S> {
         if conf.voters == [self.raw.raft.id] && conf.voters_outgoing.is_empty() {
             self.raw.campaign()?;
         }
-        self.settle();
+        self.after_input();
         Ok(())
     }
 
@@ -129,7 +129,7 @@ impl<S: Storage> RaftCore<S> {
             outcomes.extend(
                 batch
                     .into_iter()
-                    .map(|(t, _)| Outcome::Proposal(t, Lost::NotAppended)),
+                    .map(|(t, _)| Outcome::Proposal(t, ProposalLoss::NotAppended)),
             );
         };
         // raft-rs would forward the entries of a follower, whose tickets could not be matched then.
@@ -159,11 +159,11 @@ impl<S: Storage> RaftCore<S> {
             Ok(()) => self.proposals.track(raft.term, before + 1, tickets),
             // raft-rs drops the message as a whole, during a leadership transfer.
             Err(_) => {
-                let lost = |t| Outcome::Proposal(t, Lost::NotAppended);
+                let lost = |t| Outcome::Proposal(t, ProposalLoss::NotAppended);
                 self.outcomes.extend(tickets.into_iter().map(lost));
             }
         }
-        self.settle();
+        self.after_input();
     }
 
     /// Whether proposals of this node are not committed yet.
@@ -191,7 +191,7 @@ impl<S: Storage> RaftCore<S> {
         if self.raw.raft.state == StateRole::Leader {
             self.raw.transfer_leader(to);
         }
-        self.settle();
+        self.after_input();
     }
 
     /// Sets whether the state machine has stopped; `true` if that changed.
@@ -199,11 +199,11 @@ impl<S: Storage> RaftCore<S> {
     /// While it is stopped this node votes and stores the log as before, but it transfers
     /// leadership and does not stand for election, because it cannot answer proposals or reads.
     pub fn handle_halted(&mut self, halted: bool) -> bool {
-        let news = std::mem::replace(&mut self.halted, halted) != halted;
-        if news {
-            self.settle();
+        let changed = std::mem::replace(&mut self.halted, halted) != halted;
+        if changed {
+            self.after_input();
         }
-        news
+        changed
     }
 
     /// Handles a message of a peer.
@@ -217,24 +217,24 @@ impl<S: Storage> RaftCore<S> {
         // sender retries.
         let for_leader = message.get_msg_type() == MessageType::MsgReadIndex;
         if for_leader && self.raw.raft.state != StateRole::Leader {
-            self.contact.hear(from, self.raw.raft.leader_id);
+            self.quorum.record_message(from, self.raw.raft.leader_id);
             return Ok(());
         }
         if self.halted && message.get_msg_type() == MessageType::MsgTimeoutNow {
-            self.contact.hear(from, self.raw.raft.leader_id);
+            self.quorum.record_message(from, self.raw.raft.leader_id);
             return Ok(());
         }
         // An error of raft-rs (a response of an unknown peer) is treated like a lost message.
         let _ = self.raw.step(message);
-        self.contact.hear(from, self.raw.raft.leader_id);
-        self.settle();
+        self.quorum.record_message(from, self.raw.raft.leader_id);
+        self.after_input();
         Ok(())
     }
 
     /// Reports that a message to `peer` could not be delivered.
     pub fn handle_unreachable(&mut self, peer: u64) {
         self.raw.report_unreachable(peer);
-        self.settle();
+        self.after_input();
     }
 
     /// Reports whether the snapshot for `peer` was delivered.
@@ -245,21 +245,21 @@ impl<S: Storage> RaftCore<S> {
             SnapshotStatus::Failure
         };
         self.raw.report_snapshot(peer, status);
-        self.settle();
+        self.after_input();
     }
 
     /// Advances raft's clock by one tick.
     pub fn handle_tick(&mut self) {
         self.raw.tick();
         self.reads.tick();
-        self.contact.tick();
-        self.settle();
+        self.quorum.tick();
+        self.after_input();
     }
 
     /// Requests the log index at which a linearizable read can be answered.
     pub fn handle_read(&mut self, ticket: Ticket) {
         self.reads.add(ticket);
-        self.settle();
+        self.after_input();
     }
 
     /// Drains the pending outcomes, oldest first.
@@ -268,7 +268,7 @@ impl<S: Storage> RaftCore<S> {
     }
 
     /// Keeps a node that cannot apply entries from leading.
-    fn abstain(&mut self) {
+    fn avoid_leading(&mut self) {
         let raft = &mut self.raw.raft;
         match raft.state {
             // The election timeout passed; restart it as a follower.
@@ -276,8 +276,8 @@ impl<S: Storage> RaftCore<S> {
                 raft.become_follower(raft.term, raft::INVALID_ID);
             }
             StateRole::Leader if raft.lead_transferee.is_none() => {
-                if let Some(heir) = self.status().successor() {
-                    self.raw.transfer_leader(heir);
+                if let Some(target) = self.status().transfer_target() {
+                    self.raw.transfer_leader(target);
                 }
             }
             StateRole::Leader | StateRole::Follower => {}
@@ -285,16 +285,17 @@ impl<S: Storage> RaftCore<S> {
     }
 
     /// Derives the consequences of an input: lost proposals, reads to send or to expire.
-    fn settle(&mut self) {
+    fn after_input(&mut self) {
         if self.halted {
-            self.abstain();
+            self.avoid_leading();
         }
         let timeout = self.config.election_timeout(self.raw.raft.term);
         self.raw.raft.set_randomized_election_timeout(timeout);
         let raft = &self.raw.raft;
         let leading = raft.state == StateRole::Leader;
         for ticket in self.proposals.lost(leading.then_some(raft.term)) {
-            self.outcomes.push(Outcome::Proposal(ticket, Lost::Unknown));
+            self.outcomes
+                .push(Outcome::Proposal(ticket, ProposalLoss::Unknown));
         }
         let ready = !leading || raft.commit_to_current_term();
         if raft.leader_id != raft::INVALID_ID && ready {
@@ -303,9 +304,9 @@ impl<S: Storage> RaftCore<S> {
             }
         }
         let raft = &self.raw.raft;
-        if self.contact.due(raft.leader_id) {
+        if self.quorum.changed(raft.leader_id) {
             let conf = raft.prs().conf().to_conf_state();
-            self.contact.settle(raft.id, raft.leader_id, &conf);
+            self.quorum.update(raft.id, raft.leader_id, &conf);
         }
         let has_leader = self.raw.raft.leader_id != raft::INVALID_ID;
         let lost = self.quorum_lost();

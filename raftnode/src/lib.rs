@@ -23,8 +23,8 @@ pub mod watch;
 
 pub use crate::core::{ChangeRefused, MemberChange, Progress, RaftStatus, Role, Writes};
 pub use actor::{
-    Applied, ChangeError, IncomingSnapshot, Inlet, Limits, NoTransport, Observe, RaftArgs,
-    RaftHandle, ReadError, SpawnError, Transport, Unfit,
+    Applied, ChangeError, IncomingSnapshot, InvalidMessage, NoTransport, Observe, PeerReceiver,
+    RaftArgs, RaftHandle, RaftLimits, ReadError, SpawnError, Transport,
 };
 pub use jaco_state::{Change, Delta, EntityType, Event, State, batch, command, command_name};
 pub use propose::{Committed, Propose, ProposeError};

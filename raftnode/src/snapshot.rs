@@ -18,8 +18,8 @@ mod tests;
 pub use outgoing::{CHUNK_BYTES, OutgoingSnapshot};
 pub use spool::SnapshotRefused;
 
-pub(crate) use outgoing::Bound;
-pub(crate) use slot::{Claim, Slot};
+pub(crate) use outgoing::SizeLimit;
+pub(crate) use slot::{ReceiveSlot, SlotGuard};
 pub(crate) use spool::{Spool, clear};
 
 /// First bytes of the trailer.

@@ -8,13 +8,13 @@
 
 mod error;
 mod log;
+mod log_cache;
+mod log_size;
 mod open;
 mod options;
 mod schema;
-mod tail;
 mod update;
 mod watermark;
-mod weight;
 
 #[cfg(test)]
 mod tests;
@@ -35,13 +35,13 @@ use rocksdb::{ColumnFamily, DB};
 
 pub use error::Error;
 pub use log::LogView;
-pub use open::{bootstrap, create, examine, found, restore};
+pub use open::{bootstrap, bootstrap_with_rows, create, read_offline, restore};
 pub use schema::Position;
-pub use update::{Refill, Row, Update};
+pub use update::{Row, SnapshotRows, Update};
 
-use tail::Tail;
+use log_cache::LogCache;
+use log_size::LogSize;
 use watermark::Watermark;
-use weight::Weight;
 
 /// An open directory; holds the lock of the directory.
 pub struct Storage {
@@ -76,8 +76,8 @@ struct Cursor {
     truncated: Position,
     last: Position,
     applied: u64,
-    tail: Tail,
-    weight: Weight,
+    log_cache: LogCache,
+    log_size: LogSize,
     /// The applied state, for snapshots; set once the state machine is loaded.
     state: Option<Arc<State>>,
 }
@@ -133,7 +133,7 @@ impl Storage {
     /// bytes; `None` while it is within `bytes`. The entries up to it may not all be applied.
     #[must_use]
     pub fn log_excess(&self, bytes: u64) -> Option<u64> {
-        self.cursor().weight.excess(bytes)
+        self.cursor().log_size.excess(bytes)
     }
 
     /// Number of writes since opening; one batch of proposals costs one synced write.

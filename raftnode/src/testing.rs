@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use crate::{
     Committed, Propose, ProposeError, RaftHandle, WatchHub,
-    actor::{Limits, serve_in_memory},
+    actor::{RaftLimits, serve_in_memory},
     propose::ProposeFuture,
 };
 
@@ -26,11 +26,11 @@ pub use crate::actor::MemoryGroup;
 /// An in-memory stand-in for a raft group; clones share the group.
 #[derive(Clone, Debug)]
 pub struct MemoryRaft {
-    shared: Arc<Shared>,
+    shared: Arc<MemoryInner>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct MemoryInner {
     log: Mutex<Log>,
     state: watch::Sender<Arc<State>>,
     hub: WatchHub,
@@ -62,7 +62,7 @@ impl MemoryRaft {
     pub fn new(state: State) -> Self {
         let hub = WatchHub::new(state.applied_index);
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(MemoryInner {
                 log: Mutex::default(),
                 state: watch::Sender::new(Arc::new(state)),
                 hub,
@@ -78,7 +78,7 @@ impl MemoryRaft {
     /// If the actor does not start.
     pub async fn handle(&self) -> Result<(RaftHandle, ActorCell), SpawnErr> {
         let state = State::clone(&self.state());
-        let handle = RaftHandle::new(state, Limits::default());
+        let handle = RaftHandle::new(state, RaftLimits::default());
         let actor = serve_in_memory(handle.clone(), 1).await?;
         Ok((handle, actor))
     }

@@ -73,11 +73,11 @@ impl Update {
 /// Publisher of the stream; clones publish to the same subscribers.
 #[derive(Clone, Debug)]
 pub struct WatchHub {
-    shared: Arc<Shared>,
+    shared: Arc<HubInner>,
 }
 
 #[derive(Debug)]
-struct Shared(Mutex<Hub>);
+struct HubInner(Mutex<Hub>);
 
 #[derive(Debug)]
 struct Hub {
@@ -92,13 +92,13 @@ struct Hub {
     closed: bool,
 }
 
-impl Shared {
+impl HubInner {
     fn hub(&self) -> MutexGuard<'_, Hub> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Shared {
+impl Drop for HubInner {
     fn drop(&mut self) {
         self.hub().close();
     }
@@ -133,7 +133,7 @@ impl WatchHub {
     #[must_use]
     pub fn new(applied_index: u64) -> Self {
         Self {
-            shared: Arc::new(Shared(Mutex::new(Hub {
+            shared: Arc::new(HubInner(Mutex::new(Hub {
                 retained: VecDeque::new(),
                 retained_bytes: 0,
                 floor: applied_index,
@@ -212,7 +212,7 @@ impl WatchHub {
 pub struct Subscription {
     id: u64,
     queue: Arc<Queue>,
-    hub: Weak<Shared>,
+    hub: Weak<HubInner>,
 }
 
 impl Subscription {

@@ -4,28 +4,15 @@ use std::collections::BTreeMap;
 
 use jaco_proto::{Error, ErrorCode};
 use jaco_state::State;
-use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::{
     forwarded::{Forwarded, TokenHash},
     methods::{Class, Method},
 };
-use crate::peer::Sender;
+use crate::{node::uninitialized, peer::Sender};
 
-/// The listener that accepted a connection. The address does not matter: a loopback TCP caller is
-/// as remote as any other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
-    /// No listener: the embedding process.
-    Process,
-    /// The unix socket: every process that can connect is an operator.
-    Local,
-    /// The API listener over TLS.
-    Api,
-    /// The connection of another member, whose certificate was verified.
-    Peer,
-}
+pub use crate::identity::{ANONYMOUS, LOCAL, SETUP, Transport, hash};
 
 /// State of the node on which the decision depends.
 pub struct AdmissionContext<'a> {
@@ -36,13 +23,6 @@ pub struct AdmissionContext<'a> {
     /// SHA-256 of the setup token; `None` once a cluster exists.
     pub setup_token: Option<[u8; 32]>,
 }
-
-/// Identity of a caller on the unix socket or in the embedding process.
-pub const LOCAL: &str = "local";
-/// Identity of a caller with the setup token.
-pub const SETUP: &str = "setup";
-/// Identity of a caller without credentials.
-pub const ANONYMOUS: &str = "anonymous";
 
 /// Credentials that a call presents.
 #[derive(Clone, Copy, Debug, Default)]
@@ -194,21 +174,6 @@ fn peer_only() -> Error {
         ErrorCode::PeerOnly,
         "only members call this, over the peer transport",
     )
-}
-
-/// Error of a node without a cluster for a call that needs one.
-pub(crate) fn uninitialized() -> Error {
-    Error::new(
-        ErrorCode::ClusterUninitialized,
-        "this node has no cluster yet; run `jaco cluster init` or `jaco node join`",
-    )
-    .with("reason", "uninitialized")
-}
-
-/// SHA-256 over the text of a token, the only form in which tokens are stored.
-#[must_use]
-pub fn hash(token: &[u8]) -> [u8; 32] {
-    Sha256::digest(token).into()
 }
 
 fn operator(given: [u8; 32], context: &AdmissionContext<'_>) -> Result<Admitted, Error> {

@@ -36,7 +36,12 @@ impl Audit for AuditService {
         let states = node.raft.subscribe();
         let events = events(request.into_inner(), states.clone());
         let state = states.borrow().clone();
-        let stream = guarded(events, &caller, states, self.0.end_of_service_for(&caller));
+        let stream = guarded(
+            events,
+            &caller,
+            states,
+            self.0.end_of_service_for(caller.transport),
+        );
         Ok(node.read_response(&state, stream))
     }
 }

@@ -23,18 +23,15 @@ use jaco_raftnode::{
 };
 use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 
-use super::caller::Caller;
-use crate::{
-    clock::Clock,
-    node::{MemberContext, NodeContext},
-};
+use super::{caller::Caller, context::ApiContext};
+use crate::{clock::Clock, node::MemberContext};
 
 /// Size of a piece in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 /// Number of pieces encoded ahead of the caller.
 const CHUNKS_AHEAD: usize = 4;
 /// Limit of concurrent backups; each holds a thread and a state.
-pub(crate) const CONCURRENT: usize = 4;
+pub(super) const CONCURRENT: usize = 4;
 /// Time limit of the audit record, for which the last piece waits.
 const RECORD_BUDGET: Duration = Duration::from_secs(5);
 /// Attempts to read a state together with the term of its index.
@@ -45,11 +42,11 @@ const ATTEMPTS: usize = 5;
 /// # Errors
 /// `no_cluster`, `backup_failed`, and the errors of a linearizable read.
 pub(super) async fn begin(
-    shared: &NodeContext,
+    api: &ApiContext,
     caller: &Caller,
 ) -> Result<impl Stream<Item = Result<v1::BackupChunk, Error>> + Send + use<>, Error> {
-    let node = shared.running()?;
-    let permit = shared
+    let node = api.node().running()?;
+    let permit = api
         .backups
         .clone()
         .try_acquire_owned()
@@ -58,7 +55,7 @@ pub(super) async fn begin(
     let leader = node.raft.status().leader_id;
     let leader = state.nodes.values().find(|n| leader == Some(n.raft_id));
     let leader = leader.map(|node| node.address.as_str()).unwrap_or_default();
-    let version = &shared.config.version;
+    let version = &api.node().config.version;
     let Some(meta) = Meta::new(&state, term, version, leader, node.clock.timestamp()) else {
         return Err(Error::new(
             ErrorCode::NoCluster,

@@ -21,7 +21,7 @@ use jaco_proto::{
 use tonic::{Status, Streaming, body::Body, service::Routes};
 use tower::{Service, ServiceExt};
 
-use super::{admission::Transport, layer::Admission, server::service};
+use super::{admission::Transport, context::ApiContext, layer::Admission, server::service};
 use crate::node::NodeContext;
 
 /// The services of one node, for its own process.
@@ -31,10 +31,10 @@ pub(crate) struct InProcess {
 }
 
 impl InProcess {
-    pub(crate) fn new(shared: Arc<NodeContext>) -> Self {
+    pub(crate) fn new(api: &Arc<ApiContext>) -> Self {
         Self {
-            services: service(&shared, Transport::Process),
-            shared,
+            services: service(api, Transport::Process),
+            shared: api.node().clone(),
         }
     }
 

@@ -14,12 +14,12 @@ use super::{
     admission::{ANONYMOUS, Transport},
     backup,
     caller::Caller,
+    context::ApiContext,
     digest, join, leave,
     stream::{ResponseStream, guarded},
 };
-use crate::node::NodeContext;
 
-pub(super) struct ClusterService(pub(super) Arc<NodeContext>);
+pub(super) struct ClusterService(pub(super) Arc<ApiContext>);
 
 #[tonic::async_trait]
 impl Cluster for ClusterService {
@@ -29,7 +29,7 @@ impl Cluster for ClusterService {
     ) -> Result<Response<v1::ClusterInitResponse>, Status> {
         let identity = Caller::of(&request)?.identity;
         let name = request.into_inner().cluster_name;
-        let response = self.0.init(name, &identity).await?;
+        let response = self.0.node().init(name, &identity).await?;
         Ok(Response::new(response))
     }
 
@@ -37,7 +37,7 @@ impl Cluster for ClusterService {
         &self,
         request: Request<v1::ClusterJoinRequest>,
     ) -> Result<Response<v1::ClusterJoinResponse>, Status> {
-        self.0.join(request.into_inner()).await?;
+        self.0.node().join(request.into_inner()).await?;
         Ok(Response::new(v1::ClusterJoinResponse {}))
     }
 
@@ -53,7 +53,7 @@ impl Cluster for ClusterService {
         request: Request<v1::IssueJoinTokenRequest>,
     ) -> Result<Response<v1::IssueJoinTokenResponse>, Status> {
         let caller = Caller::of(&request)?;
-        let node = self.0.running()?;
+        let node = self.0.node().running()?;
         Ok(Response::new(join::issue(&node, &caller).await?))
     }
 
@@ -61,7 +61,7 @@ impl Cluster for ClusterService {
         &self,
         request: Request<v1::NodeJoinRequest>,
     ) -> Result<Response<v1::NodeJoinResponse>, Status> {
-        let node = self.0.running()?;
+        let node = self.0.node().running()?;
         let admitted = join::admit(&node, request.into_inner()).await?;
         Ok(Response::new(admitted))
     }
@@ -71,7 +71,7 @@ impl Cluster for ClusterService {
         request: Request<v1::NodeRemoveRequest>,
     ) -> Result<Response<v1::NodeRemoveResponse>, Status> {
         let caller = Caller::of(&request)?;
-        let node = self.0.running()?;
+        let node = self.0.node().running()?;
         leave::remove(&node, &caller, request.into_inner()).await?;
         Ok(Response::new(v1::NodeRemoveResponse {}))
     }
@@ -80,7 +80,7 @@ impl Cluster for ClusterService {
         &self,
         _: Request<v1::NodeListRequest>,
     ) -> Result<Response<v1::NodeListResponse>, Status> {
-        let node = self.0.running()?;
+        let node = self.0.node().running()?;
         let state = node.raft.state();
         let nodes = state
             .nodes
@@ -97,13 +97,13 @@ impl Cluster for ClusterService {
         request: Request<v1::BackupRequest>,
     ) -> Result<Response<Self::BackupStream>, Status> {
         let caller = Caller::of(&request)?;
-        let node = self.0.running()?;
+        let node = self.0.node().running()?;
         let pieces = backup::begin(&self.0, &caller).await?;
         Ok(Response::new(guarded(
             pieces,
             &caller,
             node.raft.subscribe(),
-            self.0.end_of_service_for(&caller),
+            self.0.node().end_of_service_for(caller.transport),
         )))
     }
 
@@ -120,10 +120,10 @@ impl Cluster for ClusterService {
     ) -> Result<Response<v1::ClusterStatusResponse>, Status> {
         let caller = Caller::of(&request)?;
         let anonymous = caller.transport == Transport::Api && caller.identity == ANONYMOUS;
-        let removed = self.0.is_removed();
-        let Some(node) = self.0.try_running() else {
+        let removed = self.0.node().is_removed();
+        let Some(node) = self.0.node().try_running() else {
             return Ok(Response::new(v1::ClusterStatusResponse {
-                initialized: self.0.is_member(),
+                initialized: self.0.node().is_member(),
                 removed: removed && !anonymous,
                 ..Default::default()
             }));
@@ -172,6 +172,7 @@ impl Cluster for ClusterService {
         let below = format!("{path}/");
         let actors = self
             .0
+            .node()
             .actors()
             .into_iter()
             .filter(|actor| path.is_empty() || actor.path == path || actor.path.starts_with(&below))
@@ -212,7 +213,7 @@ impl Cluster for ClusterService {
             actor = %request.path, ?mode, %caller,
             "fault injected"
         );
-        self.0.kill_actor(&request.path, mode)?;
+        self.0.node().kill_actor(&request.path, mode)?;
         Ok(Response::new(v1::KillActorResponse {}))
     }
 
@@ -220,7 +221,7 @@ impl Cluster for ClusterService {
         &self,
         _: Request<v1::DigestRequest>,
     ) -> Result<Response<v1::DigestResponse>, Status> {
-        let node = self.0.running()?;
+        let node = self.0.node().running()?;
         let response = digest::compare(&node).await;
         let state = node.raft.state();
         Ok(node.read_response(&state, response))

@@ -25,7 +25,7 @@ const DESCRIPTOR_DIVISOR: u64 = 4;
 
 /// Limits on the number of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ConnectionLimits {
+pub(super) struct ConnectionLimits {
     connections: usize,
     connections_per_address: usize,
     pending: usize,
@@ -48,14 +48,14 @@ impl ConnectionLimits {
     }
 
     /// Limits of this process.
-    pub(crate) fn of_process() -> Self {
+    pub(super) fn of_process() -> Self {
         Self::of(getrlimit(Resource::Nofile).current)
     }
 }
 
 /// Counts connections against the limits.
 #[derive(Debug)]
-pub(crate) struct ConnectionLimiter {
+pub(super) struct ConnectionLimiter {
     limits: ConnectionLimits,
     all: Count,
     by_address: HashMap<IpAddr, Count>,
@@ -70,7 +70,7 @@ struct Count {
 
 impl ConnectionLimiter {
     /// Returns a limiter that counts no connection yet.
-    pub(crate) fn new(limits: ConnectionLimits) -> Self {
+    pub(super) fn new(limits: ConnectionLimits) -> Self {
         Self {
             limits,
             all: Count::default(),

@@ -90,7 +90,7 @@ impl Deploy for DeployService {
             lines,
             &caller,
             node.raft.subscribe(),
-            self.0.end_of_service_for(&caller),
+            self.0.end_of_service_for(caller.transport),
         );
         Ok(node.read_response(&state, stream))
     }

@@ -29,10 +29,10 @@ use super::{
     methods::{Effect, Method},
 };
 use crate::{
+    commit::unknown_outcome,
     node::{
         MemberContext, NodeContext,
         leader::{Leader, LeaderLink, LeaderLocation, not_appended, quorum_lost},
-        unknown_outcome,
     },
     peer::CallError,
 };
@@ -106,7 +106,7 @@ where
     };
     let started = Instant::now();
     let deadline = request.deadline;
-    let mut stopping = shared.stopping_for(&request.caller);
+    let mut stopping = shared.stopping_for(request.caller.transport);
     request.parts.extensions.insert(request.caller.clone());
     let call = Call {
         node: &node,

@@ -14,12 +14,13 @@ use tonic::{Request, Response, Status};
 
 use super::{
     caller::Caller,
-    digest, logs, sign,
+    digest, logs,
     stream::{ResponseStream, guarded},
 };
 use crate::{
+    commit::propose,
     network::{bridge::MAX_REFUSED_BLOCKS, cidr::Cidr, ipam::SubnetKey},
-    node::{MemberContext, NodeContext, leader::LeaderLocation, propose, submit::authorize},
+    node::{MemberContext, NodeContext, authority, leader::LeaderLocation, submit::authorize},
     peer::Sender,
 };
 
@@ -111,7 +112,7 @@ impl Internal for InternalService {
             .with("host", hostname)
             .into());
         }
-        let signed_cert = sign::certificate(&node, &hostname, &csr_pem)?;
+        let signed_cert = authority::certificate(&node, &hostname, &csr_pem)?;
         Ok(Response::new(v1::SignNodeCertResponse { signed_cert }))
     }
 
@@ -128,7 +129,7 @@ impl Internal for InternalService {
             lines,
             &caller,
             node.raft.subscribe(),
-            self.0.end_of_service_for(&caller),
+            self.0.end_of_service_for(caller.transport),
         )))
     }
 

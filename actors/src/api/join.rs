@@ -1,6 +1,6 @@
 //! The members' side of a join: tokens that admit one node each, and the admission of a node.
 
-use jaco_net::pki::{self, ClusterCa, Fingerprint, certificates};
+use jaco_net::pki::{self, Fingerprint, certificates};
 use jaco_proto::{
     Error, ErrorCode,
     secret::SecretString,
@@ -10,9 +10,16 @@ use jaco_raftnode::{Propose as _, State, batch};
 use prost_types::Timestamp;
 use subtle::ConstantTimeEq;
 
-use super::{admission::hash, caller::Caller, sign::addresses_of_others};
-use crate::node::{
-    JoinToken, MemberContext, is_dialable, propose, random_token, submit::validate::KEY_BYTES,
+use super::{admission::hash, caller::Caller};
+use crate::{
+    commit::propose,
+    identity::random_token,
+    node::{
+        JoinToken, MemberContext,
+        authority::{authority, ca_cert, ca_missing, sign},
+        is_dialable,
+        submit::validate::KEY_BYTES,
+    },
 };
 
 /// Lifetime of a join token.
@@ -91,15 +98,7 @@ pub(super) async fn admit(
     }
     check_free(&state, &advertise_addr)?;
     let ca = authority(&state)?;
-    let csr = String::from_utf8_lossy(&csr_pem);
-    let cert = ca
-        .sign_request(
-            &csr,
-            &name,
-            &addresses_of_others(&state, &name),
-            node.clock.now(),
-        )
-        .map_err(refuse_csr)?;
+    let cert = sign(&ca, &state, &name, &csr_pem, node.clock.now())?;
 
     let cluster = state.cluster.clone().unwrap_or_default();
     let raft_id = cluster.next_raft_id;
@@ -138,47 +137,6 @@ pub(super) async fn admit(
         raft_id,
         members,
     })
-}
-
-/// Returns the authority that signs for this cluster.
-///
-/// # Errors
-/// `ca_missing` if the state has none that can be used.
-pub(super) fn authority(state: &State) -> Result<ClusterCa, Error> {
-    let cert = ca_cert(state)?;
-    let key = state.cluster.as_ref().map(|cluster| cluster.ca_key.clone());
-    let key = SecretString::new(String::from_utf8(key.unwrap_or_default()).map_err(ca_missing)?);
-    ClusterCa::from_pem(&cert, &key).map_err(ca_missing)
-}
-
-fn ca_cert(state: &State) -> Result<String, Error> {
-    let cert = state
-        .cluster
-        .as_ref()
-        .map(|cluster| cluster.ca_cert.clone());
-    let cert = cert.filter(|cert| !cert.is_empty());
-    let cert = cert.ok_or_else(|| ca_missing("the state holds no certificate"))?;
-    String::from_utf8(cert).map_err(ca_missing)
-}
-
-/// Drops the cause, which might quote the key.
-fn ca_missing(_: impl ToString) -> Error {
-    Error::new(
-        ErrorCode::CaMissing,
-        "the cluster has no usable certificate authority",
-    )
-}
-
-/// Maps the error of a signing request that was not signed.
-pub(super) fn refuse_csr(error: pki::Error) -> Error {
-    match error {
-        pki::Error::Pem(_) | pki::Error::Request(_) | pki::Error::Hostname(_) => {
-            let refused = "the certificate signing request was refused";
-            Error::new(ErrorCode::CsrInvalid, refused).with("reason", error)
-        }
-        other => Error::new(ErrorCode::Internal, "the certificate could not be signed")
-            .with("reason", other),
-    }
 }
 
 fn check_fields(

@@ -21,6 +21,7 @@ use super::{
     body,
     caller::Caller,
     connection::ConnectionGuard,
+    context::ApiContext,
     credentials::Credentials,
     error_details,
     forward::{self, BufferedRequest},
@@ -35,7 +36,7 @@ const READ: &str = "jaco-read";
 #[derive(Clone)]
 pub(super) struct AdmissionLayer {
     pub(super) transport: Transport,
-    pub(super) shared: Arc<NodeContext>,
+    pub(super) api: Arc<ApiContext>,
 }
 
 impl<S> Layer<S> for AdmissionLayer {
@@ -45,7 +46,7 @@ impl<S> Layer<S> for AdmissionLayer {
         Admission {
             inner,
             transport: self.transport,
-            shared: self.shared.clone(),
+            api: self.api.clone(),
         }
     }
 }
@@ -55,7 +56,7 @@ impl<S> Layer<S> for AdmissionLayer {
 pub(crate) struct Admission<S> {
     inner: S,
     transport: Transport,
-    shared: Arc<NodeContext>,
+    api: Arc<ApiContext>,
 }
 
 impl<S> Service<Request<Body>> for Admission<S>
@@ -79,7 +80,7 @@ where
         // own.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
-        let (transport, shared) = (self.transport, self.shared.clone());
+        let (transport, api) = (self.transport, self.api.clone());
         Box::pin(async move {
             let started = Instant::now();
             let name = request.uri().path().to_owned();
@@ -95,11 +96,11 @@ where
                 method = %name, %request_id, peer = %peer_text,
                 "request started"
             );
-            let decided = credentials.admit(&shared);
+            let decided = credentials.admit(api.node());
             let joiner = peer.filter(|_| method.class == Class::InBody);
             let decided = match joiner {
                 Some(peer) => decided.and_then(|admitted| {
-                    let wait = shared.join_attempt(peer.ip(), started);
+                    let wait = api.join_attempt(peer.ip(), started);
                     wait.map(|()| admitted).map_err(too_many_joins)
                 }),
                 None => decided,
@@ -107,7 +108,7 @@ where
             let served = match decided {
                 Ok(admitted) => {
                     let call = Call {
-                        shared: &shared,
+                        shared: api.node(),
                         method,
                         credentials: &credentials,
                         caller: Caller {
@@ -129,7 +130,7 @@ where
                     // Frees the part of the body that has arrived before the delay.
                     drop(request);
                     if let (ErrorCode::TokenInvalid, Some(peer)) = (error.code, peer) {
-                        let delay = shared.failed_token_check(peer.ip(), started);
+                        let delay = api.failed_token_check(peer.ip(), started);
                         tokio::time::sleep(delay).await;
                     }
                     Err(error)
@@ -137,7 +138,7 @@ where
             };
             let response = served.unwrap_or_else(|error| Status::from(error).into_http());
             if let Some(peer) = joiner.filter(|_| !response.headers().contains_key("grpc-status")) {
-                shared.joined_from(peer.ip());
+                api.joined_from(peer.ip());
             }
             outcome(&name, method, &request_id, &peer_text, &response, started);
             Ok(response)
@@ -201,7 +202,7 @@ impl Call<'_> {
         let deadline = forward::deadline(request.headers(), Deadline::now());
         let (mut parts, body) = request.into_parts();
         let name = parts.uri.path().to_owned();
-        let mut stopping = shared.stopping_for(&caller);
+        let mut stopping = shared.stopping_for(caller.transport);
         let body = tokio::select! {
             biased;
             body = body::collect(&name, body) => body?,

@@ -10,8 +10,9 @@ use jaco_raftnode::{Propose as _, State};
 
 use super::caller::Caller;
 use crate::{
+    commit::propose,
     membership::{can_leave, leaving, policy::NO_TRANSFER_TARGET},
-    node::{MemberContext, propose},
+    node::MemberContext,
     scheduler::{drain_check, projects::Projects},
 };
 

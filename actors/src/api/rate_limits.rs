@@ -15,13 +15,13 @@ const ADDRESSES: usize = 4096;
 
 /// Counts failed token checks by address in windows of one second.
 #[derive(Debug, Default)]
-pub(crate) struct FailureLimiter {
+pub(super) struct FailureLimiter {
     windows: HashMap<IpAddr, (Instant, u32)>,
 }
 
 impl FailureLimiter {
     /// Records a failed check and returns the delay of its answer.
-    pub(crate) fn failed(&mut self, address: IpAddr, now: Instant) -> Duration {
+    pub(super) fn failed(&mut self, address: IpAddr, now: Instant) -> Duration {
         if self.windows.len() >= ADDRESSES && !self.windows.contains_key(&address) {
             self.windows
                 .retain(|_, (start, _)| now.duration_since(*start) < DELAY);
@@ -49,7 +49,7 @@ const JOIN_WINDOW: Duration = Duration::from_secs(60);
 
 /// Counts attempts to join by address, within the window.
 #[derive(Debug, Default)]
-pub(crate) struct JoinLimiter {
+pub(super) struct JoinLimiter {
     attempts: HashMap<IpAddr, VecDeque<Instant>>,
 }
 
@@ -58,7 +58,7 @@ impl JoinLimiter {
     /// Time until the address may try again, if it made too many; the attempt is not counted then.
     /// # Errors
     /// Time until the address may try again, if it made too many; the attempt is not counted then.
-    pub(crate) fn attempt(&mut self, address: IpAddr, now: Instant) -> Result<(), Duration> {
+    pub(super) fn attempt(&mut self, address: IpAddr, now: Instant) -> Result<(), Duration> {
         if self.attempts.len() >= ADDRESSES && !self.attempts.contains_key(&address) {
             self.attempts.retain(|_, times| {
                 let last = times.back();
@@ -85,7 +85,7 @@ impl JoinLimiter {
     }
 
     /// Uncounts the last attempt of this address, which was successful.
-    pub(crate) fn uncount(&mut self, address: IpAddr) {
+    pub(super) fn uncount(&mut self, address: IpAddr) {
         if let Some(times) = self.attempts.get_mut(&address) {
             times.pop_back();
         }

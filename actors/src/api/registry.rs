@@ -11,7 +11,7 @@ use jaco_state::registry::canonical_key;
 use tonic::{Request, Response, Status};
 
 use super::caller::Caller;
-use crate::node::{NodeContext, propose};
+use crate::{commit::propose, node::NodeContext};
 
 pub(super) struct RegistryService(pub(super) Arc<NodeContext>);
 

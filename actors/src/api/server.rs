@@ -41,6 +41,7 @@ use super::{
     cluster::ClusterService,
     connection::{ConnectionGuard, IdleTimeoutIo},
     connection_limits::ConnectionLimiter,
+    context::ApiContext,
     deploy::DeployService,
     internal::InternalService,
     layer::{Admission, AdmissionLayer},
@@ -48,7 +49,6 @@ use super::{
     tokens::TokensService,
     watch::WatchService,
 };
-use crate::node::NodeContext;
 
 /// Concurrent streams one connection may hold open.
 const STREAMS_PER_CONNECTION: u32 = 64;
@@ -63,53 +63,51 @@ const WARN_INTERVAL: Duration = Duration::from_secs(60);
 /// Arguments of a listener actor.
 #[derive(Clone)]
 pub struct ApiArgs<A> {
-    pub(crate) shared: Arc<NodeContext>,
+    pub(crate) api: Arc<ApiContext>,
     /// Address or socket to listen on.
     pub(crate) at: A,
 }
 
-fn router(
-    shared: &Arc<NodeContext>,
-    transport: Transport,
-) -> Router<Stack<AdmissionLayer, Identity>> {
+fn router(api: &Arc<ApiContext>, transport: Transport) -> Router<Stack<AdmissionLayer, Identity>> {
     Server::builder()
         .max_concurrent_streams(STREAMS_PER_CONNECTION)
         .http2_keepalive_interval(Some(Duration::from_secs(30)))
-        .layer(admission(shared, transport))
-        .add_routes(routes(shared))
+        .layer(admission(api, transport))
+        .add_routes(routes(api))
 }
 
 /// Returns the service that answers requests received on `transport`.
-pub(crate) fn service(shared: &Arc<NodeContext>, transport: Transport) -> Admission<Routes> {
-    admission(shared, transport).layer(routes(shared))
+pub(crate) fn service(api: &Arc<ApiContext>, transport: Transport) -> Admission<Routes> {
+    admission(api, transport).layer(routes(api))
 }
 
-fn admission(shared: &Arc<NodeContext>, transport: Transport) -> AdmissionLayer {
+fn admission(api: &Arc<ApiContext>, transport: Transport) -> AdmissionLayer {
     AdmissionLayer {
         transport,
-        shared: shared.clone(),
+        api: api.clone(),
     }
 }
 
-fn routes(shared: &Arc<NodeContext>) -> Routes {
+fn routes(api: &Arc<ApiContext>) -> Routes {
+    let node = api.node();
     macro_rules! service {
         ($server:ident, $service:expr) => {
             $server::new($service).max_decoding_message_size(REQUEST_BYTES)
         };
     }
-    Routes::new(service!(ClusterServer, ClusterService(shared.clone())))
+    Routes::new(service!(ClusterServer, ClusterService(api.clone())))
         .add_service(
-            service!(DeployServer, DeployService(shared.clone()))
+            service!(DeployServer, DeployService(node.clone()))
                 .max_decoding_message_size(APPLY_BYTES),
         )
-        .add_service(service!(TokensServer, TokensService(shared.clone())))
+        .add_service(service!(TokensServer, TokensService(node.clone())))
         .add_service(service!(
             RegistryCredentialsServer,
-            RegistryService(shared.clone())
+            RegistryService(node.clone())
         ))
-        .add_service(service!(AuditServer, AuditService(shared.clone())))
-        .add_service(service!(WatchServer, WatchService(shared.clone())))
-        .add_service(service!(InternalServer, InternalService(shared.clone())))
+        .add_service(service!(AuditServer, AuditService(node.clone())))
+        .add_service(service!(WatchServer, WatchService(node.clone())))
+        .add_service(service!(InternalServer, InternalService(node.clone())))
 }
 
 /// Messages of a listener actor, one for each way in which its tasks end.
@@ -176,7 +174,7 @@ impl Worker for UnixApiActor {
     const KIND: &'static str = "UnixApiActor";
 
     async fn start(ctx: &Context<Self>, args: Self::Args) -> Result<Self, Failure> {
-        let ApiArgs { shared, at } = args;
+        let ApiArgs { api, at } = args;
         let (listener, path) = match at {
             ControlSocket::Inherited(socket) => (adopt(&socket)?, None),
             ControlSocket::Path(path) => {
@@ -194,8 +192,8 @@ impl Worker for UnixApiActor {
             inherited = path.is_none(),
             "API is listening"
         );
-        let router = router(&shared, Transport::Local);
-        let stopping = shared.stopping();
+        let router = router(&api, Transport::Local);
+        let stopping = api.node().stopping();
         ctx.spawn(serve(router, UnixListenerStream::new(listener), stopping));
         Ok(Self { path })
     }
@@ -284,24 +282,21 @@ impl Worker for TlsApiActor {
     const KIND: &'static str = "TlsApiActor";
 
     async fn start(ctx: &Context<Self>, args: Self::Args) -> Result<Self, Failure> {
-        let ApiArgs {
-            shared,
-            at: address,
-        } = args;
+        let ApiArgs { api, at: address } = args;
         let listener = TcpListener::bind(address)
             .await
             .map_err(|error| Failure::from(format!("cannot listen on {address}: {error}")))?;
         tracing::info!(subsystem = "daemon/grpc", %address, "API is listening");
-        let acceptor = TlsAcceptor::from(shared.tls_server_config());
+        let acceptor = TlsAcceptor::from(api.node().tls_server_config());
         let (sender, incoming) = mpsc::channel(ACCEPT_QUEUE);
-        let router = router(&shared, Transport::Api);
-        let limiter = shared.limiter.clone();
+        let router = router(&api, Transport::Api);
+        let limiter = api.limiter.clone();
         ctx.spawn(async move {
             accept(listener, acceptor, limiter, sender).await;
             // The channel is closed: the server has ended, and the other task reports why.
             Msg::Closed
         });
-        let stopping = shared.stopping();
+        let stopping = api.node().stopping();
         ctx.spawn(serve(router, ReceiverStream::new(incoming), stopping));
         Ok(Self)
     }

@@ -10,7 +10,7 @@ use jaco_raftnode::Propose;
 use tonic::{Request, Response, Status};
 
 use super::{admission, caller::Caller};
-use crate::node::{NodeContext, propose, random_token};
+use crate::{commit::propose, identity::random_token, node::NodeContext};
 
 pub(super) struct TokensService(pub(super) Arc<NodeContext>);
 

@@ -33,13 +33,13 @@ impl Watch for WatchService {
             Some((Ok(update.to_wire()), subscription))
         });
         // The hub closes when the node stops or is removed; the client should use another node.
-        let over = self.0.end_of_service_for(&caller).wait();
+        let over = self.0.end_of_service_for(caller.transport).wait();
         let events = events.chain(stream::once(over.map(Err)));
         let stream = guarded(
             events,
             &caller,
             node.raft.subscribe(),
-            self.0.end_of_service_for(&caller),
+            self.0.end_of_service_for(caller.transport),
         );
         Ok(node.read_response(&state, stream))
     }

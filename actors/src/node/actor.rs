@@ -1,26 +1,25 @@
 //! Lifecycle actor: makes the daemon a member, by an init or from its data directory, and retires
 //! it when it is removed.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use jaco_engine::docker::DockerEngine;
 use jaco_proto::{Error, ErrorCode, v1};
-use jaco_raftnode::{Propose as _, Role};
+use jaco_raftnode::{Propose as _, RaftHandle, RaftLimits, Role, Storage, storage};
 use jaco_supervision::{ChildSpec, Context, Failure, Reply, Worker};
 
 use super::{
     MemberContext, NodeContext,
     announce::announce,
-    files::{FilesError, Layout},
+    context::{MemberParts, OpenedNode},
+    files::{FilesError, Layout, Membership},
     init::{self, ClusterBootstrap},
+    leader::leading,
+    msg::Msg,
     removed, renew,
     restore_marker::{self, RestoreRecorder},
-    start::{fatal, leading, verticals},
 };
+use crate::{lock::lock, peer::PeerTransport};
 
 /// Keys of a member's verticals, in start order.
 const VERTICALS: [&str; 6] = [
@@ -34,34 +33,18 @@ const VERTICALS: [&str; 6] = [
 /// Time limit for raft to become ready during a start.
 const RAFT_BUDGET: Duration = Duration::from_secs(5);
 
-/// Messages of a [`NodeActor`].
-pub enum Msg {
-    /// Opens the membership on disk, if there is one.
-    Open,
-    /// Bootstraps this cluster; a retry after it was created gets the same answer.
-    Init(
-        ClusterBootstrap,
-        Reply<Result<v1::ClusterInitResponse, Error>>,
-    ),
-    /// The node's record and certificate in the cluster are up to date.
-    Announced,
-    /// This node is no longer a member.
-    Removed,
-    /// Verticals and containers of a removed node have stopped.
-    RetireFinished,
-    /// The bootstrap finished on its blocking thread.
-    BootstrapFinished(
-        Result<v1::ClusterInitResponse, Error>,
-        Reply<Result<v1::ClusterInitResponse, Error>>,
-    ),
-}
+/// Builds the verticals of a member, in start order, from its state and the authority's
+/// certificate (PEM); called once per node.
+pub(crate) type BuildVerticals =
+    Arc<dyn Fn(&Arc<MemberContext>, String) -> Vec<ChildSpec> + Send + Sync>;
 
 /// Arguments of a [`NodeActor`].
 #[derive(Clone)]
 pub struct Args {
-    pub(super) shared: Arc<NodeContext>,
-    pub(super) layout: Layout,
-    pub(super) hostname: String,
+    pub(crate) shared: Arc<NodeContext>,
+    pub(crate) layout: Layout,
+    pub(crate) hostname: String,
+    pub(crate) verticals: BuildVerticals,
 }
 
 impl Args {
@@ -84,14 +67,6 @@ impl Args {
         let (cluster, host) = (&member.cluster_id, &member.hostname);
         removed::stop_replicas(engine, cluster, host, &state).await;
     }
-}
-
-/// Database and verticals opened from disk. They outlive the actor that opened them: a database can
-/// be open only once, and a running vertical must not be assembled again.
-pub(super) struct OpenedNode {
-    running: Arc<MemberContext>,
-    /// Verticals not started yet, in start order.
-    unstarted: VecDeque<ChildSpec>,
 }
 
 /// Actor of the node's lifecycle; stores the membership in [`NodeContext`].
@@ -154,7 +129,7 @@ impl NodeActor {
                 shared.startup_done.send_replace(true);
                 return Ok(());
             }
-            Err(error) => return Err(fatal(shared, &error)),
+            Err(error) => return Err(shared.report_fatal(&error)),
         };
         while let Some(spec) = next_unstarted(shared) {
             ctx.supervisor().start_child(spec).await?;
@@ -168,8 +143,7 @@ impl NodeActor {
                 "raft is not ready yet; requests fail until it is"
             );
         }
-        shared.running.get_or_init(|| running.clone());
-        shared.member.store(true, Ordering::Release);
+        shared.become_member(running.clone());
         lock(&shared.setup_token).take();
         self.args.layout.remove_setup();
         shared.startup_done.send_replace(true);
@@ -298,7 +272,7 @@ fn open(args: &Args) -> Result<Option<Arc<MemberContext>>, FilesError> {
             return Ok(None);
         };
         let ca_pem = args.layout.authority(&membership)?;
-        let running = super::start::open(shared, &args.layout, &membership).map_err(|source| {
+        let running = open_state(shared, &args.layout, &membership).map_err(|source| {
             FilesError::Storage {
                 path: args.layout.raft(),
                 source,
@@ -308,7 +282,7 @@ fn open(args: &Args) -> Result<Option<Arc<MemberContext>>, FilesError> {
         renew::promote_published(&args.layout, &running.hostname, &running.raft.state())?;
         let identity = args.layout.identity(&membership)?;
         shared.certificate.replace(&identity);
-        let unstarted = verticals(shared, &running, ca_pem).into();
+        let unstarted = (args.verticals)(&running, ca_pem).into();
         restore_marker::record_restore(RestoreRecorder {
             raft: running.raft.clone(),
             is_leader: leading(&running.raft),
@@ -321,10 +295,34 @@ fn open(args: &Args) -> Result<Option<Arc<MemberContext>>, FilesError> {
     Ok(slot.as_ref().map(|opened| opened.running.clone()))
 }
 
-fn next_unstarted(shared: &NodeContext) -> Option<ChildSpec> {
-    lock(&shared.opened).as_mut()?.unstarted.pop_front()
+/// Opens the replicated state of a member, before any actor uses it.
+fn open_state(
+    shared: &NodeContext,
+    layout: &Layout,
+    membership: &Membership,
+) -> Result<Arc<MemberContext>, storage::Error> {
+    let config = &shared.config;
+    let storage = Storage::open(&layout.raft())?;
+    let state = storage.load_state()?;
+    let limits = RaftLimits::default();
+    let raft = RaftHandle::new(state, limits.clone());
+    shared.metrics.watch_raft(&raft);
+    let network = config
+        .cluster_addr
+        .map(|_| PeerTransport::new(membership.origin(), raft.clone()));
+    let peers = network.as_ref().map(PeerTransport::peers);
+    let parts = MemberParts {
+        hostname: membership.hostname.clone(),
+        cluster_id: membership.cluster_id.clone(),
+        raft,
+        storage,
+        peers: peers.unwrap_or_default(),
+        network,
+        limits,
+    };
+    Ok(Arc::new(MemberContext::new(parts, config)))
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+fn next_unstarted(shared: &NodeContext) -> Option<ChildSpec> {
+    lock(&shared.opened).as_mut()?.unstarted.pop_front()
 }

@@ -83,15 +83,14 @@ pub(super) async fn announce(node: Arc<MemberContext>, config: NodeConfig) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::Node;
 
     fn config() -> NodeConfig {
-        Node::builder("/nowhere")
-            .listen_addr(([10, 0, 0, 1], 7000).into())
-            .cluster_addr(([10, 0, 0, 1], 7001).into())
-            .version("1.2.3")
-            .build()
-            .unwrap()
+        NodeConfig {
+            listen_addr: Some(([10, 0, 0, 1], 7000).into()),
+            cluster_addr: Some(([10, 0, 0, 1], 7001).into()),
+            version: "1.2.3".to_owned(),
+            ..NodeConfig::new("/nowhere".into())
+        }
     }
 
     fn record() -> v1::Node {
@@ -126,7 +125,10 @@ mod tests {
 
     #[test]
     fn node_without_addresses_publishes_none() {
-        let config = Node::builder("/nowhere").version("1.2.3").build().unwrap();
+        let config = NodeConfig {
+            version: "1.2.3".to_owned(),
+            ..NodeConfig::new("/nowhere".into())
+        };
         assert_eq!(changes(&record(), &config), None);
     }
 }

@@ -11,7 +11,10 @@ use jaco_net::pki::{MAX_REQUEST_ADDRESSES, dialable};
 
 use crate::{clock::Clock, network::ipam::Pool};
 
-/// Settings of a node; built and validated by a [`super::NodeBuilder`].
+/// Default socket of the container engine.
+const DOCKER_SOCKET: &str = "/var/run/docker.sock";
+
+/// Settings of a node; built and validated by a [`NodeBuilder`](crate::NodeBuilder).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct NodeConfig {
@@ -56,6 +59,26 @@ pub(crate) fn is_dialable(address: &str) -> bool {
 }
 
 impl NodeConfig {
+    /// Returns the default settings: no name and no listener.
+    pub(crate) fn new(data_dir: PathBuf) -> Self {
+        Self {
+            data_dir,
+            hostname: None,
+            listen_addr: None,
+            cluster_addr: None,
+            certificate_ips: Vec::new(),
+            unix_socket: None,
+            inherited_socket: None,
+            docker_socket: DOCKER_SOCKET.into(),
+            http_port: None,
+            metrics_addr: None,
+            ipam: Pool::default(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            fault_injection: false,
+            clock: Clock::system(),
+        }
+    }
+
     /// Addresses that a certificate signed by another node may carry, the advertised ones first.
     pub(super) fn dialable_ips(&self) -> Vec<IpAddr> {
         let advertised = [self.cluster_addr, self.listen_addr].into_iter().flatten();

@@ -1,46 +1,36 @@
 //! State shared by the actors of a node: configuration, and the membership once there is one.
 
 use std::{
-    net::IpAddr,
+    collections::VecDeque,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use jaco_engine::{Engine, docker::DockerEngine};
 use jaco_net::tls::CertSlot;
 use jaco_proto::{
-    Error, ErrorCode,
-    secret::SecretString,
+    Error, ErrorCode, chain,
     v1::{self, command::Payload},
 };
-use jaco_raftnode::{
-    Committed, Limits, Propose, ProposeError, RaftHandle, ReadError, State, Storage,
+use jaco_raftnode::{Propose, RaftHandle, RaftLimits, ReadError, State, Storage};
+use jaco_supervision::{
+    ActorInfo, CallError, ChildSpec, Failure, Handle, KillError, KillMode, Tree,
 };
-use jaco_supervision::{ActorInfo, CallError, Handle, KillError, KillMode, Tree};
 use tokio::{
-    sync::{OwnedMutexGuard, Semaphore, mpsc, watch},
+    sync::{OwnedMutexGuard, mpsc, watch},
     time::Instant as Deadline,
 };
 use tonic::{Response, metadata::MetadataValue};
-use zeroize::Zeroize as _;
 
-use super::{
-    NodeConfig, NodeMsg, actor::OpenedNode, commit_lock::CommitLock, init::ClusterBootstrap,
-    leader::LeaderLink, removed::removed, submit::Submitter,
-};
+use super::{NodeConfig, init::ClusterBootstrap, leader::LeaderLink, msg::Msg, submit::Submitter};
 use crate::{
-    api::{
-        Caller,
-        admission::{self, Transport},
-        backup,
-        connection_limits::{self, ConnectionLimiter},
-        rate_limits::{FailureLimiter, JoinLimiter},
-    },
     clock::Clock,
+    commit::CommitLock,
     health::FailureDetector,
+    identity::Transport,
     membership::Membership,
     network::ipam::SharedAllocator,
     peer::{PeerTransport, Peers},
@@ -48,8 +38,6 @@ use crate::{
     telemetry::Metrics,
 };
 
-/// Time limit of a commit, after which its outcome counts as unknown.
-const COMMIT_BUDGET: Duration = Duration::from_secs(5);
 /// Time limit of an init.
 const INIT_BUDGET: Duration = Duration::from_secs(60);
 /// Delay before retrying an init that died with its actor instance.
@@ -59,16 +47,15 @@ const INIT_RETRY: Duration = Duration::from_millis(50);
 pub struct NodeContext {
     /// Configuration the node was started with.
     pub config: NodeConfig,
-    pub(super) tree: OnceLock<Arc<Tree>>,
-    pub(super) lifecycle: OnceLock<Handle<NodeMsg>>,
+    pub(crate) tree: OnceLock<Arc<Tree>>,
+    pub(crate) lifecycle: OnceLock<Handle<Msg>>,
     pub(super) running: OnceLock<Arc<MemberContext>>,
     /// Database and verticals opened from disk. Locked while a cluster is bootstrapped, joined or
     /// opened, since these touch the same files.
     pub(super) opened: Mutex<Option<OpenedNode>>,
     pub(super) setup_token: Mutex<Option<[u8; 32]>>,
-    pub(super) certificate: Arc<CertSlot>,
+    pub(crate) certificate: Arc<CertSlot>,
     pub(super) tls: Arc<rustls::ServerConfig>,
-    pub(super) failures: Mutex<FailureLimiter>,
     /// Metrics of this node.
     pub(super) metrics: Metrics,
     /// Whether the data directory holds a membership.
@@ -76,24 +63,18 @@ pub struct NodeContext {
     /// Whether this node was removed from its cluster.
     pub(super) removed: watch::Sender<bool>,
     /// Name of this node in its cluster, or the name it will have there.
-    pub(super) hostname: OnceLock<String>,
+    pub(crate) hostname: OnceLock<String>,
     /// Held while a cluster is bootstrapped or joined, so that only one attempt runs at a time.
     pub(super) membership_lock: Arc<tokio::sync::Mutex<()>>,
-    /// Join attempts by client address.
-    pub(super) join_attempts: Mutex<JoinLimiter>,
     /// Set once startup has read the data directory and opened the membership in it, if there is
     /// one.
-    pub(super) startup_done: watch::Sender<bool>,
+    pub(crate) startup_done: watch::Sender<bool>,
     /// Set when the node stops. Every task that serves a client holds a receiver and drops it once
-    /// the client has its answer; [`Node::drain`](super::Node::drain) waits until all are dropped.
-    pub(super) stopping: watch::Sender<bool>,
+    /// the client has its answer; [`Node::drain`](crate::Node::drain) waits until all are dropped.
+    pub(crate) stopping: watch::Sender<bool>,
     /// As `stopping`, for in-process streams. The embedding program is the one that stops the node
     /// and may have stopped reading its streams, so a drain does not wait for these receivers.
-    pub(super) stopping_in_process: watch::Sender<bool>,
-    /// Connections of the API listeners; they outlive the listener actor that accepted them.
-    pub(crate) limiter: Arc<Mutex<ConnectionLimiter>>,
-    /// Permits for further concurrent backups.
-    pub(crate) backups: Arc<Semaphore>,
+    pub(crate) stopping_in_process: watch::Sender<bool>,
     /// Channel for errors that a restart cannot fix.
     pub(super) fatal: mpsc::UnboundedSender<String>,
 }
@@ -116,6 +97,14 @@ impl EndOfService {
     }
 }
 
+/// Database and verticals opened from disk. They outlive the actor that opened them: a database can
+/// be open only once, and a running vertical must not be assembled again.
+pub(super) struct OpenedNode {
+    pub(super) running: Arc<MemberContext>,
+    /// Verticals not started yet, in start order.
+    pub(super) unstarted: VecDeque<ChildSpec>,
+}
+
 /// State of a node that is a member of a cluster.
 pub struct MemberContext {
     /// Name of this node in the cluster.
@@ -127,9 +116,9 @@ pub struct MemberContext {
     /// The container engine.
     pub engine: Arc<dyn Engine>,
     /// Access to this node's containers; set once the runtime vertical is assembled.
-    pub(super) runtime: OnceLock<Runtime>,
+    pub(crate) runtime: OnceLock<Runtime>,
     /// Allocator of network address blocks; set once the network vertical is assembled.
-    pub(super) allocator: OnceLock<SharedAllocator>,
+    pub(crate) allocator: OnceLock<SharedAllocator>,
     pub(crate) storage: Arc<Storage>,
     /// The other members.
     pub peers: Peers,
@@ -139,7 +128,7 @@ pub struct MemberContext {
     pub network: Option<Arc<PeerTransport>>,
     /// Failure detector: heartbeats, the members in reach, and the fencing of this node.
     pub failure_detector: Arc<FailureDetector>,
-    pub(super) limits: Limits,
+    pub(crate) limits: RaftLimits,
     /// Source of command timestamps.
     pub clock: Clock,
     /// Serialises apply, rollback and delete, from validation to commit.
@@ -149,29 +138,50 @@ pub struct MemberContext {
     /// Held while the drain mark of a member is set or cleared.
     pub(crate) drain_mark_lock: tokio::sync::Mutex<()>,
     /// Voter management, active on the leader.
-    pub(super) membership: OnceLock<Membership>,
+    pub(crate) membership: OnceLock<Membership>,
+}
+
+/// Parts of a [`NodeContext`] that are known before its actors run.
+pub(crate) struct NodeParts {
+    pub(crate) config: NodeConfig,
+    pub(crate) metrics: Metrics,
+    pub(crate) certificate: Arc<CertSlot>,
+    pub(crate) tls: Arc<rustls::ServerConfig>,
+    /// Channel for errors that a restart cannot fix.
+    pub(crate) fatal: mpsc::UnboundedSender<String>,
+    /// SHA-256 of the setup token; `None` on a member.
+    pub(crate) setup_token: Option<[u8; 32]>,
+    /// Whether the data directory holds a membership.
+    pub(crate) member: bool,
+    /// Whether this node was removed from its cluster.
+    pub(crate) removed: bool,
+}
+
+/// Parts of a [`MemberContext`] that differ by node.
+pub(crate) struct MemberParts {
+    pub(crate) hostname: String,
+    pub(crate) cluster_id: String,
+    pub(crate) raft: RaftHandle,
+    pub(crate) storage: Arc<Storage>,
+    pub(crate) peers: Peers,
+    /// Transport to the other members; `None` without a cluster address.
+    pub(crate) network: Option<Arc<PeerTransport>>,
+    pub(crate) limits: RaftLimits,
 }
 
 impl NodeContext {
-    /// Creates the shared state of a node without a membership or actors.
-    #[cfg(any(test, feature = "testing"))]
-    pub(crate) fn idle(
-        config: NodeConfig,
-        certificate: Arc<CertSlot>,
-        tls: Arc<rustls::ServerConfig>,
-    ) -> Arc<Self> {
-        let (report, _) = mpsc::unbounded_channel();
-        let metrics = Metrics::new("", config.clock.clone());
-        Arc::new(Self::new(config, metrics, certificate, tls, report))
-    }
-
-    pub(super) fn new(
-        config: NodeConfig,
-        metrics: Metrics,
-        certificate: Arc<CertSlot>,
-        tls: Arc<rustls::ServerConfig>,
-        fatal: mpsc::UnboundedSender<String>,
-    ) -> Self {
+    /// Creates the state of a node whose actors do not run yet.
+    pub(crate) fn new(parts: NodeParts) -> Self {
+        let NodeParts {
+            config,
+            metrics,
+            certificate,
+            tls,
+            fatal,
+            setup_token,
+            member,
+            removed,
+        } = parts;
         Self {
             config,
             metrics,
@@ -179,70 +189,32 @@ impl NodeContext {
             lifecycle: OnceLock::new(),
             running: OnceLock::new(),
             opened: Mutex::default(),
-            setup_token: Mutex::default(),
+            setup_token: Mutex::new(setup_token),
             certificate,
             tls,
-            failures: Mutex::default(),
-            member: AtomicBool::new(false),
-            removed: watch::Sender::new(false),
+            member: AtomicBool::new(member),
+            removed: watch::Sender::new(removed),
             hostname: OnceLock::new(),
             membership_lock: Arc::default(),
-            join_attempts: Mutex::default(),
             startup_done: watch::Sender::new(false),
             stopping: watch::Sender::new(false),
             stopping_in_process: watch::Sender::new(false),
-            limiter: Arc::new(Mutex::new(ConnectionLimiter::new(
-                connection_limits::ConnectionLimits::of_process(),
-            ))),
-            backups: Arc::new(Semaphore::new(backup::CONCURRENT)),
             fatal,
         }
     }
 
-    /// Installs a membership that has neither files nor actors.
-    #[cfg(any(test, feature = "testing"))]
-    pub(crate) fn become_member(
-        &self,
-        hostname: &str,
-        raft: RaftHandle,
-        storage: Arc<Storage>,
-        peers: Peers,
-    ) {
-        let cluster_id = raft
-            .state()
-            .cluster
-            .clone()
-            .unwrap_or_default()
-            .cluster_id
-            .clone();
-        let clock = self.config.clock.clone();
-        let failure_detector = Arc::new(FailureDetector::new(
-            hostname,
-            raft.subscribe_status(),
-            clock,
-        ));
-        self.running.get_or_init(|| {
-            Arc::new(MemberContext {
-                hostname: hostname.to_owned(),
-                leader: LeaderLink::new(raft.clone(), peers.clone()),
-                failure_detector,
-                raft,
-                cluster_id,
-                engine: Arc::new(DockerEngine::new(&self.config.docker_socket)),
-                runtime: OnceLock::new(),
-                allocator: OnceLock::new(),
-                storage,
-                peers,
-                network: None,
-                limits: Limits::default(),
-                clock: self.config.clock.clone(),
-                apply_lock: CommitLock::default(),
-                join_lock: CommitLock::default(),
-                drain_mark_lock: tokio::sync::Mutex::default(),
-                membership: OnceLock::new(),
-            })
-        });
+    /// Installs the membership of this node; later calls change nothing.
+    pub(crate) fn become_member(&self, member: Arc<MemberContext>) {
+        self.running.get_or_init(|| member);
         self.member.store(true, Ordering::Release);
+    }
+
+    /// Reports an error that a restart cannot fix, and returns the failure of the actor that met
+    /// it.
+    pub(crate) fn report_fatal(&self, error: &dyn std::error::Error) -> Failure {
+        let reason = chain(error);
+        let _ = self.fatal.send(reason.clone()); // without a `Node::join` the node just stays down
+        Failure::from(reason)
     }
 
     /// Returns the membership, or the error that explains its absence.
@@ -251,7 +223,7 @@ impl NodeContext {
             if self.is_member() {
                 Error::new(ErrorCode::StateUnavailable, "the node is opening its state")
             } else {
-                admission::uninitialized()
+                uninitialized()
             }
         })
     }
@@ -286,31 +258,6 @@ impl NodeContext {
         self.tls.clone()
     }
 
-    /// Records a failed token check and returns the delay of its answer.
-    pub(crate) fn failed_token_check(&self, address: IpAddr, now: Instant) -> Duration {
-        self.failures
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .failed(address, now)
-    }
-
-    /// Counts an attempt to join from `address`; the error is the time until the next attempt is
-    /// allowed.
-    pub(crate) fn join_attempt(&self, address: IpAddr, now: Instant) -> Result<(), Duration> {
-        self.join_attempts
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .attempt(address, now)
-    }
-
-    /// Uncounts the last attempt from `address`: its token was valid.
-    pub(crate) fn joined_from(&self, address: IpAddr) {
-        self.join_attempts
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .uncount(address);
-    }
-
     /// Bootstraps a single-node cluster for the caller `asked_by`.
     pub(crate) async fn init(
         &self,
@@ -327,7 +274,7 @@ impl NodeContext {
         let mut stopping = self.stopping();
         loop {
             let left = deadline - Deadline::now();
-            let call = lifecycle.call(left, |reply| NodeMsg::Init(request.clone(), reply));
+            let call = lifecycle.call(left, |reply| Msg::Init(request.clone(), reply));
             let answer = tokio::select! {
                 answer = call => answer,
                 _ = stopping.wait_for(|&stopping| stopping) => return Err(Self::stopped()),
@@ -358,7 +305,7 @@ impl NodeContext {
 
     /// Waits for a bootstrap in progress, then drops verticals that were assembled but never
     /// started.
-    pub(super) fn drop_unstarted(&self) {
+    pub(crate) fn drop_unstarted(&self) {
         self.opened
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -370,18 +317,18 @@ impl NodeContext {
         self.stopping.subscribe()
     }
 
-    /// Subscribes a stream of `caller` to the shutdown signal of its transport.
-    pub(crate) fn stopping_for(&self, caller: &Caller) -> watch::Receiver<bool> {
-        match caller.transport {
+    /// Subscribes a stream to the shutdown signal of the transport that its caller came by.
+    pub(crate) fn stopping_for(&self, transport: Transport) -> watch::Receiver<bool> {
+        match transport {
             Transport::Process => self.stopping_in_process.subscribe(),
             Transport::Local | Transport::Api | Transport::Peer => self.stopping.subscribe(),
         }
     }
 
-    /// Returns the end of service for streams of `caller`.
-    pub(crate) fn end_of_service_for(&self, caller: &Caller) -> EndOfService {
+    /// Returns the end of service for streams to callers on `transport`.
+    pub(crate) fn end_of_service_for(&self, transport: Transport) -> EndOfService {
         EndOfService {
-            stopping: self.stopping_for(caller),
+            stopping: self.stopping_for(transport),
             removed: self.removed.subscribe(),
         }
     }
@@ -429,6 +376,41 @@ impl NodeContext {
 }
 
 impl MemberContext {
+    /// Creates the state of a member whose verticals are not assembled yet.
+    pub(crate) fn new(parts: MemberParts, config: &NodeConfig) -> Self {
+        let MemberParts {
+            hostname,
+            cluster_id,
+            raft,
+            storage,
+            peers,
+            network,
+            limits,
+        } = parts;
+        let clock = config.clock.clone();
+        let status = raft.subscribe_status();
+        let failure_detector = FailureDetector::new(&hostname, status, clock.clone());
+        Self {
+            hostname,
+            failure_detector: Arc::new(failure_detector),
+            cluster_id,
+            engine: Arc::new(DockerEngine::new(&config.docker_socket)),
+            leader: LeaderLink::new(raft.clone(), peers.clone()),
+            raft,
+            storage,
+            peers,
+            network,
+            limits,
+            runtime: OnceLock::new(),
+            allocator: OnceLock::new(),
+            clock,
+            apply_lock: CommitLock::default(),
+            join_lock: CommitLock::default(),
+            drain_mark_lock: tokio::sync::Mutex::default(),
+            membership: OnceLock::new(),
+        }
+    }
+
     /// Returns the local state after a linearizable read: it includes every write committed before
     /// the call.
     ///
@@ -502,52 +484,21 @@ impl MemberContext {
     }
 }
 
-/// Proposes a command for a client and maps a failure to the client's error.
-///
-/// # Errors
-/// The rejection's own code; `no_leader` or `raft_unavailable` if nothing was written;
-/// `raft_apply_failed` with `outcome=unknown` if it may have been.
-pub(crate) async fn propose(raft: &dyn Propose, command: v1::Command) -> Result<Committed, Error> {
-    outcome(raft.propose(command)).await
-}
-
-pub(super) async fn outcome(
-    proposal: impl Future<Output = Result<Committed, ProposeError>>,
-) -> Result<Committed, Error> {
-    match tokio::time::timeout(COMMIT_BUDGET, proposal).await {
-        Ok(Ok(committed)) => Ok(committed),
-        Ok(Err(ProposeError::Rejected(error))) => Err(error),
-        Ok(Err(ProposeError::NoLeader)) => {
-            Err(Error::new(ErrorCode::NoLeader, "this node does not lead"))
-        }
-        Ok(Err(error @ (ProposeError::Busy | ProposeError::Unavailable))) => {
-            Err(Error::new(ErrorCode::RaftUnavailable, error.to_string()))
-        }
-        Ok(Err(ProposeError::Unknown(reason))) => Err(unknown_outcome(reason)),
-        Err(_) => Err(unknown_outcome("no answer within 5 s".to_owned())),
-    }
-}
-
-/// Error for a change that may or may not take effect.
-pub(crate) fn unknown_outcome(reason: String) -> Error {
+/// Error of a removed node for every method but `Cluster.Status`.
+pub(crate) fn removed() -> Error {
     Error::new(
-        ErrorCode::RaftApplyFailed,
-        "the commit's outcome is unknown",
+        ErrorCode::ClusterUninitialized,
+        "this node was removed from its cluster; stop it, empty its data directory and start it \
+         again to use it anew",
     )
-    .with("outcome", "unknown")
-    .with("reason", reason)
+    .with("reason", "removed")
 }
 
-/// Generates a secret: 32 random bytes as 64 lower-case hexadecimal digits.
-///
-/// # Errors
-/// `rand_failed` if the system provides no randomness.
-pub(crate) fn random_token() -> Result<SecretString, Error> {
-    let mut bytes = [0_u8; 32];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| Error::new(ErrorCode::RandFailed, error.to_string()))?;
-    // Allocated once, at its full length: growing it would leave copies of the secret behind.
-    let text = hex::encode(bytes.as_slice());
-    bytes.zeroize();
-    Ok(SecretString::new(text))
+/// Error of a node without a cluster for a call that needs one.
+pub(crate) fn uninitialized() -> Error {
+    Error::new(
+        ErrorCode::ClusterUninitialized,
+        "this node has no cluster yet; run `jaco cluster init` or `jaco node join`",
+    )
+    .with("reason", "uninitialized")
 }

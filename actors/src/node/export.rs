@@ -5,7 +5,7 @@ use std::{io::Write, path::Path};
 use jaco_proto::{Error, ErrorCode, chain};
 use jaco_raftnode::{
     State,
-    archive::{self, Limits, Meta},
+    archive::{self, ArchiveLimits, Meta},
     storage,
 };
 
@@ -48,9 +48,10 @@ impl Export {
         if !layout.is_member().map_err(|error| failed(&error))? {
             return Err(none());
         }
-        let (state, position) = storage::examine(&layout.raft()).map_err(|error| failed(&error))?;
+        let (state, position) =
+            storage::read_offline(&layout.raft()).map_err(|error| failed(&error))?;
         // A larger archive could not be restored.
-        archive::check_size(&state, &Limits::default()).map_err(|error| failed(&error))?;
+        archive::check_size(&state, &ArchiveLimits::default()).map_err(|error| failed(&error))?;
         // The host of the leader is empty: a stopped node knows none.
         let meta = Meta::new(&state, position.term, version, "", clock.timestamp());
         let meta = meta.ok_or_else(none)?;

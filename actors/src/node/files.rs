@@ -20,8 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{NodeConfig, lock::DirectoryLock};
 use crate::{
-    api::admission,
-    node::random_token,
+    identity::{self, random_token},
     peer::{Origin, PeerInfo},
 };
 
@@ -111,9 +110,9 @@ fn split(bundle: &str) -> Vec<NodeCert> {
 
 /// `node/join.json`: identity of this node in its cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Membership {
+pub(crate) struct Membership {
     pub(super) cluster_id: String,
-    pub(super) hostname: String,
+    pub(crate) hostname: String,
     pub(super) raft_id: u64,
     pub(super) advertise_addr: String,
     /// Members at the time of the join, as reported by the leader; empty on the bootstrap node.
@@ -150,12 +149,12 @@ impl KnownPeer {
 
 /// Paths under one data directory.
 #[derive(Clone, Debug)]
-pub(super) struct Layout {
+pub(crate) struct Layout {
     root: PathBuf,
 }
 
 impl Layout {
-    pub(super) fn new(root: &Path) -> Self {
+    pub(crate) fn new(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
         }
@@ -191,7 +190,7 @@ impl Layout {
     }
 
     /// Whether this node was removed from its cluster.
-    pub(super) fn is_removed(&self) -> Result<bool, FilesError> {
+    pub(crate) fn is_removed(&self) -> Result<bool, FilesError> {
         let path = self.removed();
         path.try_exists().map_err(FilesError::io("look at", &path))
     }
@@ -293,7 +292,7 @@ impl Layout {
     }
 
     /// Creates the directory if it is missing, and takes its lock.
-    pub(super) fn open(&self) -> Result<DirectoryLock, FilesError> {
+    pub(crate) fn open(&self) -> Result<DirectoryLock, FilesError> {
         fs::DirBuilder::new()
             .recursive(true)
             .mode(SECRET_DIR)
@@ -334,7 +333,7 @@ impl Layout {
     /// Removes what a crash left in the staging directories; these are never part of a membership.
     ///
     /// Moves an identity that a restore had moved aside back, unless that restore was completed.
-    pub(super) fn clean_up(&self) -> Result<(), FilesError> {
+    pub(crate) fn clean_up(&self) -> Result<(), FilesError> {
         let (aside, node) = (self.identity_aside(), self.node());
         let exists = |path: &Path| path.try_exists().map_err(FilesError::io("look at", path));
         if self.is_member()? {
@@ -422,7 +421,7 @@ impl Layout {
     }
 
     /// Reads the identity of this node in its cluster; `None` if it is not a member.
-    pub(super) fn read_membership(
+    pub(crate) fn read_membership(
         &self,
         config: &NodeConfig,
     ) -> Result<Option<Membership>, FilesError> {
@@ -452,7 +451,7 @@ impl Layout {
     }
 
     /// TLS identity of a member.
-    pub(super) fn identity(&self, member: &Membership) -> Result<Identity, FilesError> {
+    pub(crate) fn identity(&self, member: &Membership) -> Result<Identity, FilesError> {
         let dir = self.node();
         let files = NodeFiles::load(&dir, &member.hostname).map_err(unusable(&dir))?;
         let identity = Identity::node(&files).map_err(|error| corrupt(&dir, &error))?;
@@ -468,7 +467,7 @@ impl Layout {
 
     /// Certificate and token of the setup phase, generated at the first start and kept, so that a
     /// fingerprint pinned by an operator survives a restart.
-    pub(super) fn setup(
+    pub(crate) fn setup(
         &self,
         hostname: &str,
         config: &NodeConfig,
@@ -502,7 +501,7 @@ impl Layout {
         let read = |path: &Path| fs::read_to_string(path).map_err(FilesError::io("read", path));
         let cert = BootstrapCert::from_pem(&read(&cert)?, SecretString::new(read(&key)?))
             .map_err(unusable(&dir))?;
-        let hash = admission::hash(read(&token)?.trim().as_bytes());
+        let hash = identity::hash(read(&token)?.trim().as_bytes());
         tracing::info!(
             subsystem = "jacod",
             fingerprint = %cert.fingerprint(),

@@ -17,9 +17,8 @@ use super::{
     NodeConfig,
     announce::text,
     files::{Layout, Membership},
-    random_token,
 };
-use crate::api::admission;
+use crate::identity::{self, random_token};
 
 /// Raft id of the bootstrap node.
 const FIRST_RAFT_ID: u64 = 1;
@@ -53,7 +52,7 @@ impl ClusterBootstrap {
             },
             cluster_id,
             identity: match asked_by {
-                admission::SETUP => admission::SETUP,
+                identity::SETUP => identity::SETUP,
                 _ => BOOTSTRAP,
             },
         })
@@ -114,7 +113,7 @@ pub(super) fn bootstrap(
             cluster_id: cluster_id.clone(),
             ca_cert: ca.cert_pem().as_bytes().to_vec(),
             ca_key: ca.key_pem().expose().as_bytes().to_vec(),
-            operator_token_hashed_secret: admission::hash(operator_token.expose().as_bytes())
+            operator_token_hashed_secret: identity::hash(operator_token.expose().as_bytes())
                 .to_vec(),
             self_hostname: hostname.to_owned(),
             self_address: text(config.cluster_addr),
@@ -141,7 +140,8 @@ pub(super) fn bootstrap(
 
     let staging = Staging::begin(&layout.raft(), SECRET_DIR).map_err(internal)?;
     let rows: Vec<_> = applied.mutations.into_iter().map(Row::from).collect();
-    storage::found(staging.path(), FIRST_RAFT_ID, &[FIRST_RAFT_ID], &rows).map_err(internal)?;
+    storage::bootstrap_with_rows(staging.path(), FIRST_RAFT_ID, &[FIRST_RAFT_ID], &rows)
+        .map_err(internal)?;
     staging.commit().map_err(internal)?;
     Ok(request.response())
 }

@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use http::{Request, Response};
 use jaco_proto::{Error, ErrorCode};
 use jaco_raftnode::{Propose as _, RaftHandle, RaftStatus, Role, Writes};
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 use tonic::{Status, body::Body};
 use tower::Service;
 
@@ -286,4 +286,21 @@ pub(crate) fn not_appended(error: &Error) -> bool {
         error.code,
         ErrorCode::NoLeader | ErrorCode::RaftUnavailable | ErrorCode::StateUnavailable
     )
+}
+
+/// Follows whether this node leads and has applied an entry of its own term.
+pub(crate) fn leading(raft: &RaftHandle) -> watch::Receiver<bool> {
+    let mut status = raft.subscribe_status();
+    let (sender, receiver) = watch::channel(status.borrow().leading);
+    tokio::spawn(async move {
+        loop {
+            let now = status.borrow_and_update().leading;
+            sender.send_if_modified(|leading| std::mem::replace(leading, now) != now);
+            tokio::select! {
+                changed = status.changed() => if changed.is_err() { return },
+                () = sender.closed() => return,
+            }
+        }
+    });
+    receiver
 }

@@ -7,7 +7,7 @@ use std::{
 
 /// A file locked with flock(2) for as long as this value lives.
 #[derive(Debug)]
-pub(super) struct DirectoryLock(File);
+pub(crate) struct DirectoryLock(File);
 
 impl DirectoryLock {
     /// Takes the lock; `None` if another open file description holds it.

@@ -10,7 +10,6 @@ use std::{
 };
 
 use jaco_engine::{Engine, EngineError, Status};
-use jaco_proto::{Error, ErrorCode};
 use jaco_raftnode::{Propose as _, State};
 use tokio::sync::watch;
 
@@ -19,16 +18,6 @@ use crate::{log_dedup::LogDedup, peer::Rejections};
 
 /// Delay before the next attempt to stop containers.
 const RETRY: Duration = Duration::from_secs(5);
-
-/// Error of a removed node for every method but `Cluster.Status`.
-pub(crate) fn removed() -> Error {
-    Error::new(
-        ErrorCode::ClusterUninitialized,
-        "this node was removed from its cluster; stop it, empty its data directory and start it \
-         again to use it anew",
-    )
-    .with("reason", "removed")
-}
 
 /// Evidence of whether this node is a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,7 +161,7 @@ async fn stop_once(
 
 /// Reads the last state of a removed node whose database is not open.
 pub(super) fn last_state(layout: &Layout) -> State {
-    match jaco_raftnode::storage::examine(&layout.raft()) {
+    match jaco_raftnode::storage::read_offline(&layout.raft()) {
         Ok((state, _)) => state,
         Err(error) => {
             tracing::warn!(subsystem = "raft", %error, "the last state cannot be read");

@@ -21,12 +21,11 @@ use jaco_proto::{
 use jaco_raftnode::{Propose as _, State};
 
 use super::{
-    MemberContext, NodeContext,
+    MemberContext, NodeContext, authority,
     files::{FilesError, Layout},
     leader::LeaderLocation,
-    propose,
 };
-use crate::{api::sign, log_dedup::LogDedup};
+use crate::{commit::propose, log_dedup::LogDedup};
 
 /// Identity of the command that publishes the fingerprint.
 const IDENTITY: &str = "node-update-self";
@@ -117,7 +116,7 @@ async fn sign(
         .request(&node.hostname, wanted)
         .map_err(internal)?;
     let cert = match node.leader.location() {
-        LeaderLocation::Local => sign::certificate(node, &node.hostname, csr.as_bytes())?,
+        LeaderLocation::Local => authority::certificate(node, &node.hostname, csr.as_bytes())?,
         LeaderLocation::Remote(leader) => request_signature(node, &leader.hostname, csr).await?,
         LeaderLocation::Unknown => return Err(node.leader.leaderless()),
     };

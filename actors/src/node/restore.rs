@@ -23,7 +23,7 @@ use jaco_net::{
 };
 use jaco_proto::{secret::SecretString, v1};
 use jaco_raftnode::{
-    archive::{self, Archive, Limits},
+    archive::{self, Archive, ArchiveLimits},
     storage,
 };
 use jaco_state::restore::restored;
@@ -183,7 +183,7 @@ impl Prepared {
         }
         refuse_occupied(&layout)?;
 
-        let archive = archive::read(input, &config.version, &Limits::default())?;
+        let archive = archive::read(input, &config.version, &ArchiveLimits::default())?;
         let (files, cluster_id) = identity(config, hostname, &archive)?;
         report_step(step, RestoreStep::Read)?;
 

@@ -22,7 +22,7 @@ const BUDGET: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(250);
 
 /// Allocator that forwards to the leader's.
-pub(super) struct LeaderAllocator(pub(super) LeaderLink);
+pub(crate) struct LeaderAllocator(pub(crate) LeaderLink);
 
 impl Allocator for LeaderAllocator {
     /// Retries while that can help: allocation is idempotent. The block is returned once the local

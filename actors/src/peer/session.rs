@@ -174,7 +174,7 @@ impl Session {
         match kind(&mut stream).await? {
             None => Ok(()),
             Some(Kind::Raft) => {
-                let mut raft = self.network.raft().inlet(self.member.raft_id);
+                let mut raft = self.network.raft().peer_receiver(self.member.raft_id);
                 let mut frames = stream.frames(MESSAGE_BYTES);
                 while let Some(message) = next(&mut frames).await? {
                     raft.deliver(&message).await;

@@ -373,7 +373,7 @@ async fn offline_member_learns_new_members_from_reports() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn member_behind_compacted_log_receives_snapshot() {
-    let limits = jaco_raftnode::Limits {
+    let limits = jaco_raftnode::RaftLimits {
         compact_entries: 8,
         ..Default::default()
     };

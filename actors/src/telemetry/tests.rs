@@ -2,7 +2,7 @@ use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use http::{StatusCode, Version};
 use jaco_net::proxy::{Finished, Observe as _};
-use jaco_raftnode::{Applied, Limits, Observe as _, RaftHandle, State};
+use jaco_raftnode::{Applied, Observe as _, RaftHandle, RaftLimits, State};
 use jaco_supervision::{ChildSpec, Handle, KillMode, Strategy, SupervisorSpec, Tree};
 use prost_types::Timestamp;
 use tokio::{
@@ -79,7 +79,7 @@ async fn families_have_their_names_types_and_labels() {
     metrics
         .meter(Some("a.example"), "web")
         .finished(&request(204, Version::HTTP_10));
-    metrics.watch_raft(&RaftHandle::new(State::default(), Limits::default()));
+    metrics.watch_raft(&RaftHandle::new(State::default(), RaftLimits::default()));
     let root = SupervisorSpec::new(Strategy::OneForOne);
     metrics.watch_tree(&Tree::start("node", root).await.unwrap());
     let (tree, _handle) = start(metrics.clone(), None).await;
@@ -328,7 +328,7 @@ async fn port_in_use_is_retried() {
 #[tokio::test(start_paused = true)]
 async fn series_of_removed_objects_are_dropped() {
     let metrics = metrics();
-    metrics.watch_raft(&RaftHandle::new(State::default(), Limits::default()));
+    metrics.watch_raft(&RaftHandle::new(State::default(), RaftLimits::default()));
     let (tree, _handle) = start(metrics.clone(), None).await;
     metrics.container_start("gone", "web", true);
     metrics

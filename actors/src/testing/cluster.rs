@@ -24,7 +24,7 @@ use tower::{Service, ServiceExt as _};
 use super::Lab;
 use crate::{
     api::{
-        self,
+        self, ApiContext,
         admission::{self, Transport},
     },
     clock::Clock,
@@ -38,7 +38,7 @@ use crate::{
 pub(crate) struct Cluster {
     pub(crate) group: MemoryGroup,
     pub(crate) network: Arc<TestTransport>,
-    nodes: Vec<Arc<NodeContext>>,
+    apis: Vec<Arc<ApiContext>>,
     _actors: Vec<ActorCell>,
     _dir: tempfile::TempDir,
 }
@@ -46,7 +46,7 @@ pub(crate) struct Cluster {
 /// Transport between members, with fault injection.
 #[derive(Default)]
 pub(crate) struct TestTransport {
-    nodes: Mutex<Vec<Weak<NodeContext>>>,
+    apis: Mutex<Vec<Weak<ApiContext>>>,
     faults: Mutex<VecDeque<Fault>>,
     calls: Mutex<Vec<RecordedCall>>,
 }
@@ -111,37 +111,41 @@ impl Cluster {
         let clock = Clock::from_fn(|| UNIX_EPOCH + Duration::from_secs(1_700_000_000));
         let lab = Lab::new(clock).unwrap();
         let network = Arc::new(TestTransport::default());
-        let nodes: Vec<Arc<NodeContext>> = (1..)
+        let apis: Vec<Arc<ApiContext>> = (1..)
             .zip(&hosts)
             .map(|(raft_id, host)| {
-                let shared = lab.uninitialized().shared;
+                let api = lab.uninitialized();
                 let link = FakeLink {
                     sender: member(raft_id),
                     network: network.clone(),
                 };
                 let peers = Peers::new(Arc::new(link));
-                shared.become_member(host, group.handle(raft_id), storage.clone(), peers);
-                shared
+                api.become_member(host, group.handle(raft_id), storage.clone(), peers);
+                api.context
             })
             .collect();
-        *network.nodes.lock().unwrap() = nodes.iter().map(Arc::downgrade).collect();
+        *network.apis.lock().unwrap() = apis.iter().map(Arc::downgrade).collect();
         Self {
             group,
             network,
-            nodes,
+            apis,
             _actors: actors,
             _dir: dir,
         }
     }
 
     pub(crate) fn node(&self, id: u64) -> Arc<NodeContext> {
-        self.nodes[usize::try_from(id - 1).unwrap()].clone()
+        self.api(id).node().clone()
+    }
+
+    fn api(&self, id: u64) -> Arc<ApiContext> {
+        self.apis[usize::try_from(id - 1).unwrap()].clone()
     }
 
     /// Returns the API of member `id` on `transport`.
     pub(crate) fn member_api(&self, id: u64, transport: Transport) -> MemberApi {
         MemberApi {
-            shared: self.node(id),
+            api: self.api(id),
             transport,
             sender: None,
         }
@@ -150,7 +154,7 @@ impl Cluster {
     /// Returns the API of member `id` for calls of the member `sender`.
     pub(crate) fn peer_api(&self, id: u64, sender: u64) -> MemberApi {
         MemberApi {
-            shared: self.node(id),
+            api: self.api(id),
             transport: Transport::Peer,
             sender: Some(member(sender)),
         }
@@ -191,20 +195,20 @@ impl TestTransport {
             .unwrap_or_else(PoisonError::into_inner)
             .pop_front();
         let place: Option<usize> = host.strip_prefix('n').and_then(|n| n.parse().ok());
-        let shared = place
-            .and_then(|place| self.nodes.lock().unwrap().get(place - 1).cloned())
-            .and_then(|shared| shared.upgrade());
+        let api = place
+            .and_then(|place| self.apis.lock().unwrap().get(place - 1).cloned())
+            .and_then(|api| api.upgrade());
         let (sender, host) = (sender.clone(), host.to_owned());
         async move {
             let reason = String::from("fault");
-            let Some(shared) = shared.filter(|_| fault != Some(Fault::NotSent)) else {
+            let Some(api) = api.filter(|_| fault != Some(Fault::NotSent)) else {
                 return Err(CallError::NotSent { host, reason });
             };
             if fault == Some(Fault::Hang) {
                 std::future::pending::<()>().await;
             }
             let member_api = MemberApi {
-                shared,
+                api,
                 transport: Transport::Peer,
                 sender: Some(sender),
             };
@@ -243,7 +247,7 @@ impl Link for FakeLink {
 /// The API of one member on one transport, for the generated clients.
 #[derive(Clone)]
 pub(crate) struct MemberApi {
-    shared: Arc<NodeContext>,
+    api: Arc<ApiContext>,
     transport: Transport,
     sender: Option<Sender>,
 }
@@ -261,7 +265,7 @@ impl Service<Request<Body>> for MemberApi {
         if let Some(sender) = &self.sender {
             request.extensions_mut().insert(sender.clone());
         }
-        api::service(&self.shared, self.transport)
+        api::service(&self.api, self.transport)
             .oneshot(request)
             .boxed()
     }

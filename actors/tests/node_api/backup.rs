@@ -5,17 +5,14 @@
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
 use futures::{TryStreamExt, future::join_all};
-use jaco_actors::{
-    clock::Clock,
-    node::{Export, Node},
-};
+use jaco_actors::{Node, clock::Clock, node::Export};
 use jaco_proto::{
     error::DecodedError,
     v1::{self, AuditEventType, command::Payload},
 };
 use jaco_raftnode::{
     Propose, State,
-    archive::{self, Archive, Limits},
+    archive::{self, Archive, ArchiveLimits},
     command,
 };
 use tonic::Streaming;
@@ -26,7 +23,7 @@ use crate::lab::{Client, Lab, state, until};
 const VERSION: &str = "0.0.0-test";
 
 pub(crate) fn opened(bytes: &[u8]) -> Archive {
-    archive::read(bytes, VERSION, &Limits::default()).unwrap()
+    archive::read(bytes, VERSION, &ArchiveLimits::default()).unwrap()
 }
 
 pub(crate) async fn begin(client: &Client) -> Result<Streaming<v1::BackupChunk>, DecodedError> {

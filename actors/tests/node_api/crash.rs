@@ -8,7 +8,7 @@ use std::{
 };
 
 use jaco_actors::{
-    node::Node,
+    Node,
     supervision::{ActorInfo, ActorState, KillMode},
 };
 use jaco_proto::error::DecodedError;

@@ -2,7 +2,7 @@
 
 use std::{fs, net::TcpListener, sync::Arc, time::Duration};
 
-use jaco_actors::node::{FilesError, StartError};
+use jaco_actors::{StartError, node::FilesError};
 use jaco_proto::{chain, v1};
 use jaco_raftnode::Propose as _;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jaco_actors::{node::Node, supervision::KillMode};
+use jaco_actors::{Node, supervision::KillMode};
 use jaco_state::State;
 
 use super::lab::{Lab, TIMEOUT, state, until};

@@ -76,7 +76,7 @@ fn below(dir: &Path) -> Vec<PathBuf> {
 
 /// Checks that the state on disk is the restored archive, for the node in the files.
 fn check_disk(config: &NodeConfig, archive: &Archive) {
-    let (found, position) = storage::examine(&config.data_dir.join("raft")).unwrap();
+    let (found, position) = storage::read_offline(&config.data_dir.join("raft")).unwrap();
     assert_eq!(position, archive.meta.position());
     let own = &found.nodes["two"];
     let pem = fs::read_to_string(config.data_dir.join("node/two.crt")).unwrap();

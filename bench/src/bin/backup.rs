@@ -16,7 +16,7 @@ use clap::Parser;
 use jaco_proto::v1;
 use jaco_raftnode::{
     State,
-    archive::{self, Limits, Meta},
+    archive::{self, ArchiveLimits, Meta},
 };
 use prost_types::Timestamp;
 
@@ -48,7 +48,7 @@ fn main() -> anyhow::Result<()> {
     let mut bytes = Vec::new();
     archive::write(&meta, &state, &mut bytes)?;
     let read = fastest(options.rounds, || {
-        archive::read(&*bytes, "bench", &Limits::default()).map(drop)
+        archive::read(&*bytes, "bench", &ArchiveLimits::default()).map(drop)
     })?;
     print("read", snapshot, sink.0, &read);
     Ok(())

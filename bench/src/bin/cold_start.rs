@@ -108,7 +108,7 @@ fn fill(daemon: &Daemon) -> Result<usize> {
         })
         .collect();
     fs::remove_dir_all(&path)?;
-    storage::found(&path, 1, &[1], &rows)?;
+    storage::bootstrap_with_rows(&path, 1, &[1], &rows)?;
     let after: usize = state.rows().map(|(_, value)| value.len()).sum();
     Ok(after - before)
 }

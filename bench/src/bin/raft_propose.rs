@@ -18,7 +18,7 @@ use futures::{StreamExt as _, stream::FuturesUnordered};
 use jaco_bench::{Samples, group::Parent, millis, put_blob};
 use jaco_proto::{chain, v1};
 use jaco_raftnode::{
-    Limits, NoTransport, Propose as _, RaftArgs, RaftHandle, Storage, actor, storage,
+    NoTransport, Propose as _, RaftArgs, RaftHandle, RaftLimits, Storage, actor, storage,
 };
 use prost::Message as _;
 use ractor::Actor;
@@ -120,14 +120,14 @@ async fn propose(
 ) -> anyhow::Result<(Measured, u64)> {
     storage::bootstrap(path, 1, &[1])?;
     let storage = Storage::open(path)?;
-    let handle = RaftHandle::new(storage.load_state()?, Limits::default());
+    let handle = RaftHandle::new(storage.load_state()?, RaftLimits::default());
     let args = RaftArgs {
         observer: Arc::new(()),
         storage: Arc::clone(&storage),
         handle: handle.clone(),
         transport: Arc::new(NoTransport),
         on_fatal: Arc::new(|error| panic!("{}", chain(error))),
-        limits: Limits::default(),
+        limits: RaftLimits::default(),
     };
     let (parent, _) = Actor::spawn(None, Parent, ()).await?;
     let actor = actor::spawn(args, parent.get_cell()).await?;

@@ -16,7 +16,7 @@ use anyhow::Context as _;
 use clap::Parser;
 use jaco_bench::{Samples, group::Group, millis, put_blob};
 use jaco_proto::v1;
-use jaco_raftnode::{Limits, Propose as _, RaftHandle};
+use jaco_raftnode::{Propose as _, RaftHandle, RaftLimits};
 
 /// Length of a value in bytes.
 const VALUE: usize = 256;
@@ -102,7 +102,7 @@ async fn replicate(
     clients: usize,
     length: Duration,
 ) -> anyhow::Result<(Measured, Vec<u64>)> {
-    let group = Group::start(dir, nodes, &Limits::default()).await?;
+    let group = Group::start(dir, nodes, &RaftLimits::default()).await?;
     let leader = group.handles[group.leader().await?].clone();
     let synced = |group: &Group| -> Vec<u64> {
         let counts = group.storages.iter().map(|s| s.write_counts().synced);

@@ -18,7 +18,7 @@ use clap::Parser;
 use futures::{StreamExt as _, TryStreamExt as _};
 use jaco_bench::{Samples, group::Group, millis, put_blob};
 use jaco_proto::v1;
-use jaco_raftnode::{Limits, Propose as _, RaftHandle};
+use jaco_raftnode::{Propose as _, RaftHandle, RaftLimits};
 
 #[derive(Parser)]
 #[command(about = "Measures a snapshot under load")]
@@ -51,7 +51,7 @@ fn main() -> anyhow::Result<()> {
 )]
 async fn measure(options: Options) -> anyhow::Result<()> {
     let dir = tempfile::tempdir_in(&options.dir).context("working directory")?;
-    let mut group = Group::start(dir.path(), 3, &Limits::default()).await?;
+    let mut group = Group::start(dir.path(), 3, &RaftLimits::default()).await?;
     let leader = group.leader().await?;
     let handle = group.handles[leader].clone();
     fill(&handle, 0..options.entities, "state").await?;

@@ -189,7 +189,7 @@ impl Cluster {
         };
         let successor = self
             .daemon(leader)
-            .and_then(|d| d.core.status().successor());
+            .and_then(|d| d.core.status().transfer_target());
         if let Some(to) = successor {
             self.note(&[24, leader, to], || {
                 format!("n{leader} hands over to n{to}")

@@ -9,7 +9,7 @@ use std::{
 use jaco_raftnode::{
     Role, State,
     apply::{Answer, Applier},
-    core::{Lost, MemberChange, Outcome, RaftCore, RaftStatus, ReadFailure, Ticket},
+    core::{MemberChange, Outcome, ProposalLoss, RaftCore, RaftStatus, ReadFailure, Ticket},
 };
 use raft::eraftpb::{Message, MessageType};
 
@@ -341,16 +341,16 @@ impl Cluster {
                         daemon.applying.remove(name);
                     }
                     let reply = match lost {
-                        Lost::Unknown if unknown_is_done => match proposal.index {
+                        ProposalLoss::Unknown if unknown_is_done => match proposal.index {
                             Some(index) => {
                                 self.oracle.record_acknowledged(index, &proposal.data);
                                 Reply::Done(index)
                             }
                             None => Reply::Unknown,
                         },
-                        Lost::Unknown if unknown_is_nothing => Reply::NotAppended,
-                        Lost::Unknown => Reply::Unknown,
-                        Lost::NotAppended => Reply::NotAppended,
+                        ProposalLoss::Unknown if unknown_is_nothing => Reply::NotAppended,
+                        ProposalLoss::Unknown => Reply::Unknown,
+                        ProposalLoss::NotAppended => Reply::NotAppended,
                     };
                     self.reply(id, proposal.origin, reply);
                 }

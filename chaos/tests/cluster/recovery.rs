@@ -23,7 +23,7 @@ use jaco_chaos::{
 use jaco_net::{pki::files::NodeFiles, quic::Settings};
 use jaco_proto::v1;
 use jaco_raftnode::{
-    archive::{self, Archive, Limits},
+    archive::{self, Archive, ArchiveLimits},
     storage,
 };
 use jaco_state::{State, restore::restored};
@@ -50,7 +50,7 @@ fn json(output: &Output) -> Value {
 }
 
 fn opened(path: &Path) -> Archive {
-    archive::read(File::open(path).unwrap(), "", &Limits::default()).unwrap()
+    archive::read(File::open(path).unwrap(), "", &ArchiveLimits::default()).unwrap()
 }
 
 async fn refused(lab: &Lab, files: &NodeFiles, target: u8) {
@@ -121,7 +121,7 @@ async fn cluster_is_recovered_from_the_last_survivor() {
     let shown = path.display().to_string();
     let words = ["backup", "--offline", "--output", &shown, "-o", "json"];
     let saved = json(&lab.node(1).jaco(&words).await.unwrap());
-    let (state, position) = storage::examine(&lab.node(1).path("data/raft")).unwrap();
+    let (state, position) = storage::read_offline(&lab.node(1).path("data/raft")).unwrap();
     let archive = opened(&path);
     assert_eq!(saved["snapshot_index"], position.index);
     assert_eq!(saved["state_digest"], hex::encode(state.digest()).as_str());
@@ -295,7 +295,7 @@ async fn backup_under_load_equals_state_at_its_index() {
         made["state_digest"],
         hex::encode(archive.state.digest()).as_str()
     );
-    let (state, position) = storage::examine(&lab.node(4).path("data/raft")).unwrap();
+    let (state, position) = storage::read_offline(&lab.node(4).path("data/raft")).unwrap();
     assert_eq!(position, archive.meta.position());
     let own = v1::Node::clone(&state.nodes["n4"]);
     assert_eq!(state.digest(), restored(&archive.state, own).0.digest());

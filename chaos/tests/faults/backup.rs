@@ -22,7 +22,7 @@ use jaco_chaos::{
 };
 use jaco_proto::v1::{self, AuditEventType};
 use jaco_raftnode::{
-    archive::{self, Archive, Limits},
+    archive::{self, Archive, ArchiveLimits},
     storage,
 };
 use jaco_state::restore::restored;
@@ -41,7 +41,11 @@ const DEATH: Duration = Duration::from_millis(600);
 
 fn opened(path: &Path) -> Result<Archive> {
     // An empty version skips the comparison with the version of the archive.
-    Ok(archive::read(File::open(path)?, "", &Limits::default())?)
+    Ok(archive::read(
+        File::open(path)?,
+        "",
+        &ArchiveLimits::default(),
+    )?)
 }
 
 /// JSON output of a successful command.
@@ -204,7 +208,7 @@ async fn backup_under_load_restores_on_another_machine() -> Result<()> {
     ensure!(printed["snapshot_index"] == archive.meta.snapshot_index);
     let refused = report(&restore_into(&successor, &path).await?)?;
     ensure!(refused.contains("refusing to overwrite"), "{refused}");
-    let (state, position) = storage::examine(&successor.data_dir().join("raft"))?;
+    let (state, position) = storage::read_offline(&successor.data_dir().join("raft"))?;
     let own = v1::Node::clone(&state.nodes[SUCCESSOR]);
     ensure!(state.digest() == restored(&archive.state, own).0.digest());
     ensure!(position == archive.meta.position());

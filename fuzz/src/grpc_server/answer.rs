@@ -8,7 +8,7 @@ use tonic::{Code, Status, body::Body};
 /// Maximum number of frames that are read of an endless stream.
 const FRAMES: usize = 1000;
 /// Number of yields to other tasks after which a stream counts as waiting.
-const TURNS: usize = 100;
+const MAX_YIELDS: usize = 100;
 /// Clients commonly reject headers above this size.
 const HEADER_BYTES: usize = 8 << 10;
 
@@ -35,7 +35,7 @@ impl Answer {
             let frame = tokio::select! {
                 biased;
                 frame = body.frame() => frame,
-                () = turns() => return answer,
+                () = yield_repeatedly() => return answer,
             };
             match frame {
                 None => {
@@ -113,8 +113,8 @@ fn check_refusal(method: &str, status: &Status) {
     assert_eq!(status.message(), error.code, "{method}");
 }
 
-async fn turns() {
-    for _ in 0..TURNS {
+async fn yield_repeatedly() {
+    for _ in 0..MAX_YIELDS {
         tokio::task::yield_now().await;
     }
 }

@@ -10,7 +10,7 @@ use std::{
     fmt,
 };
 
-use super::template::{Fault, expand};
+use super::template::{ExpandError, expand};
 
 pub use fold::{FoldError, Folded, ReadFile, fold};
 
@@ -65,7 +65,7 @@ pub enum ErrorKind {
     AfterQuote,
     /// A value that cannot be expanded.
     #[error("{0}")]
-    Template(Fault),
+    Template(ExpandError),
 }
 
 /// Parses a file. A variable in a value is resolved by `lookup` first, then by the keys read so
@@ -133,7 +133,7 @@ impl<'a> Parser<'a> {
         let value = self.value()?;
         self.bytes += value.len();
         if self.bytes > LENGTH {
-            return Err(ErrorKind::Template(Fault::TooLong { limit: LENGTH }));
+            return Err(ErrorKind::Template(ExpandError::TooLong { limit: LENGTH }));
         }
         self.read.values.insert(key, value);
         Ok(())

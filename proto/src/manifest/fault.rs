@@ -31,7 +31,7 @@ impl Located for Error {
 }
 
 /// Creates the error for a document that is not valid YAML.
-pub(super) fn unreadable(code: ErrorCode, what: &str, error: &yaml::Error) -> Error {
+pub(super) fn invalid_yaml(code: ErrorCode, what: &str, error: &yaml::Error) -> Error {
     Error::new(code, format!("{what}: {error}")).at(error.at)
 }
 

@@ -13,7 +13,7 @@ use std::{
 
 use crate::yaml::{self, Key, Map, Node, Position, Scalar, Value};
 
-pub use super::template::Fault;
+pub use super::template::ExpandError;
 use super::template::expand;
 
 /// Maximum of bytes of all expanded scalars; a few short lines could expand to gigabytes.
@@ -64,7 +64,7 @@ pub enum Error {
         /// Start of the scalar.
         at: Position,
         /// Error in the scalar.
-        fault: Fault,
+        fault: ExpandError,
     },
     /// Two keys of a mapping are equal after expansion.
     #[error("interpolate {path}: key {key:?} at {at} is in its mapping already")]
@@ -189,7 +189,7 @@ impl Walk<'_> {
         let expanded = expanded.and_then(|text| {
             self.bytes += text.len();
             if self.bytes > LENGTH {
-                return Err(Fault::TooLong { limit: LENGTH });
+                return Err(ExpandError::TooLong { limit: LENGTH });
             }
             Ok(text)
         });

@@ -2,8 +2,8 @@
 
 mod check;
 mod decode;
+mod keys;
 mod schema;
-mod shape;
 
 use std::ops::Deref;
 

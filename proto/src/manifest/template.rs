@@ -14,7 +14,7 @@ const LENGTH: usize = 4 << 20;
 
 /// Reason why a text cannot be expanded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum ExpandError {
     /// A required variable is not set.
     #[error("required variable {name} is missing a value{}", colon(.hint))]
     Required {
@@ -37,7 +37,7 @@ pub enum Fault {
     },
 }
 
-impl Fault {
+impl ExpandError {
     /// Returns the part of the text with the fault, as `${NAME}` if it has a name.
     pub fn subject(&self) -> String {
         match self {
@@ -61,7 +61,7 @@ pub(super) fn expand(
     text: &str,
     lookup: &dyn Fn(&str) -> Option<String>,
     unset: &mut dyn FnMut(&str),
-) -> Result<String, Fault> {
+) -> Result<String, ExpandError> {
     let mut expander = Expander {
         text,
         chars: text.char_indices().peekable(),
@@ -83,8 +83,8 @@ struct Expander<'a> {
 impl Expander<'_> {
     /// Copies text up to the end or, inside a word, to its `}`. `used` is false for a word that is
     /// only scanned for its end.
-    fn run(&mut self, out: &mut String, used: bool, depth: usize) -> Result<(), Fault> {
-        let start = self.place();
+    fn run(&mut self, out: &mut String, used: bool, depth: usize) -> Result<(), ExpandError> {
+        let start = self.offset();
         while let Some((at, c)) = self.chars.next() {
             match c {
                 '}' if depth > 0 => return Ok(()),
@@ -93,7 +93,7 @@ impl Expander<'_> {
                 other => out.push(other),
             }
             if out.len() > LENGTH {
-                return Err(Fault::TooLong { limit: LENGTH });
+                return Err(ExpandError::TooLong { limit: LENGTH });
             }
         }
         if depth > 0 {
@@ -109,7 +109,7 @@ impl Expander<'_> {
         out: &mut String,
         used: bool,
         depth: usize,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), ExpandError> {
         match self.chars.peek().map(|(_, c)| *c) {
             Some('$') => {
                 self.chars.next();
@@ -134,7 +134,7 @@ impl Expander<'_> {
         out: &mut String,
         used: bool,
         depth: usize,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), ExpandError> {
         let name = self.name();
         if name.is_empty() || depth >= DEPTH {
             return Err(self.invalid(at));
@@ -155,12 +155,14 @@ impl Expander<'_> {
         let mut word = String::new();
         self.run(&mut word, used && uses_word, depth + 1)
             .map_err(|fault| match fault {
-                Fault::Invalid { .. } if depth == 0 => self.invalid(at),
-                Fault::Invalid { .. } | Fault::Required { .. } | Fault::TooLong { .. } => fault,
+                ExpandError::Invalid { .. } if depth == 0 => self.invalid(at),
+                ExpandError::Invalid { .. }
+                | ExpandError::Required { .. }
+                | ExpandError::TooLong { .. } => fault,
             })?;
         match operator {
             _ if !used => {}
-            Some('?') if missing => return Err(Fault::Required { name, hint: word }),
+            Some('?') if missing => return Err(ExpandError::Required { name, hint: word }),
             Some('-') if missing => out.push_str(&word),
             Some('+') if missing => {}
             Some('+') => out.push_str(&word),
@@ -190,13 +192,13 @@ impl Expander<'_> {
         name
     }
 
-    fn place(&mut self) -> usize {
+    fn offset(&mut self) -> usize {
         self.chars.peek().map_or(self.text.len(), |(at, _)| *at)
     }
 
-    fn invalid(&self, at: usize) -> Fault {
+    fn invalid(&self, at: usize) -> ExpandError {
         let rest = self.text.get(at..).unwrap_or_default();
-        Fault::Invalid {
+        ExpandError::Invalid {
             template: rest
                 .lines()
                 .next()
@@ -227,7 +229,7 @@ mod tests {
         }
     }
 
-    fn run(text: &str) -> Result<String, Fault> {
+    fn run(text: &str) -> Result<String, ExpandError> {
         expand(text, &lookup, &mut |_| {})
     }
 
@@ -309,10 +311,10 @@ mod tests {
     #[test]
     fn deep_nesting_and_large_expansion_are_rejected() {
         let deep = "${X:-".repeat(500_000);
-        assert!(matches!(run(&deep), Err(Fault::Invalid { .. })));
+        assert!(matches!(run(&deep), Err(ExpandError::Invalid { .. })));
         let long = |_: &str| Some("x".repeat(1 << 20));
         let result = expand(&"$A".repeat(100), &long, &mut |_| {});
-        assert_eq!(result, Err(Fault::TooLong { limit: LENGTH }));
+        assert_eq!(result, Err(ExpandError::TooLong { limit: LENGTH }));
     }
 
     proptest! {

@@ -230,14 +230,14 @@ fn shown<M: Message + Default + fmt::Debug>(encoded: &[u8]) -> String {
 }
 
 /// A field that may hold a secret, to be classified in `fields.tsv`.
-struct Text {
+struct TextField {
     message: String,
     field: String,
     number: i32,
     is_map: bool,
 }
 
-fn texts() -> Vec<Text> {
+fn texts() -> Vec<TextField> {
     let set = FileDescriptorSet::decode(crate::FILE_DESCRIPTOR_SET).unwrap();
     let files = set.file.iter().filter(|file| file.package() == "jaco.v1");
     let mut found = Vec::new();
@@ -256,7 +256,7 @@ fn texts() -> Vec<Text> {
                 .iter()
                 .any(|entry| field.type_name().ends_with(&format!(".{}", entry.name())));
             if is_map || matches!(field.r#type(), Type::String | Type::Bytes) {
-                found.push(Text {
+                found.push(TextField {
                     message: message.name().to_owned(),
                     field: field.name().to_owned(),
                     number: field.number(),
@@ -268,7 +268,7 @@ fn texts() -> Vec<Text> {
     found
 }
 
-fn judged() -> BTreeMap<(String, String), bool> {
+fn classified() -> BTreeMap<(String, String), bool> {
     let table = include_str!("fields.tsv");
     let rows = table.lines().filter(|line| !line.starts_with('#'));
     rows.map(|line| {
@@ -297,10 +297,10 @@ fn encoded(number: i32, value: &[u8]) -> Vec<u8> {
 
 #[test]
 fn every_field_is_classified_and_printed_accordingly() {
-    let mut judged = judged();
+    let mut classified = classified();
     for text in texts() {
         let name = format!("{}.{}", text.message, text.field);
-        let hidden = judged
+        let hidden = classified
             .remove(&(text.message.clone(), text.field.clone()))
             .unwrap_or_else(|| panic!("{name} is not classified: add it to fields.tsv"));
         let (_, show) = MESSAGES
@@ -319,7 +319,10 @@ fn every_field_is_classified_and_printed_accordingly() {
         let visible = shown.contains(&marker) || shown.contains(&numbers);
         assert_eq!(visible, !hidden, "{name}: {shown}");
     }
-    assert!(judged.is_empty(), "classified, but missing: {judged:?}");
+    assert!(
+        classified.is_empty(),
+        "classified, but missing: {classified:?}"
+    );
 }
 
 #[test]
@@ -335,9 +338,9 @@ fn fields_with_secret_names_are_hidden() {
         "payload",
         "command_bytes",
     ];
-    for ((message, field), hidden) in judged() {
-        let sounds = SECRET.iter().any(|word| field.contains(word))
+    for ((message, field), hidden) in classified() {
+        let is_secret_name = SECRET.iter().any(|word| field.contains(word))
             || (field.ends_with("token") && message != "ChallengeToken");
-        assert!(!sounds || hidden, "{message}.{field} is shown");
+        assert!(!is_secret_name || hidden, "{message}.{field} is shown");
     }
 }

@@ -67,7 +67,7 @@ enum Items {
     Map {
         entries: Vec<(Key, Node)>,
         seen: HashMap<String, u32>,
-        key: Option<DueKey>,
+        key: Option<PendingKey>,
         merges: Vec<Node>,
     },
 }
@@ -110,7 +110,7 @@ impl Builder {
             Event::SequenceEnd | Event::MappingEnd => self.end(),
             Event::Alias(anchor) => {
                 let node = self.expand(anchor, at)?;
-                self.place(Finished {
+                self.attach(Finished {
                     node,
                     merge_key: false,
                 })
@@ -166,10 +166,10 @@ impl Builder {
             cost.charge(self);
             self.anchors.insert(anchor, node.clone());
         }
-        self.place(Finished { node, merge_key })
+        self.attach(Finished { node, merge_key })
     }
 
-    fn place(&mut self, Finished { node, merge_key }: Finished) -> Result<Option<Node>, Error> {
+    fn attach(&mut self, Finished { node, merge_key }: Finished) -> Result<Option<Node>, Error> {
         let Some(parent) = self.open.last_mut() else {
             return Ok(Some(node));
         };
@@ -183,7 +183,7 @@ impl Builder {
             } => match key.take() {
                 Some(written) if written.merge => merges.push(node),
                 Some(written) => entries.push((written.into_key(), node)),
-                None => *key = Some(due_key(seen, node, merge_key)?),
+                None => *key = Some(pending_key(seen, node, merge_key)?),
             },
         }
         Ok(None)
@@ -276,13 +276,13 @@ fn too_deep(limits: &Limits, at: Position) -> Error {
 }
 
 /// A key without a value yet.
-struct DueKey {
+struct PendingKey {
     text: String,
     at: Position,
     merge: bool,
 }
 
-impl DueKey {
+impl PendingKey {
     fn into_key(self) -> Key {
         Key {
             text: self.text,
@@ -291,7 +291,11 @@ impl DueKey {
     }
 }
 
-fn due_key(seen: &mut HashMap<String, u32>, node: Node, merge: bool) -> Result<DueKey, Error> {
+fn pending_key(
+    seen: &mut HashMap<String, u32>,
+    node: Node,
+    merge: bool,
+) -> Result<PendingKey, Error> {
     let at = node.at;
     let Value::Scalar(scalar) = node.value else {
         return Err(ErrorKind::ComplexKey.at(at));
@@ -301,7 +305,7 @@ fn due_key(seen: &mut HashMap<String, u32>, node: Node, merge: bool) -> Result<D
         return Err(ErrorKind::DuplicateKey { key: text, first }.at(at));
     }
     seen.insert(text.clone(), at.line);
-    Ok(DueKey { text, at, merge })
+    Ok(PendingKey { text, at, merge })
 }
 
 /// Adds the entries of a merged node that are not in `entries`.

@@ -32,7 +32,7 @@ impl Transport for NoTransport {
 
 /// Sizes and durations; the defaults are the production values.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct RaftLimits {
     /// Length of a raft tick.
     pub tick: Duration,
     /// Time a proposer waits for its outcome before the outcome is reported as unknown.
@@ -43,7 +43,7 @@ pub struct Limits {
     pub inflight_bytes: usize,
     /// Longest time a small batch waits for more proposals while earlier entries await a majority.
     /// No batch waits otherwise.
-    pub hold: Duration,
+    pub batch_delay: Duration,
     /// Log length, in entries, that triggers compaction.
     pub compact_entries: u64,
     /// Log size, in bytes, beyond which applied entries are compacted even if followers need them.
@@ -52,14 +52,14 @@ pub struct Limits {
     pub snapshot_bytes: u64,
 }
 
-impl Default for Limits {
+impl Default for RaftLimits {
     fn default() -> Self {
         Self {
             tick: Duration::from_millis(100),
             commit_budget: Duration::from_secs(5),
             command_bytes: 8 << 20,
             inflight_bytes: 32 << 20,
-            hold: Duration::from_millis(2),
+            batch_delay: Duration::from_millis(2),
             compact_entries: 8192,
             log_bytes: 256 << 20,
             snapshot_bytes: 2 << 30,
@@ -82,7 +82,7 @@ pub struct RaftArgs {
     /// Receives a call for each committed and applied command; `()` ignores them.
     pub observer: Arc<dyn Observe>,
     /// Sizes and times.
-    pub limits: Limits,
+    pub limits: RaftLimits,
 }
 
 impl fmt::Debug for RaftArgs {

@@ -23,7 +23,7 @@ impl RaftHandle {
         let deadline = Instant::now() + wait;
         let mut state = self.state();
         if let Some(index) = index {
-            let captured = timeout_at(deadline, self.capture(index)).await;
+            let captured = timeout_at(deadline, self.state_at(index)).await;
             state = captured.ok().flatten().unwrap_or_else(|| self.state());
         }
         let index = state.applied_index;
@@ -33,9 +33,9 @@ impl RaftHandle {
         (index, digest.unwrap_or_else(|_| state.digest()))
     }
 
-    async fn capture(&self, index: u64) -> Option<Arc<State>> {
+    async fn state_at(&self, index: u64) -> Option<Arc<State>> {
         let (reply, answer) = oneshot::channel();
-        self.cast(Msg::Capture(index, reply)).ok()?;
+        self.cast(Msg::StateAt(index, reply)).ok()?;
         answer.await.ok()
     }
 }

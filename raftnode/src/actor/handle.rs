@@ -18,14 +18,14 @@ use tokio::{
 };
 
 use super::{
-    Limits,
-    msg::{Msg, Proposal, Waiting},
+    RaftLimits,
+    msg::{Msg, PendingProposal, Proposal},
 };
 use crate::{
     Committed, Propose, ProposeError, Storage, WatchHub,
     core::{RaftStatus, Role},
     propose::ProposeFuture,
-    snapshot::Slot,
+    snapshot::ReceiveSlot,
 };
 
 /// Reason why a linearizable read cannot be served.
@@ -45,17 +45,17 @@ pub enum ReadError {
 /// Address of this node's raft actor; valid across its restarts. Clones share the address.
 #[derive(Clone)]
 pub struct RaftHandle {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<HandleInner>,
 }
 
-pub(super) struct Shared {
+pub(super) struct HandleInner {
     pub(super) actor: watch::Sender<Option<ActorRef<Msg>>>,
     pub(super) state: watch::Sender<Arc<State>>,
     /// See [`Propose::follow`].
     followed: watch::Sender<Arc<State>>,
     pub(super) status: watch::Sender<RaftStatus>,
     pub(super) hub: WatchHub,
-    pub(super) limits: Limits,
+    pub(super) limits: RaftLimits,
     inflight_bytes: AtomicUsize,
     pub(super) mailbox: AtomicUsize,
     /// Proposals for the actor's next batch. Only the first is announced by a message, so a burst
@@ -64,26 +64,26 @@ pub(super) struct Shared {
     pub(super) threads: watch::Sender<usize>,
     /// Permit held by the raft thread: at most one thread writes to the storage, even if the future
     /// that started the previous one was dropped.
-    pub(super) turn: Arc<Semaphore>,
-    pub(super) incoming: Arc<Slot>,
-    pub(super) refused_snapshots: AtomicU64,
+    pub(super) thread_permit: Arc<Semaphore>,
+    pub(super) incoming: Arc<ReceiveSlot>,
+    pub(super) rejected_snapshots: AtomicU64,
     /// Storage of the running actor, held weakly so that the handle does not keep it open, and its
     /// path.
     storage: Mutex<(Weak<Storage>, PathBuf)>,
 }
 
-impl Shared {
+impl HandleInner {
     /// Publishes a state to readers and followers.
-    pub(super) fn show(&self, state: Arc<State>) {
+    pub(super) fn publish(&self, state: Arc<State>) {
         self.state.send_replace(Arc::clone(&state));
         // Most commits change observation records only; they must not wake the tasks that follow
         // the state.
-        self.followed.send_if_modified(|shown| {
-            let news = !shown.same_but_records(&state);
-            if news {
-                *shown = state;
+        self.followed.send_if_modified(|current| {
+            let changed = !current.equal_except_records(&state);
+            if changed {
+                *current = state;
             }
-            news
+            changed
         });
     }
 
@@ -103,7 +103,7 @@ impl Shared {
     }
 
     /// Makes [`Self::storage`] return `None` from here on; see [`RaftHandle::closed`].
-    pub(super) fn forget_storage(&self) {
+    pub(super) fn clear_storage(&self) {
         let mut current = self.storage.lock().unwrap_or_else(PoisonError::into_inner);
         current.0 = Weak::new();
     }
@@ -128,21 +128,21 @@ impl Shared {
 }
 
 /// Counts a raft thread as running. It is dropped last on the thread, after the storage.
-pub(super) struct Thread(Arc<Shared>);
+pub(super) struct ThreadGuard(Arc<HandleInner>);
 
-impl Drop for Thread {
+impl Drop for ThreadGuard {
     fn drop(&mut self) {
         self.0.threads.send_modify(|threads| *threads -= 1);
     }
 }
 
 /// Share of the in-flight budget, in bytes, that one proposal holds; released on drop.
-pub(super) struct Claim {
-    shared: Arc<Shared>,
+pub(super) struct BudgetShare {
+    shared: Arc<HandleInner>,
     bytes: usize,
 }
 
-impl Drop for Claim {
+impl Drop for BudgetShare {
     fn drop(&mut self) {
         self.shared
             .inflight_bytes
@@ -153,11 +153,11 @@ impl Drop for Claim {
 impl RaftHandle {
     /// Creates a handle for a state loaded from storage, before the actor runs.
     #[must_use]
-    pub fn new(state: State, limits: Limits) -> Self {
+    pub fn new(state: State, limits: RaftLimits) -> Self {
         let hub = WatchHub::new(state.applied_index);
         let state = Arc::new(state);
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(HandleInner {
                 actor: watch::Sender::new(None),
                 followed: watch::Sender::new(Arc::clone(&state)),
                 state: watch::Sender::new(state),
@@ -168,17 +168,17 @@ impl RaftHandle {
                 mailbox: AtomicUsize::new(0),
                 proposals: Mutex::default(),
                 threads: watch::Sender::new(0),
-                turn: Arc::new(Semaphore::new(1)),
+                thread_permit: Arc::new(Semaphore::new(1)),
                 incoming: Arc::default(),
-                refused_snapshots: AtomicU64::new(0),
+                rejected_snapshots: AtomicU64::new(0),
                 storage: Mutex::default(),
             }),
         }
     }
 
-    pub(super) fn thread(&self) -> Thread {
+    pub(super) fn thread(&self) -> ThreadGuard {
         self.shared.threads.send_modify(|threads| *threads += 1);
-        Thread(Arc::clone(&self.shared))
+        ThreadGuard(Arc::clone(&self.shared))
     }
 
     /// Waits until no raft thread runs, whichever way its actor ended.
@@ -256,8 +256,8 @@ impl RaftHandle {
 
     /// Number of received snapshots that were rejected since the process started.
     #[must_use]
-    pub fn refused_snapshots(&self) -> u64 {
-        self.shared.refused_snapshots.load(Ordering::Relaxed)
+    pub fn rejected_snapshots(&self) -> u64 {
+        self.shared.rejected_snapshots.load(Ordering::Relaxed)
     }
 
     /// Whether the actor runs.
@@ -289,25 +289,25 @@ impl RaftHandle {
             return Err(());
         };
         self.shared.mailbox.fetch_add(1, Ordering::Relaxed);
-        actor.cast(msg).map_err(|_| self.gone())
+        actor.cast(msg).map_err(|_| self.decrement_mailbox())
     }
 
     /// Counts a message as received by the actor.
-    pub(super) fn received(&self, msg: &Msg) {
+    pub(super) fn count_received(&self, msg: &Msg) {
         // Queued proposals are counted themselves, not the message that announces them.
         if !matches!(msg, Msg::Propose) {
-            self.gone();
+            self.decrement_mailbox();
         }
     }
 
     /// Decrements the mailbox count. A restart resets the count, so a message sent before it may be
     /// subtracted twice.
-    fn gone(&self) {
+    fn decrement_mailbox(&self) {
         let mailbox = &self.shared.mailbox;
         let _ = mailbox.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
     }
 
-    fn claim(&self, bytes: usize) -> Option<Claim> {
+    fn reserve(&self, bytes: usize) -> Option<BudgetShare> {
         let inflight = &self.shared.inflight_bytes;
         let limit = self.shared.limits.inflight_bytes;
         inflight
@@ -315,7 +315,7 @@ impl RaftHandle {
                 held.checked_add(bytes).filter(|&total| total <= limit)
             })
             .ok()?;
-        Some(Claim {
+        Some(BudgetShare {
             shared: Arc::clone(&self.shared),
             bytes,
         })
@@ -348,11 +348,14 @@ impl Propose for RaftHandle {
                 .with("limit", limit);
             return refuse(ProposeError::Rejected(error));
         }
-        let Some(claim) = self.claim(data.len()) else {
+        let Some(share) = self.reserve(data.len()) else {
             return refuse(ProposeError::Busy);
         };
         let (reply, answer) = oneshot::channel();
-        if self.submit((data, Waiting::new(reply, claim))).is_err() {
+        if self
+            .submit((data, PendingProposal::new(reply, share)))
+            .is_err()
+        {
             return refuse(ProposeError::Unavailable);
         }
         Box::pin(self.clone().answer(answer))

@@ -7,11 +7,11 @@ use jaco_state::State;
 use protobuf::Message as _;
 use raft::eraftpb::{Message, MessageType};
 
-use super::{RaftHandle, handle::Shared, msg::Msg};
+use super::{RaftHandle, handle::HandleInner, msg::Msg};
 use crate::{
     core::Role,
-    snapshot::{Claim, SnapshotRefused, Spool},
-    storage::Refill,
+    snapshot::{SlotGuard, SnapshotRefused, Spool},
+    storage::SnapshotRows,
 };
 
 /// A snapshot that is being received from a peer. Dropped before [`IncomingSnapshot::finish`], its
@@ -21,15 +21,15 @@ pub struct IncomingSnapshot {
     handle: RaftHandle,
     message: Message,
     spool: Spool,
-    claim: Claim,
+    slot: SlotGuard,
 }
 
 /// A complete and verified snapshot, ready to be installed by raft's thread.
 pub(crate) struct Received {
     pub(super) message: Message,
     pub(super) state: State,
-    pub(super) refill: Refill,
-    pub(super) _claim: Claim,
+    pub(super) rows: SnapshotRows,
+    pub(super) _slot: SlotGuard,
 }
 
 impl RaftHandle {
@@ -50,7 +50,7 @@ impl RaftHandle {
         message: Vec<u8>,
     ) -> Result<Option<IncomingSnapshot>, SnapshotRefused> {
         let received = self.receive(from, &message);
-        received.inspect_err(|refused| self.shared.refuse_snapshot(from, refused))
+        received.inspect_err(|refused| self.shared.reject_snapshot(from, refused))
     }
 
     fn receive(
@@ -80,16 +80,15 @@ impl RaftHandle {
             return Ok(None);
         }
         let directory = self.shared.snapshots();
-        let claim = self.shared.incoming.claim(message.term, Instant::now());
-        let claim = claim.ok_or(SnapshotRefused::Busy)?;
+        let slot = self.shared.incoming.claim(message.term, Instant::now());
+        let slot = slot.ok_or(SnapshotRefused::Busy)?;
         let limit = self.shared.limits.snapshot_bytes;
-        let spool =
-            Spool::create(&directory, claim.number(), limit).map_err(SnapshotRefused::Io)?;
+        let spool = Spool::create(&directory, slot.number(), limit).map_err(SnapshotRefused::Io)?;
         Ok(Some(IncomingSnapshot {
             handle: self.clone(),
             message,
             spool,
-            claim,
+            slot,
         }))
     }
 }
@@ -100,7 +99,7 @@ impl IncomingSnapshot {
     /// # Errors
     /// [`SnapshotRefused`]; the transfer has failed then, and the remaining bytes need not be sent.
     pub fn write(&mut self, chunk: &[u8]) -> Result<(), SnapshotRefused> {
-        let written = if self.claim.renew(Instant::now()) {
+        let written = if self.slot.renew(Instant::now()) {
             self.spool.write(chunk)
         } else {
             Err(SnapshotRefused::Superseded)
@@ -108,7 +107,7 @@ impl IncomingSnapshot {
         let Self {
             handle, message, ..
         } = self;
-        written.inspect_err(|refused| handle.shared.refuse_snapshot(message.from, refused))
+        written.inspect_err(|refused| handle.shared.reject_snapshot(message.from, refused))
     }
 
     /// Verifies and decodes the received bytes and passes the result to raft, which installs it or
@@ -121,7 +120,7 @@ impl IncomingSnapshot {
         let from = self.message.from;
         let index = self.message.get_snapshot().get_metadata().index;
         self.hand_over().inspect_err(|refused| {
-            handle.shared.refuse_snapshot(from, refused);
+            handle.shared.reject_snapshot(from, refused);
             // The refusal is counted before the status shows that the node halted.
             if let SnapshotRefused::Newer(_) = refused {
                 let reason = format!("snapshot of index {index}: {}", chain(refused));
@@ -136,9 +135,9 @@ impl IncomingSnapshot {
             handle,
             message,
             spool,
-            claim,
+            slot,
         } = self;
-        if !claim.renew(Instant::now()) {
+        if !slot.renew(Instant::now()) {
             return Err(SnapshotRefused::Superseded);
         }
         let index = message.get_snapshot().get_metadata().index;
@@ -150,14 +149,14 @@ impl IncomingSnapshot {
             .shared
             .storage()
             .ok_or(SnapshotRefused::Unavailable)?;
-        let refill = storage.prepare(&state).map_err(SnapshotRefused::Storage);
+        let rows = storage.prepare(&state).map_err(SnapshotRefused::Storage);
         drop(storage);
         drop(thread);
         let received = Received {
             message,
             state,
-            refill: refill?,
-            _claim: claim,
+            rows: rows?,
+            _slot: slot,
         };
         handle
             .cast(Msg::Install(Box::new(received)))
@@ -165,10 +164,10 @@ impl IncomingSnapshot {
     }
 }
 
-impl Shared {
-    fn refuse_snapshot(&self, from: u64, refused: &SnapshotRefused) {
+impl HandleInner {
+    fn reject_snapshot(&self, from: u64, refused: &SnapshotRefused) {
         let counter = self
-            .refused_snapshots
+            .rejected_snapshots
             .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         tracing::warn!(
             subsystem = "raft",

@@ -76,7 +76,7 @@ impl RaftHandle {
                 if now.voters == [now.raft_id] {
                     return false;
                 }
-                match now.successor().filter(|_| now.leading) {
+                match now.transfer_target().filter(|_| now.leading) {
                     Some(to) => {
                         self.transfer_leadership(to);
                         follow(&mut status).await;

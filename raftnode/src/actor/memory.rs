@@ -56,7 +56,7 @@ impl Actor for MemoryActor {
         msg: Msg,
         handle: &mut RaftHandle,
     ) -> Result<(), ActorProcessingErr> {
-        handle.received(&msg);
+        handle.count_received(&msg);
         match msg {
             Msg::Propose => {
                 for (data, waiting) in handle.shared.take_proposals() {
@@ -66,11 +66,11 @@ impl Actor for MemoryActor {
             Msg::Read(reply) => {
                 let _ = reply.send(Ok(handle.state().applied_index)); // the receiver may be gone
             }
-            Msg::Capture(_, reply) => {
+            Msg::StateAt(_, reply) => {
                 let _ = reply.send(handle.state()); // the receiver may be gone
             }
             Msg::Flush
-            | Msg::Held
+            | Msg::HoldTimeout
             | Msg::Deliver(_)
             | Msg::Install(_)
             | Msg::Unreachable(_)
@@ -91,7 +91,7 @@ fn apply(handle: &RaftHandle, data: &[u8]) -> Result<Committed, ProposeError> {
     let index = before.applied_index + 1;
     let applied = fsm::apply(&before, index, &command).map_err(|error| unknown(&error))?;
     // State before events: a subscriber that reacts to an event reads the state.
-    handle.shared.show(Arc::new(applied.state));
+    handle.shared.publish(Arc::new(applied.state));
     handle.shared.hub.publish(applied.events);
     applied.result.map_err(ProposeError::Rejected)?;
     Ok(Committed { index })

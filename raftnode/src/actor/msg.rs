@@ -6,9 +6,9 @@ use jaco_state::State;
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
-    handle::{Claim, ReadError},
+    handle::{BudgetShare, ReadError},
     incoming::Received,
-    inlet::Delivery,
+    peer_receiver::Delivery,
 };
 use crate::{
     Committed, ProposeError,
@@ -16,21 +16,21 @@ use crate::{
 };
 
 /// Reply channel of a proposal, with its share of the in-flight budget.
-pub(crate) struct Waiting {
+pub(crate) struct PendingProposal {
     reply: oneshot::Sender<Result<Committed, ProposeError>>,
-    claim: Claim,
+    share: BudgetShare,
     since: Instant,
 }
 
-impl Waiting {
+impl PendingProposal {
     pub(super) fn new(
         reply: oneshot::Sender<Result<Committed, ProposeError>>,
-        claim: Claim,
+        share: BudgetShare,
     ) -> Self {
         let since = Instant::now();
         Self {
             reply,
-            claim,
+            share,
             since,
         }
     }
@@ -42,14 +42,14 @@ impl Waiting {
 
     pub(super) fn answer(self, result: Result<Committed, ProposeError>) {
         // Released first, so that the proposer can reuse the budget once it has the answer.
-        drop(self.claim);
+        drop(self.share);
         // The proposer may have gone; the proposal is committed all the same.
         let _ = self.reply.send(result);
     }
 }
 
 /// An encoded command to append, and its reply channel.
-pub(crate) type Proposal = (Vec<u8>, Waiting);
+pub(crate) type Proposal = (Vec<u8>, PendingProposal);
 
 pub(super) type ReadReply = oneshot::Sender<Result<u64, ReadError>>;
 
@@ -60,7 +60,7 @@ pub(crate) enum Msg {
     /// Write everything that arrived before this message.
     Flush,
     /// The time limit of held proposals may have passed.
-    Held,
+    HoldTimeout,
     /// A linearizable read.
     Read(ReadReply),
     /// A message of a peer.
@@ -77,7 +77,7 @@ pub(crate) enum Msg {
     ChangeMembers(MemberChange, oneshot::Sender<Result<(), ChangeRefused>>),
     /// Request for the state right after this entry, or the newest one if that entry is applied
     /// already.
-    Capture(u64, oneshot::Sender<Arc<State>>),
+    StateAt(u64, oneshot::Sender<Arc<State>>),
     /// Transfer leadership to this peer.
     Transfer(u64),
     /// One tick of raft's clock.

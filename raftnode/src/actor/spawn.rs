@@ -18,9 +18,9 @@ use tokio::{
 
 use super::{
     RaftArgs, RaftHandle,
-    handle::Thread,
+    driver::{Driver, Failure, FollowUp},
+    handle::ThreadGuard,
     msg::Msg,
-    shell::{Ask, Failure, Shell},
 };
 use crate::core::Role;
 
@@ -46,7 +46,9 @@ pub enum SpawnError {
 /// # Errors
 /// [`SpawnError`]; no actor runs then.
 pub async fn spawn(args: RaftArgs, supervisor: ActorCell) -> Result<ActorCell, SpawnError> {
-    let turn = Arc::clone(&args.handle.shared.turn).acquire_owned().await;
+    let thread_permit = Arc::clone(&args.handle.shared.thread_permit)
+        .acquire_owned()
+        .await;
     let (started, answer) = oneshot::channel();
     let alive = args.handle.thread();
     thread::Builder::new()
@@ -54,7 +56,7 @@ pub async fn spawn(args: RaftArgs, supervisor: ActorCell) -> Result<ActorCell, S
         .spawn(move || {
             run(args, supervisor, started);
             drop(alive);
-            drop(turn);
+            drop(thread_permit);
         })
         .map_err(SpawnError::Thread)?;
     answer.await.map_err(|_| SpawnError::Lost)?
@@ -95,14 +97,14 @@ struct RaftActor;
 
 struct Running {
     id: ActorId,
-    shell: Shell,
+    driver: Driver,
     args: RaftArgs,
     /// Whether a tick waits in the mailbox: a long write delays one tick instead of queueing many.
     tick_queued: Arc<AtomicBool>,
     ticker: JoinHandle<()>,
     /// Dropped last. The state of an actor that ends goes to its supervisor, so the storage may be
     /// released later and on a thread other than raft's.
-    _alive: Thread,
+    _alive: ThreadGuard,
 }
 
 impl Drop for Running {
@@ -123,8 +125,8 @@ impl Actor for RaftActor {
         myself: ActorRef<Msg>,
         args: RaftArgs,
     ) -> Result<Running, ActorProcessingErr> {
-        let loaded = Shell::load(args.clone(), incarnation());
-        let shell = loaded.map_err(|failure| report(&args, failure))?;
+        let loaded = Driver::load(args.clone(), incarnation());
+        let driver = loaded.map_err(|failure| report(&args, failure))?;
         args.handle.shared.mailbox.store(0, Ordering::Relaxed);
         let id = myself.get_id();
         let alive = args.handle.thread();
@@ -143,13 +145,13 @@ impl Actor for RaftActor {
         ));
         let mut running = Running {
             id,
-            shell,
+            driver,
             args,
             tick_queued,
             ticker,
             _alive: alive,
         };
-        match running.shell.start() {
+        match running.driver.start() {
             Ok(()) => Ok(running),
             Err(failure) => Err(report(&running.args, failure)),
         }
@@ -162,22 +164,22 @@ impl Actor for RaftActor {
         running: &mut Running,
     ) -> Result<(), ActorProcessingErr> {
         let handle = &running.args.handle;
-        handle.received(&msg);
+        handle.count_received(&msg);
         if matches!(msg, Msg::Tick) {
             running.tick_queued.store(false, Ordering::Relaxed);
         }
-        match running.shell.handle(msg) {
-            Ok(Ask::Nothing) => Ok(()),
+        match running.driver.handle(msg) {
+            Ok(FollowUp::Nothing) => Ok(()),
             // The mailbox is this actor's own, so it is open while a message is handled.
-            Ok(Ask::Flush) => handle
+            Ok(FollowUp::Flush) => handle
                 .cast(Msg::Flush)
                 .map_err(|()| "mailbox closed".into()),
-            Ok(Ask::Held(time)) => {
+            Ok(FollowUp::HoldTimeout(time)) => {
                 let handle = handle.clone();
                 tokio::spawn(async move {
                     tokio::time::sleep(time).await;
                     // Without an actor no proposals are held.
-                    let _ = handle.cast(Msg::Held);
+                    let _ = handle.cast(Msg::HoldTimeout);
                 });
                 Ok(())
             }
@@ -219,7 +221,7 @@ fn close(handle: &RaftHandle, id: ActorId) {
     if !closed {
         return;
     }
-    handle.shared.forget_storage();
+    handle.shared.clear_storage();
     drop(handle.shared.take_proposals());
     handle.shared.mailbox.store(0, Ordering::Relaxed);
     handle.shared.status.send_modify(|status| {

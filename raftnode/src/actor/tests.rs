@@ -22,7 +22,7 @@ use super::*;
 use crate::{
     OutgoingSnapshot, Propose, ProposeError,
     core::Role,
-    snapshot::Bound,
+    snapshot::SizeLimit,
     storage::{self, Storage},
 };
 
@@ -78,10 +78,10 @@ struct Fixture {
 
 impl Fixture {
     async fn start() -> Self {
-        Self::with(Limits::default()).await
+        Self::with(RaftLimits::default()).await
     }
 
-    async fn with(limits: Limits) -> Self {
+    async fn with(limits: RaftLimits) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("raft");
         storage::bootstrap(&path, 1, &[1]).unwrap();
@@ -137,7 +137,7 @@ impl Fixture {
     }
 }
 
-fn args(path: &std::path::Path, limits: Limits, fatal: &Arc<Mutex<Vec<String>>>) -> RaftArgs {
+fn args(path: &std::path::Path, limits: RaftLimits, fatal: &Arc<Mutex<Vec<String>>>) -> RaftArgs {
     let storage = Storage::open(path).unwrap();
     let fatal = Arc::clone(fatal);
     RaftArgs {
@@ -368,9 +368,9 @@ async fn kill_leaves_inflight_proposals_unknown_or_committed() {
 
 #[tokio::test]
 async fn proposals_over_the_inflight_limit_are_busy() {
-    let limits = Limits {
+    let limits = RaftLimits {
         inflight_bytes: store("k0").encoded_len(),
-        ..Limits::default()
+        ..RaftLimits::default()
     };
     let fixture = Fixture::with(limits).await;
     let handle = fixture.handle();
@@ -384,9 +384,9 @@ async fn proposals_over_the_inflight_limit_are_busy() {
 
 #[tokio::test]
 async fn oversized_command_is_rejected() {
-    let limits = Limits {
+    let limits = RaftLimits {
         command_bytes: store("k0").encoded_len(),
-        ..Limits::default()
+        ..RaftLimits::default()
     };
     let fixture = Fixture::with(limits).await;
     let handle = fixture.handle();
@@ -427,9 +427,9 @@ async fn failed_write_acknowledges_nothing_and_stops_node() {
 
 #[tokio::test]
 async fn compacted_node_restarts_from_its_rows() {
-    let limits = Limits {
+    let limits = RaftLimits {
         compact_entries: 16,
-        ..Limits::default()
+        ..RaftLimits::default()
     };
     let mut fixture = Fixture::with(limits).await;
     let handle = fixture.handle();
@@ -449,9 +449,9 @@ async fn compacted_node_restarts_from_its_rows() {
 
 #[tokio::test]
 async fn large_log_is_compacted_despite_few_entries() {
-    let limits = Limits {
+    let limits = RaftLimits {
         log_bytes: 1000,
-        ..Limits::default()
+        ..RaftLimits::default()
     };
     let mut fixture = Fixture::with(limits).await;
     let handle = fixture.handle();
@@ -481,8 +481,8 @@ async fn invalid_peer_messages_are_dropped() {
     let fixture = Fixture::start().await;
     let handle = fixture.handle();
     for (bytes, expected) in [
-        (&b""[..], Err(Unfit::Sender { claimed: 0 })),
-        (b"\xff\xff\xff", Err(Unfit::Undecodable)),
+        (&b""[..], Err(InvalidMessage::Sender { claimed: 0 })),
+        (b"\xff\xff\xff", Err(InvalidMessage::Undecodable)),
         // Rejected by the raft core.
         (&[8, 1, 16, 1, 24, 2], Ok(())),
         (&[8, 99, 16, 1, 24, 2], Ok(())),
@@ -509,7 +509,7 @@ async fn connection_over_its_budget_waits() {
     beat.set_msg_type(MessageType::MsgHeartbeatResponse);
     beat.context = vec![0; 16 << 20];
     let beat = beat.write_to_bytes().unwrap();
-    let mut inlet = handle.inlet(2);
+    let mut peer_receiver = handle.peer_receiver(2);
     // Blocks raft, which cannot publish its status while it is borrowed.
     let (release, released) = std::sync::mpsc::channel::<()>();
     let (looking, looks) = oneshot::channel();
@@ -525,7 +525,7 @@ async fn connection_over_its_budget_waits() {
     loop {
         tokio::select! {
             biased;
-            () = inlet.deliver(&beat) => sent += 1,
+            () = peer_receiver.deliver(&beat) => sent += 1,
             () = std::future::ready(()) => break,
         }
         assert!(sent < 20, "the sender is not throttled");
@@ -533,7 +533,7 @@ async fn connection_over_its_budget_waits() {
     drop(release);
     look.join().unwrap();
     for _ in 0..20 {
-        inlet.deliver(&beat).await;
+        peer_receiver.deliver(&beat).await;
     }
     handle.propose(store("a")).await.unwrap();
 }
@@ -580,7 +580,7 @@ async fn node_without_voters_answers_no_leader() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("raft");
     storage::create(&path, 3).unwrap();
-    let args = args(&path, Limits::default(), &Arc::default());
+    let args = args(&path, RaftLimits::default(), &Arc::default());
     let (tx, _ended) = mpsc::unbounded_channel();
     let (parent, _) = Actor::spawn(None, Parent, tx).await.unwrap();
     let actor = spawn(args.clone(), parent.get_cell()).await.unwrap();
@@ -608,7 +608,8 @@ impl Transport for Outbox {
 
 /// Encoded content of a snapshot, as sent.
 fn chunks(state: &Arc<State>) -> Vec<Vec<u8>> {
-    let mut outgoing = OutgoingSnapshot::new(Vec::new(), Arc::clone(state), Bound::none(), || {});
+    let mut outgoing =
+        OutgoingSnapshot::new(Vec::new(), Arc::clone(state), SizeLimit::none(), || {});
     std::iter::from_fn(|| outgoing.next_chunk()).collect()
 }
 
@@ -645,7 +646,7 @@ async fn joining_node_installs_a_snapshot() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("raft");
     storage::create(&path, 3).unwrap();
-    let mut args = args(&path, Limits::default(), &Arc::default());
+    let mut args = args(&path, RaftLimits::default(), &Arc::default());
     let (outbox, mut sent) = mpsc::unbounded_channel();
     args.transport = Arc::new(Outbox(outbox));
     spawn(args.clone(), source.parent.clone()).await.unwrap();
@@ -654,7 +655,7 @@ async fn joining_node_installs_a_snapshot() {
     let refused = |from, message: Vec<u8>| handle.receive_snapshot(from, message).unwrap_err();
     let message = bytes(snapshot_for(3));
     // A snapshot among ordinary messages is dropped.
-    assert_eq!(handle.deliver(1, &message), Err(Unfit::Snapshot));
+    assert_eq!(handle.deliver(1, &message), Err(InvalidMessage::Snapshot));
     let mut inline = snapshot_for(3);
     inline.mut_snapshot().data = state.encode_snapshot();
     for (from, message, reason) in [
@@ -672,7 +673,7 @@ async fn joining_node_installs_a_snapshot() {
         .unwrap();
     assert_eq!(refused(1, message.clone()).reason(), "busy");
     assert_eq!(damaged.finish().unwrap_err().reason(), "damaged");
-    assert_eq!(handle.refused_snapshots(), 5);
+    assert_eq!(handle.rejected_snapshots(), 5);
     assert_eq!(handle.state().applied_index, 0);
 
     let mut incoming = receive().unwrap();
@@ -701,24 +702,24 @@ async fn joining_node_installs_a_snapshot() {
     assert_eq!(args.storage.applied(), 40);
     // A snapshot that is committed already is neither received nor rejected.
     assert!(receive().is_none());
-    assert_eq!(handle.refused_snapshots(), 5);
+    assert_eq!(handle.rejected_snapshots(), 5);
 }
 
 #[derive(Default)]
-struct Heard {
+struct Recorder {
     committed: Mutex<usize>,
     applied: Mutex<Vec<(u64, &'static str, bool)>>,
 }
 
-impl Observe for Heard {
+impl Observe for Recorder {
     fn committed(&self, _latency: std::time::Duration) {
         *self.committed.lock().unwrap() += 1;
     }
 
     fn applied(&self, applied: &Applied) {
         assert!(applied.ts.is_some());
-        let heard = (applied.index, applied.op, applied.accepted);
-        self.applied.lock().unwrap().push(heard);
+        let record = (applied.index, applied.op, applied.accepted);
+        self.applied.lock().unwrap().push(record);
     }
 }
 
@@ -727,10 +728,10 @@ async fn observer_is_called_once_per_command() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("raft");
     storage::bootstrap(&path, 1, &[1]).unwrap();
-    let heard = Arc::new(Heard::default());
+    let recorder = Arc::new(Recorder::default());
     let args = RaftArgs {
-        observer: heard.clone(),
-        ..args(&path, Limits::default(), &Arc::default())
+        observer: recorder.clone(),
+        ..args(&path, RaftLimits::default(), &Arc::default())
     };
     let handle = args.handle.clone();
     let (tx, _ended) = mpsc::unbounded_channel();
@@ -749,10 +750,10 @@ async fn observer_is_called_once_per_command() {
         Err(ProposeError::Rejected(_))
     ));
 
-    assert_eq!(*heard.committed.lock().unwrap(), 2);
+    assert_eq!(*recorder.committed.lock().unwrap(), 2);
     let index = stored.index;
     assert_eq!(
-        *heard.applied.lock().unwrap(),
+        *recorder.applied.lock().unwrap(),
         [
             (index, "cert_blob_upsert", true),
             (index + 1, "deployment_rollback", false)

@@ -20,7 +20,7 @@ const PADDING_BYTES: usize = 1 << 20;
 
 /// Limits of reading; a larger archive is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ArchiveLimits {
     /// Size of `meta.json`, in bytes.
     pub meta_bytes: u64,
     /// Size of `snapshot.bin`, in bytes.
@@ -31,7 +31,7 @@ pub struct Limits {
     pub entities: u64,
 }
 
-impl Default for Limits {
+impl Default for ArchiveLimits {
     /// Far above the size of a real cluster, and within the memory of a machine.
     fn default() -> Self {
         Self {
@@ -135,7 +135,7 @@ pub enum Error {
 ///
 /// # Errors
 /// [`Error`] if the input is not exactly an archive: an accepted input was read to its last byte.
-pub fn read(input: impl Read, own: &str, limits: &Limits) -> Result<Archive, Error> {
+pub fn read(input: impl Read, own: &str, limits: &ArchiveLimits) -> Result<Archive, Error> {
     let mut tar = tar::Archive::new(GzDecoder::new(BufReader::new(input)));
     let (meta, found) = {
         // Raw: extension headers are checked below instead of being applied by the library.
@@ -157,16 +157,16 @@ pub fn read(input: impl Read, own: &str, limits: &Limits) -> Result<Archive, Err
             number_audit_events: true,
             complete: false,
         };
-        let mut counted = Counted {
+        let mut counting = CountingReader {
             input: &mut entry,
             bytes: 0,
         };
-        let found = State::read_snapshot(meta.snapshot_index, &mut counted, &rules)?;
-        complete(counted.bytes, &entry)?;
+        let found = State::read_snapshot(meta.snapshot_index, &mut counting, &rules)?;
+        complete(counting.bytes, &entry)?;
         entries.end()?;
         (meta, found)
     };
-    drain(tar.into_inner())?;
+    check_end(tar.into_inner())?;
     check(&meta, &found.state)?;
     Ok(Archive {
         meta,
@@ -223,7 +223,7 @@ impl<'a, R: Read> Entries<'a, R> {
             match entry.header().entry_type() {
                 EntryType::XHeader | EntryType::XGlobalHeader if self.extensions > 0 => {
                     self.extensions -= 1;
-                    harmless(entry)?;
+                    check_extension(entry)?;
                 }
                 _ => return Ok(Some(entry)),
             }
@@ -236,7 +236,7 @@ fn name_of(entry: &Entry<'_, impl Read>) -> String {
 }
 
 /// Accepts an extension header that leaves the name, size and kind of the entry unchanged.
-fn harmless(mut entry: Entry<'_, impl Read>) -> Result<(), Error> {
+fn check_extension(mut entry: Entry<'_, impl Read>) -> Result<(), Error> {
     if entry.size() > EXTENSION_BYTES {
         return Err(Error::TooLarge {
             entry: "a header",
@@ -269,7 +269,7 @@ fn complete(read: u64, entry: &Entry<'_, impl Read>) -> Result<(), Error> {
 }
 
 /// Reads to the end of the stream, where the checksum is verified.
-fn drain(mut gzip: GzDecoder<BufReader<impl Read>>) -> Result<(), Error> {
+fn check_end(mut gzip: GzDecoder<BufReader<impl Read>>) -> Result<(), Error> {
     let mut buffer = [0; 4096];
     let mut padding = 0;
     loop {
@@ -310,12 +310,12 @@ fn check(meta: &Meta, state: &State) -> Result<(), Error> {
     }
 }
 
-struct Counted<R> {
+struct CountingReader<R> {
     input: R,
     bytes: u64,
 }
 
-impl<R: Read> Read for Counted<R> {
+impl<R: Read> Read for CountingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.input.read(buffer)?;
         self.bytes += count as u64;

@@ -43,7 +43,7 @@ fn archive(meta: &Meta, state: &State) -> Vec<u8> {
 }
 
 fn open(bytes: &[u8]) -> Result<Archive, Error> {
-    read(bytes, VERSION, &Limits::default())
+    read(bytes, VERSION, &ArchiveLimits::default())
 }
 
 #[test]
@@ -56,31 +56,31 @@ fn archive_over_restore_limits_is_not_written() {
     };
     state.cert_blobs.insert("k".to_owned(), blob(500).into());
     let length = state.snapshot_length();
-    let limits = Limits {
+    let limits = ArchiveLimits {
         snapshot_bytes: length,
         entity_bytes: 506,
         entities: 2,
-        ..Limits::default()
+        ..ArchiveLimits::default()
     };
     let text = |limits| check_size(&state, &limits).err().map(|e| e.to_string());
     assert_eq!(text(limits), None);
     for (limits, message) in [
         (
-            Limits {
+            ArchiveLimits {
                 entities: 1,
                 ..limits
             },
             "the snapshot exceeds 1 entities".to_owned(),
         ),
         (
-            Limits {
+            ArchiveLimits {
                 entity_bytes: 505,
                 ..limits
             },
             "the snapshot exceeds 505 bytes in one entity".to_owned(),
         ),
         (
-            Limits {
+            ArchiveLimits {
                 snapshot_bytes: length - 1,
                 ..limits
             },
@@ -89,7 +89,7 @@ fn archive_over_restore_limits_is_not_written() {
     ] {
         assert_eq!(text(limits), Some(message));
     }
-    let most = Limits::default().entity_bytes as usize;
+    let most = ArchiveLimits::default().entity_bytes as usize;
     state.cert_blobs.insert("k".to_owned(), blob(most).into());
     let mut bytes = Vec::new();
     let error = write(&meta, &state, &mut bytes).unwrap_err();
@@ -240,7 +240,7 @@ fn foreign_archives_are_read() {
         &include_bytes!("testdata/foreign.tgz")[..],
         include_bytes!("testdata/foreign-pax.tgz"),
     ] {
-        let found = read(bytes, "0.9.0", &Limits::default()).unwrap();
+        let found = read(bytes, "0.9.0", &ArchiveLimits::default()).unwrap();
         assert_eq!(found.meta.snapshot_index, 57);
         assert_eq!(found.meta.taken_at, "2024-05-06T07:08:09Z");
         let state = &found.state;
@@ -258,7 +258,7 @@ fn foreign_archives_are_read() {
             state,
         ));
         assert_eq!(rewritten.unwrap().state, *state);
-        let other = read(bytes, "1.0.0", &Limits::default()).unwrap_err();
+        let other = read(bytes, "1.0.0", &ArchiveLimits::default()).unwrap_err();
         assert!(matches!(other, Error::Version { .. }), "{other}");
     }
 }
@@ -479,19 +479,19 @@ fn entity_newer_than_the_snapshot_is_rejected() {
 #[test]
 fn sizes_are_checked_before_reading() {
     let (meta, snapshot) = parts();
-    let limits = Limits {
+    let limits = ArchiveLimits {
         meta_bytes: meta.content.len() as u64,
         snapshot_bytes: snapshot.content.len() as u64,
-        ..Limits::default()
+        ..ArchiveLimits::default()
     };
     let bytes = gzip(&raw(&[meta.clone(), snapshot.clone()]));
     assert!(read(&*bytes, VERSION, &limits).is_ok());
     let smaller = [
-        Limits {
+        ArchiveLimits {
             meta_bytes: limits.meta_bytes - 1,
             ..limits
         },
-        Limits {
+        ArchiveLimits {
             snapshot_bytes: limits.snapshot_bytes - 1,
             ..limits
         },

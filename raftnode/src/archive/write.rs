@@ -6,7 +6,7 @@ use flate2::{Compression, write::GzEncoder};
 use jaco_state::{SnapshotError, State};
 use tar::{Builder, EntryType, Header};
 
-use super::{Error, Limits, META, Meta, SNAPSHOT};
+use super::{ArchiveLimits, Error, META, Meta, SNAPSHOT};
 
 /// Mode of the entries, which contain secrets.
 const MODE: u32 = 0o600;
@@ -15,7 +15,7 @@ const MODE: u32 = 0o600;
 ///
 /// # Errors
 /// [`Error::TooLarge`], or [`Error::Snapshot`] for too many entities or one that is too large.
-pub fn check_size(state: &State, limits: &Limits) -> Result<(), Error> {
+pub fn check_size(state: &State, limits: &ArchiveLimits) -> Result<(), Error> {
     let extent = state.snapshot_extent();
     let too_large = |unit, limit| SnapshotError::TooLarge { unit, limit };
     if extent.entities > limits.entities {
@@ -39,7 +39,7 @@ pub fn check_size(state: &State, limits: &Limits) -> Result<(), Error> {
 /// The error of `out`, which then holds a partial archive. An error that wraps [`Error`], before
 /// anything is written, if a restore would reject the archive for its size.
 pub fn write(meta: &Meta, state: &State, out: impl Write) -> io::Result<()> {
-    check_size(state, &Limits::default()).map_err(io::Error::other)?;
+    check_size(state, &ArchiveLimits::default()).map_err(io::Error::other)?;
     let taken_at: u64 = meta
         .taken_at
         .parse::<prost_types::Timestamp>()

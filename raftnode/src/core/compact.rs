@@ -27,7 +27,7 @@ impl<S: Storage> RaftCore<S> {
             let needed = raft.prs().iter().filter(|(id, _)| **id != raft.id);
             let needed = needed.map(|(&id, progress)| {
                 let timeout = self.config.election_ticks as u64;
-                let most = if self.contact.within(id, timeout) {
+                let most = if self.quorum.is_recent(id, timeout) {
                     limit.saturating_mul(ANSWERING)
                 } else {
                     limit - limit / 8

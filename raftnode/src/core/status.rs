@@ -79,7 +79,7 @@ impl RaftStatus {
     /// Returns the voter to transfer leadership to: a recently active one other than this node with
     /// the longest matched log, and among equals the one with the lowest id.
     #[must_use]
-    pub fn successor(&self) -> Option<u64> {
+    pub fn transfer_target(&self) -> Option<u64> {
         let others = self.progress.iter().filter(|p| p.raft_id != self.raft_id);
         let able = others.filter(|p| p.recent_active && !p.pending_snapshot);
         able.filter(|p| self.voters.contains(&p.raft_id))
@@ -142,15 +142,15 @@ impl<S: Storage> RaftCore<S> {
         };
         let leader = raft.state == StateRole::Leader;
         let timeout = self.config.election_ticks as u64;
-        let heard = |id: u64| id == raft.id || self.contact.within(id, timeout);
+        let recent = |id: u64| id == raft.id || self.quorum.is_recent(id, timeout);
         let reachable =
-            |voters: &[u64]| sorted(voters.iter().copied().filter(|&id| heard(id)).collect());
+            |voters: &[u64]| sorted(voters.iter().copied().filter(|&id| recent(id)).collect());
         let mut progress = Vec::new();
         if leader {
             progress.extend(raft.prs().iter().map(|(&raft_id, p)| Progress {
                 raft_id,
                 matched: p.matched,
-                recent_active: heard(raft_id),
+                recent_active: recent(raft_id),
                 pending_snapshot: p.state == ProgressState::Snapshot,
             }));
             progress.sort_unstable_by_key(|p| p.raft_id);
@@ -170,7 +170,7 @@ impl<S: Storage> RaftCore<S> {
             changing_members: !conf.voters_outgoing.is_empty() || raft.has_pending_conf(),
             progress,
             reachable: reachable(&conf.voters),
-            leaderless_ticks: self.contact.leaderless().min(2 * timeout),
+            leaderless_ticks: self.quorum.leaderless().min(2 * timeout),
             quorum_lost: self.quorum_lost(),
             voters: sorted(conf.voters),
             learners: sorted(conf.learners),
@@ -180,6 +180,6 @@ impl<S: Storage> RaftCore<S> {
 
     /// Whether no majority of voters was in contact for two election timeouts.
     pub(super) fn quorum_lost(&self) -> bool {
-        self.contact.silent() >= 2 * self.config.election_ticks as u64
+        self.quorum.ticks_without_quorum() >= 2 * self.config.election_ticks as u64
     }
 }

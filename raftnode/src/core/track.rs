@@ -6,7 +6,7 @@ use super::Ticket;
 
 /// Reason why a proposal was not committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lost {
+pub enum ProposalLoss {
     /// The proposal is not in the log of any node; a retry is safe.
     NotAppended,
     /// The proposal was appended, then leadership was lost: another leader may still commit it.

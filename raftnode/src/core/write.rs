@@ -127,6 +127,6 @@ impl<S: Storage> RaftCore<S> {
             self.raw.advance_apply_to(applied);
             self.applied_term = applied_term;
         }
-        self.settle();
+        self.after_input();
     }
 }

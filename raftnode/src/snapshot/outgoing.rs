@@ -25,7 +25,7 @@ pub struct OutgoingSnapshot {
     pub message: Vec<u8>,
     /// State to measure before the first chunk, because measuring is slow and must not block raft's
     /// thread.
-    unmeasured: Option<(Arc<State>, Bound)>,
+    unmeasured: Option<(Arc<State>, SizeLimit)>,
     fields: Option<Box<dyn Iterator<Item = Vec<u8>> + Send>>,
     /// Encoded field, of which the first `taken` bytes were returned.
     current: Vec<u8>,
@@ -37,27 +37,27 @@ pub struct OutgoingSnapshot {
 
 /// Upper bound of a snapshot's size, which receivers enforce too.
 #[derive(Debug)]
-pub(crate) struct Bound {
+pub(crate) struct SizeLimit {
     /// Encoded bytes of the content.
     pub(crate) bytes: u64,
     /// Whether an oversized snapshot was logged already; raft retries indefinitely.
-    pub(crate) told: Arc<AtomicBool>,
+    pub(crate) logged: Arc<AtomicBool>,
 }
 
-impl Bound {
-    /// Creates a bound that accepts every size.
+impl SizeLimit {
+    /// Creates a limit that accepts every size.
     #[cfg(test)]
     pub(crate) fn none() -> Self {
         Self {
             bytes: u64::MAX,
-            told: Arc::default(),
+            logged: Arc::default(),
         }
     }
 
     fn admits(&self, state: &State) -> bool {
         let (bytes, limit) = (state.snapshot_length(), self.bytes);
         let fits = bytes <= limit;
-        if !self.told.swap(!fits, Ordering::Relaxed) && !fits {
+        if !self.logged.swap(!fits, Ordering::Relaxed) && !fits {
             tracing::error!(
                 subsystem = "raft",
                 bytes,
@@ -70,17 +70,17 @@ impl Bound {
 }
 
 impl OutgoingSnapshot {
-    /// Creates a snapshot of `state`, empty if it exceeds `bound`; `abandoned` is called if it is
+    /// Creates a snapshot of `state`, empty if it exceeds `limit`; `abandoned` is called if it is
     /// dropped unfinished.
     pub(crate) fn new(
         message: Vec<u8>,
         state: Arc<State>,
-        bound: Bound,
+        limit: SizeLimit,
         abandoned: impl FnOnce() + Send + 'static,
     ) -> Self {
         Self {
             message,
-            unmeasured: Some((Arc::clone(&state), bound)),
+            unmeasured: Some((Arc::clone(&state), limit)),
             fields: Some(Box::new(state.into_snapshot_fields())),
             current: Vec::new(),
             taken: 0,
@@ -95,8 +95,8 @@ impl OutgoingSnapshot {
     ///
     /// Encoding blocks: do not call it on an async executor thread.
     pub fn next_chunk(&mut self) -> Option<Vec<u8>> {
-        if let Some((state, bound)) = self.unmeasured.take()
-            && !bound.admits(&state)
+        if let Some((state, limit)) = self.unmeasured.take()
+            && !limit.admits(&state)
         {
             self.fields = None;
             if let Some(abandoned) = self.abandoned.take() {

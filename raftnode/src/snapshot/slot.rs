@@ -6,11 +6,11 @@ use std::{
 };
 
 /// Time without progress after which another snapshot may take the slot.
-const STALLED: Duration = Duration::from_secs(10);
+const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The slot of the one snapshot that is being received.
 #[derive(Debug, Default)]
-pub(crate) struct Slot(Mutex<Inner>);
+pub(crate) struct ReceiveSlot(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -27,18 +27,18 @@ struct Holder {
 
 /// Permission to receive a snapshot; released on drop.
 #[derive(Debug)]
-pub(crate) struct Claim {
-    slot: Arc<Slot>,
+pub(crate) struct SlotGuard {
+    slot: Arc<ReceiveSlot>,
     number: u64,
 }
 
-impl Slot {
+impl ReceiveSlot {
     /// Claims the slot for a snapshot of a leader of `term`. Succeeds if the slot is free, or its
     /// holder has stalled or is of an earlier term.
-    pub(crate) fn claim(self: &Arc<Self>, term: u64, now: Instant) -> Option<Claim> {
+    pub(crate) fn claim(self: &Arc<Self>, term: u64, now: Instant) -> Option<SlotGuard> {
         let mut inner = self.inner();
         let held = inner.holder.as_ref().is_some_and(|holder| {
-            holder.term >= term && now.saturating_duration_since(holder.active) < STALLED
+            holder.term >= term && now.saturating_duration_since(holder.active) < STALL_TIMEOUT
         });
         if held {
             return None;
@@ -50,7 +50,7 @@ impl Slot {
             term,
             active: now,
         });
-        Some(Claim {
+        Some(SlotGuard {
             slot: Arc::clone(self),
             number,
         })
@@ -67,7 +67,7 @@ impl Slot {
     }
 }
 
-impl Claim {
+impl SlotGuard {
     /// Records progress; `false` once another snapshot has taken the slot.
     pub(crate) fn renew(&self, now: Instant) -> bool {
         match &mut self.slot.inner().holder {
@@ -85,7 +85,7 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
+impl Drop for SlotGuard {
     fn drop(&mut self) {
         let mut inner = self.slot.inner();
         let own = inner
@@ -104,22 +104,22 @@ mod tests {
 
     #[test]
     fn stalled_or_older_claim_is_replaced() {
-        let slot = Arc::new(Slot::default());
+        let slot = Arc::new(ReceiveSlot::default());
         let start = Instant::now();
         let first = slot.claim(3, start).unwrap();
         assert!(slot.claim(3, start).is_none());
-        assert!(first.renew(start + STALLED));
+        assert!(first.renew(start + STALL_TIMEOUT));
         assert!(
-            slot.claim(3, start + STALLED).is_none(),
+            slot.claim(3, start + STALL_TIMEOUT).is_none(),
             "the first made progress"
         );
-        let second = slot.claim(3, start + 2 * STALLED).unwrap();
-        assert!(!first.renew(start + 2 * STALLED), "it was replaced");
-        let third = slot.claim(4, start + 2 * STALLED).unwrap();
-        assert!(!second.renew(start + 2 * STALLED));
+        let second = slot.claim(3, start + 2 * STALL_TIMEOUT).unwrap();
+        assert!(!first.renew(start + 2 * STALL_TIMEOUT), "it was replaced");
+        let third = slot.claim(4, start + 2 * STALL_TIMEOUT).unwrap();
+        assert!(!second.renew(start + 2 * STALL_TIMEOUT));
         drop((first, second));
         assert!(
-            third.renew(start + 2 * STALLED),
+            third.renew(start + 2 * STALL_TIMEOUT),
             "dropped claims of others do not release it"
         );
         drop(third);
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn reset_revokes_the_claim() {
-        let slot = Arc::new(Slot::default());
+        let slot = Arc::new(ReceiveSlot::default());
         let now = Instant::now();
         let claim = slot.claim(3, now).unwrap();
         slot.reset();

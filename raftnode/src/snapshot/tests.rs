@@ -31,8 +31,12 @@ fn state(entities: usize) -> State {
 }
 
 fn chunks(state: &State) -> Vec<Vec<u8>> {
-    let mut outgoing =
-        OutgoingSnapshot::new(Vec::new(), Arc::new(state.clone()), Bound::none(), || {});
+    let mut outgoing = OutgoingSnapshot::new(
+        Vec::new(),
+        Arc::new(state.clone()),
+        SizeLimit::none(),
+        || {},
+    );
     std::iter::from_fn(|| outgoing.next_chunk()).collect()
 }
 
@@ -129,7 +133,7 @@ fn snapshot_dropped_early_is_abandoned() {
         OutgoingSnapshot::new(
             Vec::new(),
             Arc::new(state(1000)),
-            Bound::none(),
+            SizeLimit::none(),
             move || {
                 abandoned.store(true, Ordering::Relaxed);
             },
@@ -148,17 +152,17 @@ fn snapshot_dropped_early_is_abandoned() {
 #[test]
 fn oversized_snapshot_is_not_sent() {
     let state = Arc::new(state(10));
-    let told = Arc::<AtomicBool>::default();
+    let logged = Arc::<AtomicBool>::default();
     let length = state.snapshot_length();
     for (bytes, sent) in [(length, true), (length - 1, false), (length, true)] {
         let abandoned = Arc::new(AtomicBool::new(false));
         let note = Arc::clone(&abandoned);
-        let bound = Bound {
+        let limit = SizeLimit {
             bytes,
-            told: Arc::clone(&told),
+            logged: Arc::clone(&logged),
         };
         let mut outgoing =
-            OutgoingSnapshot::new(Vec::new(), Arc::clone(&state), bound, move || {
+            OutgoingSnapshot::new(Vec::new(), Arc::clone(&state), limit, move || {
                 note.store(true, Ordering::Relaxed);
             });
         let chunks = std::iter::from_fn(|| outgoing.next_chunk()).count();
@@ -166,7 +170,7 @@ fn oversized_snapshot_is_not_sent() {
         drop(outgoing);
         assert_eq!(abandoned.load(Ordering::Relaxed), !sent);
         assert_eq!(
-            told.load(Ordering::Relaxed),
+            logged.load(Ordering::Relaxed),
             !sent,
             "reset once a snapshot fits"
         );

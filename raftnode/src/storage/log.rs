@@ -13,9 +13,8 @@ use raft::{
 use rocksdb::{Direction, IteratorMode, ReadOptions};
 
 use super::{
-    Error, Storage,
+    Error, Storage, log_cache,
     schema::{self, LOG, log_key, parse_log_key},
-    tail,
 };
 
 /// Read access for raft; cloning shares the storage.
@@ -33,7 +32,7 @@ impl Storage {
             if index == cursor.truncated.index {
                 return Ok(cursor.truncated.term);
             }
-            if let Some(entry) = cursor.tail.entry(index) {
+            if let Some(entry) = cursor.log_cache.entry(index) {
                 return Ok(entry.term);
             }
         }
@@ -49,7 +48,7 @@ impl Storage {
     fn range(&self, low: u64, high: u64, max_bytes: u64) -> Result<Vec<Entry>, Error> {
         let mut budget = max_bytes;
         let mut fits = |entry: &Entry| {
-            let size = tail::size(entry) as u64;
+            let size = log_cache::size(entry) as u64;
             let fits = size <= budget;
             budget = budget.saturating_sub(size);
             fits
@@ -57,8 +56,8 @@ impl Storage {
         let mut entries = Vec::new();
         {
             let cursor = self.cursor();
-            if cursor.tail.first().is_some_and(|first| first <= low) {
-                for entry in (low..high).map_while(|index| cursor.tail.entry(index)) {
+            if cursor.log_cache.first().is_some_and(|first| first <= low) {
+                for entry in (low..high).map_while(|index| cursor.log_cache.entry(index)) {
                     if !fits(entry) && !entries.is_empty() {
                         break;
                     }

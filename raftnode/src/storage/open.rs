@@ -14,14 +14,15 @@ use raft::eraftpb::{ConfState, HardState};
 use rocksdb::{DB, IteratorMode, WriteBatch};
 
 use super::{
-    Cursor, Error, Row, Storage, options,
+    Cursor, Error, Row, Storage,
+    log_cache::LogCache,
+    log_size::LogSize,
+    options,
     schema::{
         self, FORMAT, KEY_APPLIED, KEY_CONF_STATE, KEY_FORMAT, KEY_HARD_STATE, KEY_RAFT_ID,
         KEY_TRUNCATED, LOG, META, Position, STATE,
     },
-    tail::Tail,
     watermark::Watermark,
-    weight::Weight,
 };
 
 /// Encoded bytes per write batch while a directory is created.
@@ -35,15 +36,20 @@ const FILL_BYTES: usize = 4 << 20;
 /// # Errors
 /// [`Error::NotEmpty`] if the directory has content, which stays unchanged.
 pub fn bootstrap(path: &Path, raft_id: u64, voters: &[u64]) -> Result<(), Error> {
-    found(path, raft_id, voters, &[])
+    bootstrap_with_rows(path, raft_id, voters, &[])
 }
 
-/// Like [`bootstrap`], but the snapshot at index 1 already holds the rows of `founding`, so that
-/// the cluster either exists with its first command applied or does not exist.
+/// Like [`bootstrap`], but the snapshot at index 1 already holds the rows of `initial_rows`, so
+/// that the cluster either exists with its first command applied or does not exist.
 ///
 /// # Errors
 /// Same as [`bootstrap`].
-pub fn found(path: &Path, raft_id: u64, voters: &[u64], founding: &[Row]) -> Result<(), Error> {
+pub fn bootstrap_with_rows(
+    path: &Path,
+    raft_id: u64,
+    voters: &[u64],
+    initial_rows: &[Row],
+) -> Result<(), Error> {
     let distinct: std::collections::BTreeSet<_> = voters.iter().collect();
     if !distinct.contains(&raft_id) || distinct.contains(&0) || distinct.len() != voters.len() {
         return Err(Error::Voters {
@@ -56,7 +62,13 @@ pub fn found(path: &Path, raft_id: u64, voters: &[u64], founding: &[Row]) -> Res
         ..ConfState::default()
     };
     let origin = Position { index: 1, term: 1 };
-    lay_out(path, raft_id, conf_state, origin, founding.iter().cloned())
+    create_database(
+        path,
+        raft_id,
+        conf_state,
+        origin,
+        initial_rows.iter().cloned(),
+    )
 }
 
 /// Creates the storage of the only voter of an existing cluster, as if from a snapshot of `state`
@@ -77,7 +89,7 @@ pub fn restore(path: &Path, raft_id: u64, origin: Position, state: &State) -> Re
         key,
         value: Some(value),
     });
-    lay_out(path, raft_id, conf_state, origin, rows)
+    create_database(path, raft_id, conf_state, origin, rows)
 }
 
 /// Creates the empty storage of a node that joins a cluster; the leader sends it a snapshot.
@@ -89,11 +101,11 @@ pub fn create(path: &Path, raft_id: u64) -> Result<(), Error> {
         let voters = Vec::new();
         return Err(Error::Voters { raft_id, voters });
     }
-    let nowhere = Position::default();
-    lay_out(path, raft_id, ConfState::default(), nowhere, [].into_iter())
+    let origin = Position::default();
+    create_database(path, raft_id, ConfState::default(), origin, [].into_iter())
 }
 
-fn lay_out(
+fn create_database(
     path: &Path,
     raft_id: u64,
     conf_state: ConfState,
@@ -170,7 +182,7 @@ fn lay_out(
 pub(super) fn open(path: &Path) -> Result<Storage, Error> {
     check_files(path)?;
     let (watermark, synced) = Watermark::open(path)?;
-    inspect(path, synced)?;
+    verify_read_only(path, synced)?;
     let db = DB::open_cf_descriptors(&options::database(), path, options::tables())
         .map_err(|e| opening(path, e))?;
     let (raft_id, cursor) = verify(&db, synced)?;
@@ -194,7 +206,7 @@ pub(super) fn open(path: &Path) -> Result<Storage, Error> {
 /// Opening for writing ends recovery by moving the recovered writes into tables and deleting the
 /// log. After damage in the middle of the log this would destroy the writes behind it, and with
 /// them the chance of a manual recovery.
-fn inspect(path: &Path, synced: u64) -> Result<(), Error> {
+fn verify_read_only(path: &Path, synced: u64) -> Result<(), Error> {
     let db =
         DB::open_cf_descriptors_read_only(&options::database(), path, options::tables(), false)
             .map_err(|e| opening(path, e))?;
@@ -232,7 +244,7 @@ fn verify(db: &DB, synced: u64) -> Result<(u64, Cursor), Error> {
 ///
 /// # Errors
 /// Same as [`Storage::open`].
-pub fn examine(path: &Path) -> Result<(State, Position), Error> {
+pub fn read_offline(path: &Path) -> Result<(State, Position), Error> {
     check_files(path)?;
     let (_lock, synced) = Watermark::open_read_only(path)?;
     let db =
@@ -311,7 +323,7 @@ fn read_cursor(db: &DB) -> Result<Cursor, Error> {
     let conf_state = schema::decode_conf_state(&meta(db, KEY_CONF_STATE)?)?;
     let truncated = schema::decode_position(&meta(db, KEY_TRUNCATED)?)?;
     let applied = schema::decode_u64("applied", &meta(db, KEY_APPLIED)?)?;
-    let (last, tail, weight) = read_log(db, truncated)?;
+    let (last, log_cache, log_size) = read_log(db, truncated)?;
     let order = [
         ("log begins", truncated.index),
         ("applied", applied),
@@ -335,20 +347,20 @@ fn read_cursor(db: &DB) -> Result<Cursor, Error> {
         truncated,
         last,
         applied,
-        tail,
-        weight,
+        log_cache,
+        log_size,
         state: None,
     })
 }
 
 /// Reads the whole log: its length is bounded, and reading verifies every checksum.
-fn read_log(db: &DB, truncated: Position) -> Result<(Position, Tail, Weight), Error> {
+fn read_log(db: &DB, truncated: Position) -> Result<(Position, LogCache, LogSize), Error> {
     let table = db
         .cf_handle(LOG)
         .ok_or_else(|| Error::corrupt("table log", "it is missing"))?;
     let mut last = truncated;
-    let mut tail = Tail::default();
-    let mut weight = Weight::default();
+    let mut log_cache = LogCache::default();
+    let mut log_size = LogSize::default();
     for row in db.iterator_cf(table, IteratorMode::Start) {
         let (key, value) = row.map_err(|e| Error::corrupt("table log", e))?;
         let index = schema::parse_log_key(&key)?;
@@ -369,10 +381,10 @@ fn read_log(db: &DB, truncated: Position) -> Result<(Position, Tail, Weight), Er
             term: entry.term,
         };
         let entry = vec![entry];
-        weight.append(&entry);
-        tail.append(entry);
+        log_size.append(&entry);
+        log_cache.append(entry);
     }
-    Ok((last, tail, weight))
+    Ok((last, log_cache, log_size))
 }
 
 impl Storage {

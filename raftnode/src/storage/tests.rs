@@ -226,8 +226,8 @@ fn cached_and_stored_entries_read_alike() {
             .unwrap()
     };
     assert!(
-        storage.cursor().tail.first().unwrap() > 20,
-        "the tail must be bounded"
+        storage.cursor().log_cache.first().unwrap() > 20,
+        "the log cache must be bounded"
     );
     assert_eq!(read(2, 42, None), large);
     assert_eq!(read(41, 42, None), large[39..]);

@@ -10,7 +10,7 @@ use raft::eraftpb::{ConfState, Entry, HardState, SnapshotMetadata};
 use rocksdb::WriteBatch;
 
 use super::{
-    Cursor, Error, Storage, Weight, options,
+    Cursor, Error, LogSize, Storage, options,
     schema::{
         self, KEY_APPLIED, KEY_CONF_STATE, KEY_HARD_STATE, KEY_TRUNCATED, LOG, META, Position,
         STATE, log_key,
@@ -36,11 +36,11 @@ impl From<Mutation> for Row {
 }
 
 /// All rows of a received snapshot, prepared as one write batch.
-pub struct Refill(WriteBatch);
+pub struct SnapshotRows(WriteBatch);
 
-impl fmt::Debug for Refill {
+impl fmt::Debug for SnapshotRows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Refill")
+        f.debug_struct("SnapshotRows")
             .field("rows", &self.0.len())
             .finish()
     }
@@ -51,7 +51,7 @@ impl fmt::Debug for Refill {
 pub struct Update {
     /// Position and configuration of a received snapshot, and its rows. Log and entities are
     /// deleted first; `state` must be the snapshot's content.
-    pub install: Option<(SnapshotMetadata, Refill)>,
+    pub install: Option<(SnapshotMetadata, SnapshotRows)>,
     /// Entries to append; they replace stored entries at and after their first index.
     pub entries: Vec<Entry>,
     /// Term, vote and commit index.
@@ -103,7 +103,7 @@ impl Storage {
 
     fn write_through(&self, mut update: Update) -> Result<(), Error> {
         let sync = update.sync;
-        let mut cursor = self.cursor().clone_without_tail();
+        let mut cursor = self.cursor().clone_without_caches();
         let install = update.install.take();
         let installed = install.is_some();
         let batch = self.plan(&update, install, &mut cursor)?;
@@ -119,7 +119,7 @@ impl Storage {
             self.synced_writes.fetch_add(1, Ordering::Relaxed);
             self.watermark.raise(self.db.latest_sequence_number())?;
         }
-        self.adopt(update, installed, cursor);
+        self.commit_cursor(update, installed, cursor);
         Ok(())
     }
 
@@ -128,7 +128,7 @@ impl Storage {
     ///
     /// # Errors
     /// [`Error::Corrupt`] if a table is missing.
-    pub fn prepare(&self, state: &State) -> Result<Refill, Error> {
+    pub fn prepare(&self, state: &State) -> Result<SnapshotRows, Error> {
         let table = self.table(STATE)?;
         let mut batch = WriteBatch::default();
         // Entity keys start with a small tag byte; 0xff sorts after all of them.
@@ -136,20 +136,20 @@ impl Storage {
         for (key, value) in state.rows() {
             batch.put_cf(table, key, value);
         }
-        Ok(Refill(batch))
+        Ok(SnapshotRows(batch))
     }
 
     /// Translates `update` into rows, and advances `cursor` to its value after them.
     fn plan(
         &self,
         update: &Update,
-        install: Option<(SnapshotMetadata, Refill)>,
+        install: Option<(SnapshotMetadata, SnapshotRows)>,
         cursor: &mut Cursor,
     ) -> Result<WriteBatch, Error> {
         let (log, meta, state) = (self.table(LOG)?, self.table(META)?, self.table(STATE)?);
         let mut batch = WriteBatch::default();
-        if let Some((snapshot, refill)) = install {
-            batch = refill.0;
+        if let Some((snapshot, rows)) = install {
+            batch = rows.0;
             let position = Position {
                 index: snapshot.index,
                 term: snapshot.term,
@@ -211,20 +211,20 @@ impl Storage {
         Ok(batch)
     }
 
-    fn adopt(&self, update: Update, installed: bool, new: Cursor) {
+    fn commit_cursor(&self, update: Update, installed: bool, new: Cursor) {
         let mut cursor = self.cursor();
-        let mut tail = std::mem::take(&mut cursor.tail);
-        let mut weight = std::mem::take(&mut cursor.weight);
+        let mut log_cache = std::mem::take(&mut cursor.log_cache);
+        let mut log_size = std::mem::take(&mut cursor.log_size);
         if installed {
-            tail.clear();
-            weight = Weight::default();
+            log_cache.clear();
+            log_size = LogSize::default();
         }
-        weight.append(&update.entries);
-        weight.drop_to(new.truncated.index);
-        tail.append(update.entries);
+        log_size.append(&update.entries);
+        log_size.drop_to(new.truncated.index);
+        log_cache.append(update.entries);
         *cursor = Cursor {
-            tail,
-            weight,
+            log_cache,
+            log_size,
             state: update.state.or_else(|| cursor.state.take()),
             ..new
         };
@@ -232,15 +232,15 @@ impl Storage {
 }
 
 impl Cursor {
-    fn clone_without_tail(&self) -> Self {
+    fn clone_without_caches(&self) -> Self {
         Self {
             hard_state: self.hard_state.clone(),
             conf_state: self.conf_state.clone(),
             truncated: self.truncated,
             last: self.last,
             applied: self.applied,
-            tail: super::Tail::default(),
-            weight: Weight::default(),
+            log_cache: super::LogCache::default(),
+            log_size: LogSize::default(),
             state: None,
         }
     }

@@ -160,7 +160,7 @@ pub fn apply_in_place(
             (*state, effects) = tx.commit();
             Ok(effects)
         }
-        Err(Refusal::Rejected(error)) => {
+        Err(ApplyError::Rejected(error)) => {
             *state = tx.roll_back();
             Ok(Effects {
                 result: Err(error),
@@ -168,7 +168,7 @@ pub fn apply_in_place(
                 events: Vec::new(),
             })
         }
-        Err(Refusal::Unknown) => {
+        Err(ApplyError::Unknown) => {
             *state = tx.roll_back();
             state.applied_index = before;
             Err(UnknownVariant { index })
@@ -177,12 +177,12 @@ pub fn apply_in_place(
 }
 
 /// Reason why a command has no effect.
-enum Refusal {
+enum ApplyError {
     Rejected(Error),
     Unknown,
 }
 
-impl From<Error> for Refusal {
+impl From<Error> for ApplyError {
     fn from(error: Error) -> Self {
         Self::Rejected(error)
     }
@@ -195,13 +195,13 @@ struct Origin<'a> {
     ts: Timestamp,
 }
 
-fn dispatch(tx: &mut Tx, command: &v1::Command, depth: usize) -> Result<(), Refusal> {
+fn dispatch(tx: &mut Tx, command: &v1::Command, depth: usize) -> Result<(), ApplyError> {
     let origin = &Origin {
         identity: &command.identity,
         ts: command.ts.unwrap_or_default(),
     };
     let Some(payload) = &command.payload else {
-        return Err(Refusal::Unknown);
+        return Err(ApplyError::Unknown);
     };
     match payload {
         Payload::Batch(c) => return batch::apply(tx, c, depth),
@@ -248,5 +248,5 @@ fn dispatch(tx: &mut Tx, command: &v1::Command, depth: usize) -> Result<(), Refu
         // Kept for compatibility; neither has an effect.
         Payload::ReplicaCommandIssue(_) | Payload::CertStore(_) => Ok(()),
     }
-    .map_err(Refusal::from)
+    .map_err(ApplyError::from)
 }

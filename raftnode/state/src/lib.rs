@@ -20,6 +20,6 @@ pub mod testing;
 pub use command::{batch, command, command_name};
 pub use event::{Change, Delta, EntityType, Event};
 pub use state::{
-    Extent, LoadError, Row, RowName, Rules, SnapshotError, Snapshotted, State, Table,
+    DecodedSnapshot, Extent, LoadError, Row, RowName, Rules, SnapshotError, State, Table,
     join_token_key, load,
 };

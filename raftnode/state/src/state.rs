@@ -18,7 +18,7 @@ pub(crate) use entity::{Entity, row_key};
 pub(crate) use key::Key;
 pub(crate) use rows::cluster_key;
 pub use rows::{LoadError, Row, RowName, load};
-pub use snapshot::{Extent, Rules, SnapshotError, Snapshotted};
+pub use snapshot::{DecodedSnapshot, Extent, Rules, SnapshotError};
 pub use table::Table;
 
 /// The replicated state of the cluster at one log index.
@@ -72,7 +72,7 @@ impl State {
     /// index, the audit trail, tokens and registry credentials. May return `false` for equal states
     /// with different histories.
     #[must_use]
-    pub fn same_but_records(&self, other: &Self) -> bool {
+    pub fn equal_except_records(&self, other: &Self) -> bool {
         // Destructured, so that a new table must be assigned to one of the two groups.
         let Self {
             applied_index: _,

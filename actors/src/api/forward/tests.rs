@@ -310,11 +310,11 @@ async fn unreachable_leader_is_named_in_the_error() {
 async fn request_is_forwarded_only_once() {
     let cluster = Cluster::start(3).await;
     cluster.group.elect(Some(3));
-    cluster.group.mislead(2, Some(1));
+    cluster.group.set_known_leader(2, Some(1));
     let write = issue(cluster.member_api(2, Transport::Local), &[]);
     let insight = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        cluster.group.mislead(2, Some(3));
+        cluster.group.set_known_leader(2, Some(3));
     };
     let (answer, ()) = tokio::join!(write, insight);
     answer.unwrap();

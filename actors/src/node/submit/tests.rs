@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::{
-    api::admission::Transport,
+    identity::Transport,
     network::cidr::Cidr,
     network::ipam::{self, Allocator, SubnetKey},
     node::subnets::LeaderAllocator,
@@ -77,7 +77,7 @@ async fn failures_map_to_distinct_errors() {
     cluster.group.lose_next_answers(1);
     assert!(matches!(propose().await, Err(ProposeError::Unknown(_))));
     cluster.group.elect(Some(3));
-    cluster.group.mislead(2, Some(1));
+    cluster.group.set_known_leader(2, Some(1));
     assert_eq!(propose().await, Err(ProposeError::NoLeader));
     cluster.group.elect(None);
     assert_eq!(propose().await, Err(ProposeError::NoLeader));

@@ -16,7 +16,8 @@ use jaco_net::{
 };
 use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::{
-    Committed, Limits, Propose, ProposeError, RaftArgs, RaftHandle, Storage, actor::spawn, storage,
+    Committed, Propose, ProposeError, RaftArgs, RaftHandle, RaftLimits, Storage, actor::spawn,
+    storage,
 };
 use jaco_state::{State, batch, command, fsm};
 use jaco_supervision::{ChildSpec, Strategy, SupervisorSpec, Tree};
@@ -83,7 +84,7 @@ struct Spec {
     identity: Arc<CertSlot>,
     ca_pem: String,
     services: Services,
-    limits: Limits,
+    limits: RaftLimits,
 }
 
 /// Cluster of members.
@@ -95,11 +96,15 @@ pub(super) struct TestCluster {
 impl TestCluster {
     /// Starts `n` members that know each other; a leader is still to be elected.
     pub(super) async fn start(n: u64, services: impl Fn(u64) -> Services) -> Self {
-        Self::with(n, Limits::default(), services).await
+        Self::with(n, RaftLimits::default(), services).await
     }
 
     /// Like [`TestCluster::start`], with raft limits.
-    pub(super) async fn with(n: u64, limits: Limits, services: impl Fn(u64) -> Services) -> Self {
+    pub(super) async fn with(
+        n: u64,
+        limits: RaftLimits,
+        services: impl Fn(u64) -> Services,
+    ) -> Self {
         let ca = ClusterCa::generate(SystemTime::now()).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let nodes: Vec<_> = (1..=n)
@@ -143,7 +148,7 @@ impl TestCluster {
         let mut members = Vec::new();
         for (id, address, files) in nodes {
             let path = dir.path().join(id.to_string());
-            storage::found(&path, id, &voters, &rows).unwrap();
+            storage::bootstrap_with_rows(&path, id, &voters, &rows).unwrap();
             let spec = Spec {
                 storage: Storage::open(&path).unwrap(),
                 identity: CertSlot::new(&Identity::node(&files).unwrap()),
@@ -201,7 +206,7 @@ fn issue(identity: &str) -> v1::Command {
         Clock::system().timestamp(),
         Payload::TokenIssue(v1::TokenIssue {
             identity: identity.to_owned(),
-            hashed_secret: crate::api::admission::hash(identity.as_bytes()).to_vec(),
+            hashed_secret: crate::identity::hash(identity.as_bytes()).to_vec(),
             ..Default::default()
         }),
     )

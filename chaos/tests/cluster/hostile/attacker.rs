@@ -15,7 +15,7 @@ use jaco_net::{
     tls::{CertSlot, Identity},
 };
 use jaco_proto::{error::DecodedError, v1};
-use jaco_raftnode::archive::{self, Archive, Limits};
+use jaco_raftnode::archive::{self, Archive, ArchiveLimits};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig};
 
 use crate::hostile::LIMIT;
@@ -92,7 +92,7 @@ pub(crate) async fn backup(lab: &Lab, index: u8) -> Archive {
     while let Some(chunk) = chunks.message().await.unwrap() {
         bytes.extend(chunk.data);
     }
-    archive::read(&bytes[..], "", &Limits::default()).unwrap()
+    archive::read(&bytes[..], "", &ArchiveLimits::default()).unwrap()
 }
 
 /// A connection from a namespace to a node's API port, without credentials.

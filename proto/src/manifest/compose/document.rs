@@ -2,7 +2,7 @@
 
 use crate::{
     Error, ErrorCode,
-    manifest::fault::{Located, invalid, suggestion, unreadable},
+    manifest::fault::{Located, invalid, invalid_yaml, suggestion},
     yaml::{self, Key, Map, Node},
 };
 
@@ -24,7 +24,7 @@ impl Document {
             return Err(invalid("compose_yaml is required").with("field", "compose_yaml"));
         }
         let document = yaml::parse(bytes)
-            .map_err(|error| unreadable(ErrorCode::ValidationFailed, "compose load", &error))?;
+            .map_err(|error| invalid_yaml(ErrorCode::ValidationFailed, "compose load", &error))?;
         if let Some(next) = document.next {
             return Err(
                 invalid("a compose file holds one document, here starts a second").at(next),

@@ -94,7 +94,7 @@ fn declaration<'n>(
         Value::Scalar(scalar) if open_variables && scalar.text.contains('$') => return Ok(None),
         Value::Scalar(_) | Value::Seq(_) => {
             let what = format!("must be a mapping, not {}", node.kind());
-            return Err(undeclarable(table, key, &what, node.at));
+            return Err(invalid_declaration(table, key, &what, node.at));
         }
     };
     for (inner, _) in map.iter() {
@@ -102,13 +102,13 @@ fn declaration<'n>(
         if !keys.contains(&text) && !text.starts_with("x-") {
             let near = suggestion(text, keys.iter().copied());
             let what = format!("has no key {text:?}{near}");
-            return Err(undeclarable(table, key, &what, inner.at));
+            return Err(invalid_declaration(table, key, &what, inner.at));
         }
     }
     Ok(Some(map))
 }
 
-fn undeclarable(table: &str, key: &Key, what: &str, at: Position) -> Error {
+fn invalid_declaration(table: &str, key: &Key, what: &str, at: Position) -> Error {
     invalid(format!("compose load: {table}.{} {what}", key.text))
         .with("field", table)
         .with("value", &key.text)
@@ -116,7 +116,7 @@ fn undeclarable(table: &str, key: &Key, what: &str, at: Position) -> Error {
 }
 
 fn volume(key: &Key, node: &Node, open_variables: bool) -> Result<VolumeDeclaration, Error> {
-    let fail = |what: &str, at: Position| undeclarable("volumes", key, what, at);
+    let fail = |what: &str, at: Position| invalid_declaration("volumes", key, what, at);
     let Some(map) = declaration("volumes", key, node, &VOLUME_KEYS, open_variables)? else {
         return Ok(VolumeDeclaration::default());
     };

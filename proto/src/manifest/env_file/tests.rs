@@ -109,7 +109,7 @@ fn doubling_values_hit_the_length_limit() {
         .collect();
     let error = read(&text).unwrap_err();
     assert_eq!(error.line, 24);
-    let ErrorKind::Template(Fault::TooLong { .. }) = error.kind else {
+    let ErrorKind::Template(ExpandError::TooLong { .. }) = error.kind else {
         panic!("{error}");
     };
 }

@@ -17,7 +17,7 @@ use crate::{
 use super::{
     Jaco, Override, Route, Spanned,
     decode::{Raw, RawOverride, RawRoute},
-    shape::{ACME, Demand, PLACEMENTS, ROUTE, SERVICE, Shape, TLS, Table, meaning},
+    keys::{ACME, PLACEMENTS, ROUTE, Requirement, SERVICE, TLS, Table, ValueType, value_of},
 };
 
 /// Checks, in this order: the deployment, each service, each route.
@@ -41,7 +41,7 @@ fn acme(raw: &Raw) -> Result<bool, Error> {
     let word = raw.acme.to_ascii_lowercase();
     let on = match word.as_str() {
         "" => true,
-        word => meaning(&ACME, word).ok_or_else(|| {
+        word => value_of(&ACME, word).ok_or_else(|| {
             let message = format!("acme is {:?}, want on|off", raw.acme.value);
             invalid(message)
                 .with("field", "acme")
@@ -106,7 +106,7 @@ fn service(raw: RawOverride) -> Result<Override, Error> {
     };
     let placement = match raw.placement.as_str() {
         "" => PlacementMode::Spread,
-        word => meaning(&PLACEMENTS, word).ok_or_else(|| {
+        word => value_of(&PLACEMENTS, word).ok_or_else(|| {
             let near = suggestion(word, PLACEMENTS.map(|(known, _)| known));
             let message = format!(
                 "service {name:?} has unknown placement {word:?}, \
@@ -122,8 +122,8 @@ fn service(raw: RawOverride) -> Result<Override, Error> {
             _ => !raw.hosts.is_empty(),
         };
         let other = rule.other;
-        match rule.demand {
-            Demand::Absent if is_set => {
+        match rule.requirement {
+            Requirement::Absent if is_set => {
                 let message = format!(
                     "service {name:?} is {}, one replica on every host: remove {other}",
                     rule.word
@@ -131,14 +131,14 @@ fn service(raw: RawOverride) -> Result<Override, Error> {
                 let at = replicas.map_or(raw.placement.at, |given| given.at);
                 return Err(fail(other, message, at));
             }
-            Demand::Filled if !is_set => {
+            Requirement::Filled if !is_set => {
                 let message = format!(
                     "service {name:?} has placement {}, but {other} is empty",
                     rule.word
                 );
                 return Err(fail(other, message, raw.placement.at));
             }
-            Demand::Absent | Demand::Filled => {}
+            Requirement::Absent | Requirement::Filled => {}
         }
     }
     Ok(Override {
@@ -152,11 +152,10 @@ fn service(raw: RawOverride) -> Result<Override, Error> {
 
 /// Returns the value as a narrower number, or the valid range.
 fn in_range<T: TryFrom<i64>>(table: &Table, key: &str, value: i64) -> Result<T, String> {
-    let (min, max) = match table.key(key).map(|key| &key.shape) {
-        Some(Shape::Int { min, max }) => (*min, *max),
-        Some(Shape::Text(_) | Shape::Flag | Shape::List(_) | Shape::Table(_)) | None => {
-            (i64::MIN, i64::MAX)
-        }
+    let (min, max) = match table.key(key).map(|key| &key.value_type) {
+        Some(ValueType::Int { min, max }) => (*min, *max),
+        Some(ValueType::Text(_) | ValueType::Flag | ValueType::List(_) | ValueType::Table(_))
+        | None => (i64::MIN, i64::MAX),
     };
     let narrow = T::try_from(value).ok();
     let narrow = narrow.filter(|_| (min..=max).contains(&value));
@@ -234,7 +233,7 @@ fn route(raw: RawRoute, acme: bool) -> Result<Route, Error> {
     })?;
     let tls_auto = match raw.tls.as_str() {
         "" => acme,
-        word => meaning(&TLS, word).ok_or_else(|| {
+        word => value_of(&TLS, word).ok_or_else(|| {
             let near = suggestion(word, TLS.map(|(known, _)| known));
             let message =
                 format!("route {domain:?} has unknown tls {word:?}, want auto or off{near}");

@@ -2,13 +2,13 @@
 
 use crate::{
     Error, ErrorCode,
-    manifest::fault::{Located, invalid, suggestion, unreadable},
+    manifest::fault::{Located, invalid, invalid_yaml, suggestion},
     yaml::{self, Map, Node, Position, Resolved, Scalar, Value},
 };
 
 use super::{
     Spanned,
-    shape::{FLAGS, Shape, TOP, Table, meaning},
+    keys::{FLAGS, TOP, Table, ValueType, value_of},
 };
 
 /// The fields of the file, not validated yet.
@@ -46,7 +46,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Raw, Error> {
         return Err(invalid("jaco_yaml is required").with("field", "jaco_yaml"));
     }
     let document = yaml::parse(bytes)
-        .map_err(|error| unreadable(ErrorCode::ParseFailed, "jaco.yaml", &error))?;
+        .map_err(|error| invalid_yaml(ErrorCode::ParseFailed, "jaco.yaml", &error))?;
     let root = document.root.unwrap_or_else(|| Node {
         value: Value::Map(Map::default()),
         at: Position::START,
@@ -105,7 +105,7 @@ fn refuse_compose_service(node: &Node) -> Result<(), Error> {
 }
 
 /// Fails on the first node of the wrong type.
-fn shaped(path: &str, node: &Node, shape: &Shape) -> Result<(), Error> {
+fn check_type(path: &str, node: &Node, value_type: &ValueType) -> Result<(), Error> {
     if node.is_null() {
         return Ok(());
     }
@@ -113,20 +113,20 @@ fn shaped(path: &str, node: &Node, shape: &Shape) -> Result<(), Error> {
         let fault = || wrong(path, node, expected);
         fits.then_some(()).ok_or_else(fault)
     };
-    match shape {
-        Shape::Text(_) => fits(node.text().is_some(), "a string"),
-        Shape::Flag => fits(node.as_scalar().and_then(flag).is_some(), "a boolean"),
-        Shape::Int { .. } => match node.as_scalar().map(Scalar::resolve) {
+    match value_type {
+        ValueType::Text(_) => fits(node.text().is_some(), "a string"),
+        ValueType::Flag => fits(node.as_scalar().and_then(flag).is_some(), "a boolean"),
+        ValueType::Int { .. } => match node.as_scalar().map(Scalar::resolve) {
             Some(Resolved::Int(value)) => fits(i64::try_from(value).is_ok(), "a smaller number"),
             Some(Resolved::Null | Resolved::Bool(_) | Resolved::Float(_) | Resolved::Str(_))
             | None => fits(false, "a whole number"),
         },
-        Shape::List(item) => {
+        ValueType::List(item) => {
             let items = node.as_seq().ok_or_else(|| wrong(path, node, "a list"))?;
             let mut items = items.iter().enumerate();
-            items.try_for_each(|(index, node)| shaped(&format!("{path}[{index}]"), node, item))
+            items.try_for_each(|(index, node)| check_type(&format!("{path}[{index}]"), node, item))
         }
-        Shape::Table(keys) => table(path, node, keys),
+        ValueType::Table(keys) => table(path, node, keys),
     }
 }
 
@@ -153,7 +153,7 @@ fn table(path: &str, node: &Node, table: &Table) -> Result<(), Error> {
             "" => key.text.clone(),
             path => format!("{path}.{}", key.text),
         };
-        shaped(&path, node, &known.shape)?;
+        check_type(&path, node, &known.value_type)?;
     }
     Ok(())
 }
@@ -175,7 +175,7 @@ fn wrong(path: &str, node: &Node, expected: &str) -> Error {
 fn flag(scalar: &Scalar) -> Option<bool> {
     match scalar.resolve() {
         Resolved::Bool(value) => Some(value),
-        Resolved::Str(text) if scalar.plain => meaning(&FLAGS, text),
+        Resolved::Str(text) if scalar.plain => value_of(&FLAGS, text),
         Resolved::Null | Resolved::Int(_) | Resolved::Float(_) | Resolved::Str(_) => None,
     }
 }

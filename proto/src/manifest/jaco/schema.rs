@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::shape::{Demand, FLAGS, Key, Rule, Shape, TOP, Table, Text};
+use super::keys::{FLAGS, Key, Requirement, Rule, TOP, Table, Text, ValueType};
 
 /// Returns the JSON Schema (draft 2020-12) of `jaco.yaml` as JSON text.
 ///
@@ -41,7 +41,7 @@ fn extension() -> Value {
 
 fn table(table: &Table) -> Map<String, Value> {
     let properties = table.keys.iter().map(|key| {
-        let mut property = shape(&key.shape, key.required);
+        let mut property = value_type(&key.value_type, key.required);
         property.insert("description".to_owned(), json!(key.about));
         (key.name.to_owned(), Value::Object(property))
     });
@@ -66,54 +66,54 @@ fn table(table: &Table) -> Map<String, Value> {
 }
 
 fn conditional(table: &Table, rule: &Rule) -> Value {
-    let demand = match rule.demand {
-        Demand::Filled => json!({
+    let requirement = match rule.requirement {
+        Requirement::Filled => json!({
             "required": [rule.other],
             "properties": { rule.other: { "type": "array", "minItems": 1 } },
         }),
         // A key set to null counts as absent.
-        Demand::Absent if table.key(rule.other).is_some_and(|key: &Key| !key.required) => {
+        Requirement::Absent if table.key(rule.other).is_some_and(|key: &Key| !key.required) => {
             json!({ "properties": { rule.other: { "type": "null" } } })
         }
-        Demand::Absent => json!(false),
+        Requirement::Absent => json!(false),
     };
     json!({
         "if": {
             "required": [rule.key],
             "properties": { rule.key: { "const": rule.word } },
         },
-        "then": demand,
+        "then": requirement,
     })
 }
 
-fn shape(shape: &Shape, required: bool) -> Map<String, Value> {
+fn value_type(value_type: &ValueType, required: bool) -> Map<String, Value> {
     let or_null = |kinds: &[&'static str]| {
         let null = (!required).then_some("null");
         kinds.iter().copied().chain(null).collect::<Vec<_>>()
     };
-    object(match shape {
-        Shape::Text(Text::Any) if required => {
+    object(match value_type {
+        ValueType::Text(Text::Any) if required => {
             json!({ "type": or_null(&["string", "number", "boolean"]), "minLength": 1 })
         }
-        Shape::Text(Text::Any) => json!({ "type": or_null(&["string", "number", "boolean"]) }),
-        Shape::Text(Text::Words(words)) => {
+        ValueType::Text(Text::Any) => json!({ "type": or_null(&["string", "number", "boolean"]) }),
+        ValueType::Text(Text::Words(words)) => {
             let words = words.iter().map(|word| json!(word));
             json!({ "enum": words.chain([json!(""), Value::Null]).collect::<Vec<_>>() })
         }
-        Shape::Text(Text::AnyCase(words)) => {
+        ValueType::Text(Text::AnyCase(words)) => {
             json!({ "type": or_null(&["string"]), "pattern": any_case(words) })
         }
-        Shape::Int { min, max } => {
+        ValueType::Int { min, max } => {
             json!({ "type": or_null(&["integer"]), "minimum": min, "maximum": max })
         }
-        Shape::Flag => json!({
+        ValueType::Flag => json!({
             "anyOf": [{ "type": or_null(&["boolean"]) }, { "enum": FLAGS.map(|(word, _)| word) }],
         }),
-        Shape::List(item) => json!({
+        ValueType::List(item) => json!({
             "type": or_null(&["array"]),
-            "items": Value::Object(self::shape(item, false)),
+            "items": Value::Object(self::value_type(item, false)),
         }),
-        Shape::Table(keys) => return table(keys),
+        ValueType::Table(keys) => return table(keys),
     })
 }
 

@@ -12,7 +12,7 @@ use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
 
 use crate::{
     Committed, ProposeError, RaftHandle, ReadError,
-    actor::{Limits, msg::Msg},
+    actor::{RaftLimits, msg::Msg},
     core::Role,
 };
 
@@ -44,7 +44,7 @@ impl MemoryGroup {
     /// If an actor does not start.
     pub async fn start(state: State, size: usize) -> Result<(Self, Vec<ActorCell>), SpawnErr> {
         let members: Vec<_> = (0..size)
-            .map(|_| RaftHandle::new(state.clone(), Limits::default()))
+            .map(|_| RaftHandle::new(state.clone(), RaftLimits::default()))
             .collect();
         let group = Self {
             shared: Arc::new(Mutex::new(Group {
@@ -75,7 +75,7 @@ impl MemoryGroup {
     /// If there is no such member.
     #[must_use]
     pub fn handle(&self, id: u64) -> RaftHandle {
-        self.members[Self::place(id)].clone()
+        self.members[Self::index_of(id)].clone()
     }
 
     /// Makes `leader` the leader on all members; `None` leaves the group without a leader.
@@ -97,8 +97,8 @@ impl MemoryGroup {
     }
 
     /// Makes member `id` report `leader` as the leader, whichever member leads.
-    pub fn mislead(&self, id: u64, leader: Option<u64>) {
-        let shared = &self.members[Self::place(id)].shared;
+    pub fn set_known_leader(&self, id: u64, leader: Option<u64>) {
+        let shared = &self.members[Self::index_of(id)].shared;
         shared
             .status
             .send_modify(|status| status.leader_id = leader);
@@ -106,7 +106,7 @@ impl MemoryGroup {
 
     /// Makes member `id` report a lost quorum, with only `reachable` in contact.
     pub fn isolate(&self, id: u64, reachable: &[u64]) {
-        let shared = &self.members[Self::place(id)].shared;
+        let shared = &self.members[Self::index_of(id)].shared;
         shared.status.send_modify(|status| {
             status.role = Role::Follower;
             status.leading = false;
@@ -124,8 +124,8 @@ impl MemoryGroup {
             return;
         }
         group.lagging.remove(&id);
-        for (state, events) in group.behind[Self::place(id)].drain(..) {
-            self.show(id, state, events);
+        for (state, events) in group.behind[Self::index_of(id)].drain(..) {
+            self.publish(id, state, events);
         }
     }
 
@@ -140,7 +140,7 @@ impl MemoryGroup {
         self.lock().committed.clone()
     }
 
-    fn place(id: u64) -> usize {
+    fn index_of(id: u64) -> usize {
         usize::try_from(id - 1).unwrap_or(usize::MAX)
     }
 
@@ -148,10 +148,10 @@ impl MemoryGroup {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn show(&self, id: u64, state: Arc<State>, events: Vec<Event>) {
-        let shared = &self.members[Self::place(id)].shared;
+    fn publish(&self, id: u64, state: Arc<State>, events: Vec<Event>) {
+        let shared = &self.members[Self::index_of(id)].shared;
         // State before events: a subscriber that reacts to an event reads the state.
-        shared.show(state);
+        shared.publish(state);
         shared.hub.publish(events);
     }
 
@@ -168,11 +168,11 @@ impl MemoryGroup {
         group.committed.push(command);
         group.newest = Arc::new(applied.state);
         for member in 1..=self.members.len() as u64 {
-            let news = (group.newest.clone(), applied.events.clone());
+            let update = (group.newest.clone(), applied.events.clone());
             if group.lagging.contains(&member) {
-                group.behind[Self::place(member)].push_back(news);
+                group.behind[Self::index_of(member)].push_back(update);
             } else {
-                self.show(member, news.0, news.1);
+                self.publish(member, update.0, update.1);
             }
         }
         if group.lost_answers > 0 {
@@ -218,7 +218,7 @@ impl Actor for Member {
         msg: Msg,
         handle: &mut RaftHandle,
     ) -> Result<(), ActorProcessingErr> {
-        handle.received(&msg);
+        handle.count_received(&msg);
         match msg {
             Msg::Propose => {
                 for (data, waiting) in handle.shared.take_proposals() {

@@ -5,16 +5,16 @@ use std::time::Duration;
 use super::{group::Group, *};
 use crate::core::{ChangeRefused, MemberChange, Writes};
 
-fn small_log() -> Limits {
-    Limits {
+fn small_log() -> RaftLimits {
+    RaftLimits {
         compact_entries: 64,
-        ..Limits::default()
+        ..RaftLimits::default()
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn three_nodes_survive_the_death_of_each() {
-    let mut group = Group::start(3, Limits::default()).await;
+    let mut group = Group::start(3, RaftLimits::default()).await;
     for round in 0..3 {
         let leader = group.leader().await;
         group.write(&format!("before-{round}")).await;
@@ -29,7 +29,7 @@ async fn three_nodes_survive_the_death_of_each() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proposals_survive_loss_and_delay() {
-    let group = Group::start(3, Limits::default()).await;
+    let group = Group::start(3, RaftLimits::default()).await;
     group.leader().await;
     group.faults(|f| {
         f.loss = 5;
@@ -45,10 +45,10 @@ async fn proposals_survive_loss_and_delay() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn held_proposals_are_sent_after_majority_answers() {
-    let hold = Duration::from_secs(3600);
-    let limits = Limits {
-        hold,
-        ..Limits::default()
+    let batch_delay = Duration::from_secs(3600);
+    let limits = RaftLimits {
+        batch_delay,
+        ..RaftLimits::default()
     };
     let group = Group::start(3, limits).await;
     group.leader().await;
@@ -128,7 +128,7 @@ async fn damaged_snapshot_is_refused_and_sent_again() {
     group.faults(|f| f.damage = true);
     group.revive(behind).await;
     group.until(behind, |s| s.applied >= 150).await;
-    assert_eq!(group.handle(behind).refused_snapshots(), 1);
+    assert_eq!(group.handle(behind).rejected_snapshots(), 1);
     assert!(group.snapshots() >= 2);
     group.agree().await;
 }
@@ -155,14 +155,14 @@ async fn snapshot_with_lost_answer_is_acknowledged_on_retry() {
     tokio::time::timeout(Duration::from_secs(60), group.write("more"))
         .await
         .unwrap();
-    assert_eq!(group.handle(behind).refused_snapshots(), 0);
+    assert_eq!(group.handle(behind).rejected_snapshots(), 0);
     group.faults(|f| f.cut.clear());
     group.agree().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn snapshot_of_newer_version_halts_the_node() {
-    let mut group = Group::start(1, Limits::default()).await;
+    let mut group = Group::start(1, RaftLimits::default()).await;
     let index = group.write("a").await;
     group.faults(|f| f.newer = true);
     group.join(2).await;
@@ -171,7 +171,7 @@ async fn snapshot_of_newer_version_halts_the_node() {
     assert!(status.halted.unwrap().contains("does not know"));
     assert_eq!(status.applied, 0, "no part of the snapshot is applied");
     assert!(group.handle(2).state().cert_blobs.is_empty());
-    assert!(group.handle(2).refused_snapshots() >= 1);
+    assert!(group.handle(2).rejected_snapshots() >= 1);
     group.faults(|f| f.newer = false);
     group
         .until(2, |s| s.halted.is_none() && s.applied >= index)
@@ -181,7 +181,7 @@ async fn snapshot_of_newer_version_halts_the_node() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn node_joins_by_snapshot_is_promoted_and_leaves() {
-    let mut group = Group::start(1, Limits::default()).await;
+    let mut group = Group::start(1, RaftLimits::default()).await;
     group.write("a").await;
     let leader = group.handle(1);
     for id in [2, 3] {
@@ -220,7 +220,7 @@ async fn node_joins_by_snapshot_is_promoted_and_leaves() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn minority_loses_quorum_and_keeps_state() {
-    let group = Group::start(3, Limits::default()).await;
+    let group = Group::start(3, RaftLimits::default()).await;
     let old = group.leader().await;
     group.write("a").await;
     group.agree().await;
@@ -244,7 +244,7 @@ async fn minority_loses_quorum_and_keeps_state() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_node_reads_acknowledged_writes() {
-    let group = Group::start(3, Limits::default()).await;
+    let group = Group::start(3, RaftLimits::default()).await;
     for n in 0..10 {
         let index = group.write(&format!("k{n}")).await;
         for id in group.ids() {
@@ -257,7 +257,7 @@ async fn every_node_reads_acknowledged_writes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn digest_is_of_the_requested_index() {
-    let group = Group::start(3, Limits::default()).await;
+    let group = Group::start(3, RaftLimits::default()).await;
     let leader = group.leader().await;
     let index = group.write("a").await;
     group.agree().await;

@@ -153,7 +153,7 @@ struct Node {
 pub(super) struct Group {
     nodes: BTreeMap<u64, Node>,
     network: Arc<Network>,
-    limits: Limits,
+    limits: RaftLimits,
     parent: ActorCell,
     ended: mpsc::UnboundedReceiver<()>,
     dir: tempfile::TempDir,
@@ -170,13 +170,13 @@ impl Drop for Group {
 
 impl Group {
     /// Starts the first `voters` nodes of a cluster.
-    pub(super) async fn start(voters: u64, limits: Limits) -> Self {
+    pub(super) async fn start(voters: u64, limits: RaftLimits) -> Self {
         let (tx, ended) = mpsc::unbounded_channel();
         let (parent, _) = Actor::spawn(None, Parent, tx).await.unwrap();
         let mut group = Self {
             nodes: BTreeMap::new(),
             network: Arc::default(),
-            limits: Limits {
+            limits: RaftLimits {
                 // An election timeout is 10 ticks: shorter ones end a leadership on a busy machine.
                 tick: Duration::from_millis(50),
                 ..limits

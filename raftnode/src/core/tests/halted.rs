@@ -5,77 +5,77 @@ use super::*;
 #[test]
 fn halted_leader_transfers_leadership_and_stays_follower() {
     for seed in 0..10 {
-        let mut world = World::new(3, seed);
-        let old = world.elect();
-        assert!(world.settle(), "seed {seed}");
-        world.halt(old, true);
-        assert!(!world.status(old).leading, "seed {seed}");
-        world.pass(40);
-        let leads = |world: &World| (1..=3).find(|&id| world.status(id).leading);
-        let new = leads(&world).expect("no other node leads");
+        let mut cluster = SimCluster::new(3, seed);
+        let old = cluster.elect();
+        assert!(cluster.converge(), "seed {seed}");
+        cluster.halt(old, true);
+        assert!(!cluster.status(old).leading, "seed {seed}");
+        cluster.pass(40);
+        let leads = |cluster: &SimCluster| (1..=3).find(|&id| cluster.status(id).leading);
+        let new = leads(&cluster).expect("no other node leads");
         assert_ne!(new, old, "seed {seed}");
         // A halted node ignores a transfer to it.
-        world.transfer(new, old);
-        world.pass(60);
-        assert_eq!(leads(&world), Some(new), "seed {seed}");
-        world.halt(old, false);
-        world.transfer(new, old);
-        world.pass(60);
-        assert_eq!(leads(&world), Some(old), "seed {seed}");
-        assert_eq!(world.check(), Ok(()), "seed {seed}");
+        cluster.transfer(new, old);
+        cluster.pass(60);
+        assert_eq!(leads(&cluster), Some(new), "seed {seed}");
+        cluster.halt(old, false);
+        cluster.transfer(new, old);
+        cluster.pass(60);
+        assert_eq!(leads(&cluster), Some(old), "seed {seed}");
+        assert_eq!(cluster.check(), Ok(()), "seed {seed}");
     }
 }
 
 #[test]
 fn halted_follower_votes_without_standing() {
     for seed in 0..10 {
-        let mut world = World::new(3, seed);
-        let leader = world.elect();
-        assert!(world.settle(), "seed {seed}");
+        let mut cluster = SimCluster::new(3, seed);
+        let leader = cluster.elect();
+        assert!(cluster.converge(), "seed {seed}");
         let others: Vec<u64> = (1..=3).filter(|&id| id != leader).collect();
         let (halted, able) = (others[0], others[1]);
-        world.halt(halted, true);
-        world.isolate(leader);
-        world.pass(200);
+        cluster.halt(halted, true);
+        cluster.isolate(leader);
+        cluster.pass(200);
         assert!(
-            world.status(able).leading,
+            cluster.status(able).leading,
             "seed {seed}: the halted node voted"
         );
 
-        world.heal();
-        assert!(world.settle(), "seed {seed}");
-        let term = world.status(halted).term;
+        cluster.heal();
+        assert!(cluster.converge(), "seed {seed}");
+        let term = cluster.status(halted).term;
         let all: Vec<u64> = (1..=3).collect();
         for &id in all.iter().filter(|id| **id != halted) {
-            world.halt(id, true);
+            cluster.halt(id, true);
         }
         // No other node can lead, so the raft leader stays, but reports `leading` as false.
-        world.pass(200);
+        cluster.pass(200);
         assert!(
-            all.iter().all(|&id| !world.status(id).leading),
+            all.iter().all(|&id| !cluster.status(id).leading),
             "seed {seed}"
         );
         assert_eq!(
-            world.status(halted).term,
+            cluster.status(halted).term,
             term,
             "seed {seed}: an election took place"
         );
         for &id in &all {
-            world.halt(id, false);
+            cluster.halt(id, false);
         }
-        world.elect();
-        assert!(world.settle(), "seed {seed}");
+        cluster.elect();
+        assert!(cluster.converge(), "seed {seed}");
     }
 }
 
 #[test]
 fn halted_single_voter_does_not_lead() {
-    let mut world = World::new(1, 1);
-    world.halt(1, true);
-    world.pass(50);
-    let status = world.status(1);
+    let mut cluster = SimCluster::new(1, 1);
+    cluster.halt(1, true);
+    cluster.pass(50);
+    let status = cluster.status(1);
     assert_eq!((status.leading, status.writes()), (false, Writes::NoLeader));
-    world.halt(1, false);
-    world.pass(50);
-    assert!(world.status(1).leading);
+    cluster.halt(1, false);
+    cluster.pass(50);
+    assert!(cluster.status(1).leading);
 }

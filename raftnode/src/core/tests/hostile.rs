@@ -100,23 +100,23 @@ impl Draw {
 #[test]
 fn arbitrary_messages_do_not_stop_a_node() {
     for seed in 1..400 {
-        let mut world = World::new(3, seed);
-        let leader = world.elect();
-        world.propose(leader, 5);
-        world.settle();
-        world.join(4);
+        let mut cluster = SimCluster::new(3, seed);
+        let leader = cluster.elect();
+        cluster.propose(leader, 5);
+        cluster.converge();
+        cluster.join(4);
         if seed % 2 == 0 {
-            world.compact(leader);
+            cluster.compact(leader);
         }
         let mut draw = Draw(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
         for _ in 0..60 {
             let to = 1 + draw.below(4);
-            let message = draw.message(to, &world.status(to));
+            let message = draw.message(to, &cluster.status(to));
             // Many messages are rejected; an accepted one may violate the safety of the group.
-            let _ = world.inject(to, message);
-            world.answer(to);
+            let _ = cluster.inject(to, message);
+            cluster.answer(to);
             if draw.below(4) == 0 {
-                world.pass(1);
+                cluster.pass(1);
             }
         }
     }

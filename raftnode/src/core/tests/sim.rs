@@ -114,7 +114,7 @@ struct Node {
     disk: View,
 }
 
-pub(super) struct World {
+pub(super) struct SimCluster {
     nodes: BTreeMap<u64, Node>,
     network: Vec<Message>,
     isolated: BTreeSet<u64>,
@@ -132,9 +132,9 @@ pub(super) struct World {
     reads: Vec<Result<u64, ReadFailure>>,
 }
 
-impl World {
+impl SimCluster {
     pub(super) fn new(voters: u64, seed: u64) -> Self {
-        let mut world = Self {
+        let mut cluster = Self {
             nodes: BTreeMap::new(),
             network: Vec::new(),
             isolated: BTreeSet::new(),
@@ -157,9 +157,9 @@ impl World {
         content.conf_state.voters = (1..=voters).collect();
         (content.hard_state.term, content.hard_state.commit) = (1, 1);
         for id in 1..=voters {
-            world.boot(id, content.clone());
+            cluster.boot(id, content.clone());
         }
-        world
+        cluster
     }
 
     /// Adds a node with an empty disk.
@@ -288,7 +288,7 @@ impl World {
         self.core(id).handle_message(message)
     }
 
-    /// Performs the pending writes of a node after [`World::inject`].
+    /// Performs the pending writes of a node after [`SimCluster::inject`].
     pub(super) fn answer(&mut self, id: u64) {
         self.drive(id);
     }
@@ -326,7 +326,7 @@ impl World {
     }
 
     /// Advances time until all nodes agree; `false` if they do not.
-    pub(super) fn settle(&mut self) -> bool {
+    pub(super) fn converge(&mut self) -> bool {
         for _ in 0..1000 {
             self.deliver_all();
             let all: Vec<_> = self.nodes.keys().map(|&id| self.status(id)).collect();
@@ -470,8 +470,8 @@ impl World {
         let outcomes: Vec<_> = self.core(id).poll_outcomes().collect();
         for outcome in outcomes {
             match outcome {
-                Outcome::Proposal(id, Lost::NotAppended) => self.not_appended.push(id),
-                Outcome::Proposal(id, Lost::Unknown) => self.unknown.push(id),
+                Outcome::Proposal(id, ProposalLoss::NotAppended) => self.not_appended.push(id),
+                Outcome::Proposal(id, ProposalLoss::Unknown) => self.unknown.push(id),
                 Outcome::Read(_, result) => self.reads.push(result),
             }
         }

@@ -74,10 +74,10 @@ fn restore_needs_an_origin_and_a_voter() {
 #[test]
 fn examine_reads_the_state_without_writing() {
     let (_dir, path) = restored();
-    assert_eq!(examine(&path).unwrap(), (large(), ORIGIN));
+    assert_eq!(read_offline(&path).unwrap(), (large(), ORIGIN));
 
     let storage = Storage::open(&path).unwrap();
-    assert!(matches!(examine(&path), Err(Error::Locked(_))));
+    assert!(matches!(read_offline(&path), Err(Error::Locked(_))));
     // Entry 72 is in the log, but not applied.
     storage.write(append(entries(71..=72, 6))).unwrap();
     let mut update = super::applied(&storage.load_state().unwrap(), 71);
@@ -89,7 +89,7 @@ fn examine_reads_the_state_without_writing() {
 
     let before = look(&path);
     let position = Position { index: 71, term: 6 };
-    assert_eq!(examine(&path).unwrap(), (state, position));
+    assert_eq!(read_offline(&path).unwrap(), (state, position));
     assert_eq!(look(&path), before);
     let storage = Storage::open(&path).unwrap();
     assert_eq!(storage.log_range().1, Position { index: 72, term: 6 });
@@ -98,9 +98,9 @@ fn examine_reads_the_state_without_writing() {
 #[test]
 fn examine_rejects_invalid_directories() {
     let (_dir, path) = restored();
-    let error = examine(&path.join("gone")).unwrap_err();
+    let error = read_offline(&path.join("gone")).unwrap_err();
     assert!(matches!(error, Error::Missing(_)), "{error}");
     fs::remove_file(path.join("CURRENT")).unwrap();
-    let error = examine(&path).unwrap_err();
+    let error = read_offline(&path).unwrap_err();
     assert!(matches!(error, Error::Corrupt { .. }), "{error}");
 }

@@ -10,7 +10,7 @@ use super::{Change, Delta, EntityType, Event};
 trait Redact: Clone {
     fn redact(&mut self) {}
 
-    fn shown(entity: Option<&Arc<Self>>) -> Option<Self> {
+    fn redacted(entity: Option<&Arc<Self>>) -> Option<Self> {
         let mut entity = entity.map(|entity| Self::clone(entity))?;
         entity.redact();
         Some(entity)
@@ -59,7 +59,7 @@ impl Redact for v1::JoinToken {
 }
 
 /// Content of one message of the stream.
-struct Shown<T> {
+struct EventParts<T> {
     kind: v1::EventKind,
     raft_index: u64,
     delta: Delta<T>,
@@ -67,20 +67,20 @@ struct Shown<T> {
 
 macro_rules! payloads {
     ($($variant:ident => $message:ident,)*) => {
-        $(impl From<Shown<<v1::$message as Message>::Entity>> for Payload {
-            fn from(shown: Shown<<v1::$message as Message>::Entity>) -> Self {
+        $(impl From<EventParts<<v1::$message as Message>::Entity>> for Payload {
+            fn from(parts: EventParts<<v1::$message as Message>::Entity>) -> Self {
                 Self::$variant(v1::$message {
-                    kind: shown.kind.into(),
-                    before: Redact::shown(shown.delta.before.as_ref()),
-                    after: Redact::shown(shown.delta.after.as_ref()),
-                    raft_index: shown.raft_index,
+                    kind: parts.kind.into(),
+                    before: Redact::redacted(parts.delta.before.as_ref()),
+                    after: Redact::redacted(parts.delta.after.as_ref()),
+                    raft_index: parts.raft_index,
                 })
             }
         })*
 
         fn payload(kind: v1::EventKind, raft_index: u64, change: Change) -> Payload {
             match change {
-                $(Change::$variant(delta) => Shown { kind, raft_index, delta }.into(),)*
+                $(Change::$variant(delta) => EventParts { kind, raft_index, delta }.into(),)*
             }
         }
 

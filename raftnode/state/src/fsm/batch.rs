@@ -2,14 +2,14 @@
 
 use jaco_proto::v1;
 
-use super::{Refusal, Tx, dispatch, reject};
+use super::{ApplyError, Tx, dispatch, reject};
 
 /// Maximum nesting of batches, the outermost included.
 const MAX_DEPTH: usize = 4;
 
 /// Applies the children in order, each with its own identity and timestamp; one rejection rejects
 /// all.
-pub(super) fn apply(tx: &mut Tx, batch: &v1::Batch, depth: usize) -> Result<(), Refusal> {
+pub(super) fn apply(tx: &mut Tx, batch: &v1::Batch, depth: usize) -> Result<(), ApplyError> {
     if depth >= MAX_DEPTH {
         return Err(reject::invalid("children", "batches are nested too deep").into());
     }

@@ -16,7 +16,7 @@ pub(super) fn lock(tx: &mut Tx, origin: &Origin<'_>, command: &v1::CertLock) -> 
         && is_locked(cert, &origin.ts)
     {
         return Err(
-            reject::lost(reject::CERT_LOCK_HELD, "another node holds the lock")
+            reject::conflict(reject::CERT_LOCK_HELD, "another node holds the lock")
                 .with("name", &command.name)
                 .with("lessee", &cert.lessee),
         );

@@ -123,7 +123,7 @@ pub(super) fn update_status(
 }
 
 fn stale_revision(revision: u64) -> Error {
-    reject::lost(
+    reject::conflict(
         reject::STALE_REVISION,
         "the deployment has moved on since the command was built",
     )

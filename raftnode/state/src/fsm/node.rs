@@ -49,7 +49,7 @@ fn take_raft_id(tx: &mut Tx, raft_id: u64) -> Result<(), Error> {
             .any(|node| node.raft_id == raft_id);
     if taken {
         return Err(
-            reject::lost(reject::RAFT_ID_TAKEN, "the raft id was given out before")
+            reject::conflict(reject::RAFT_ID_TAKEN, "the raft id was given out before")
                 .with("raft_id", raft_id),
         );
     }

@@ -34,8 +34,8 @@ pub(super) fn update(tx: &mut Tx, command: &v1::ReplicaObservedUpdate) -> Result
     };
     let current = tx.get::<v1::ReplicaObserved>(&report.id);
     let current = current.as_deref();
-    let heard = current.is_some_and(|current| is_heard(tx, &current.host));
-    match resolve(&desired, current, report, heard) {
+    let in_contact = current.is_some_and(|current| is_in_contact(tx, &current.host));
+    match resolve(&desired, current, report, in_contact) {
         Some(observed) => tx.put_of(Some(desired.deployment.clone()), observed),
         None => Ok(()),
     }
@@ -43,18 +43,18 @@ pub(super) fn update(tx: &mut Tx, command: &v1::ReplicaObservedUpdate) -> Result
 
 /// Role of a reporting host for a replica.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Speaker {
+enum HostRole {
     /// The host the replica is assigned to.
     Owner,
     /// The previous host, which keeps the old container until the new one runs.
     Previous,
 }
 
-fn speaker(desired: &v1::ReplicaDesired, host: &str) -> Option<Speaker> {
+fn host_role(desired: &v1::ReplicaDesired, host: &str) -> Option<HostRole> {
     if host == desired.host {
-        Some(Speaker::Owner)
+        Some(HostRole::Owner)
     } else if !host.is_empty() && host == desired.previous_host {
-        Some(Speaker::Previous)
+        Some(HostRole::Previous)
     } else {
         None
     }
@@ -62,7 +62,7 @@ fn speaker(desired: &v1::ReplicaDesired, host: &str) -> Option<Speaker> {
 
 /// Whether the last report of `host` is still trusted. A report is written only when it changes, so
 /// its age is no criterion; the status of its node is.
-fn is_heard(tx: &Tx, host: &str) -> bool {
+fn is_in_contact(tx: &Tx, host: &str) -> bool {
     let node = tx.get::<v1::Node>(&host.to_owned());
     node.is_some_and(|node| match node.status() {
         NodeStatus::Ready
@@ -75,23 +75,23 @@ fn is_heard(tx: &Tx, host: &str) -> bool {
 
 /// Drops the observation of a replica that has been reassigned, unless its host is still one of the
 /// two.
-pub(super) fn outdate(tx: &mut Tx, desired: &v1::ReplicaDesired) {
+pub(super) fn drop_reassigned(tx: &mut Tx, desired: &v1::ReplicaDesired) {
     let current = tx.get::<v1::ReplicaObserved>(&desired.id);
-    if current.is_some_and(|current| speaker(desired, &current.host).is_none()) {
+    if current.is_some_and(|current| host_role(desired, &current.host).is_none()) {
         tx.remove_of::<v1::ReplicaObserved>(Some(desired.deployment.clone()), &desired.id);
     }
 }
 
-/// Returns the record that results from `report`; `None` if the report is dropped. `heard` is
+/// Returns the record that results from `report`; `None` if the report is dropped. `in_contact` is
 /// whether the node of the current record is in contact.
 fn resolve(
     desired: &v1::ReplicaDesired,
     current: Option<&v1::ReplicaObserved>,
     report: &v1::ReplicaObserved,
-    heard: bool,
+    in_contact: bool,
 ) -> Option<v1::ReplicaObserved> {
-    let from = speaker(desired, &report.host)?;
-    if from == Speaker::Owner && report.desired_raft_index < desired.raft_index {
+    let from = host_role(desired, &report.host)?;
+    if from == HostRole::Owner && report.desired_raft_index < desired.raft_index {
         return None;
     }
     let Some(current) = current else {
@@ -103,29 +103,30 @@ fn resolve(
     {
         return None;
     }
-    match (from, speaker(desired, &current.host)) {
-        (Speaker::Owner, Some(Speaker::Previous)) => {
-            Some(if !is_running(report) && is_running(current) && heard {
+    match (from, host_role(desired, &current.host)) {
+        (HostRole::Owner, Some(HostRole::Previous)) => Some(
+            if !is_running(report) && is_running(current) && in_contact {
                 with_move(current.clone(), report)
             } else {
                 report.clone()
-            })
-        }
-        (Speaker::Previous, Some(Speaker::Owner))
+            },
+        ),
+        (HostRole::Previous, Some(HostRole::Owner))
             if current.desired_raft_index >= desired.raft_index =>
         {
             // After the new container has started the old host's reports are dropped; before that
             // the old host's record replaces the new one's only while its container is running.
             (is_running(report) && !is_running(current)).then(|| with_move(report.clone(), current))
         }
-        (Speaker::Previous, Some(Speaker::Previous)) if is_running(report) => {
+        (HostRole::Previous, Some(HostRole::Previous)) if is_running(report) => {
             let mut report = report.clone();
             carry_move(&mut report.details, &current.details);
             Some(report)
         }
-        (Speaker::Previous | Speaker::Owner, Some(Speaker::Owner | Speaker::Previous) | None) => {
-            Some(report.clone())
-        }
+        (
+            HostRole::Previous | HostRole::Owner,
+            Some(HostRole::Owner | HostRole::Previous) | None,
+        ) => Some(report.clone()),
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) fn invalid(field: &str, reason: &str) -> Error {
 }
 
 /// Rejects a command that conflicts with the current state and has no error code of its own.
-pub(super) fn lost(reason: &'static str, message: &str) -> Error {
+pub(super) fn conflict(reason: &'static str, message: &str) -> Error {
     Error::new(ErrorCode::RaftApplyFailed, message)
         .with("outcome", "rejected")
         .with("reason", reason)

@@ -16,7 +16,7 @@ pub(super) fn upsert(tx: &mut Tx, command: &v1::ReplicaDesiredUpsert) -> Result<
         }
     }
     replica.raft_index = tx.index();
-    observation::outdate(tx, &replica);
+    observation::drop_reassigned(tx, &replica);
     tx.put(replica)
 }
 

@@ -19,7 +19,7 @@ pub(super) fn allocate(
     });
     if let Some(holder) = holder {
         return Err(
-            reject::lost(reject::CIDR_TAKEN, "the address block is taken")
+            reject::conflict(reject::CIDR_TAKEN, "the address block is taken")
                 .with("cidr", &command.cidr)
                 .with("deployment", &holder.deployment)
                 .with("network", &holder.network)

@@ -1,7 +1,7 @@
 //! Tests of the state machine, one module per family of commands.
 //!
-//! [`World`] checks the invariants of every entry: the rows match the state, each event continues
-//! the previous one of its row, and a rejection changes nothing but the applied index.
+//! [`TestState`] checks the invariants of every entry: the rows match the state, each event
+//! continues the previous one of its row, and a rejection changes nothing but the applied index.
 
 mod batches;
 mod certs;
@@ -30,13 +30,13 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp { seconds, nanos: 0 }
 }
 
-struct World {
+struct TestState {
     state: State,
     rows: BTreeMap<Vec<u8>, Vec<u8>>,
     now: i64,
 }
 
-impl World {
+impl TestState {
     fn new() -> Self {
         Self {
             state: State::default(),

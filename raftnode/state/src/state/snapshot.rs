@@ -11,7 +11,7 @@ mod tests;
 
 use jaco_proto::v1;
 
-pub use decode::{Rules, SnapshotError, Snapshotted};
+pub use decode::{DecodedSnapshot, Rules, SnapshotError};
 pub use encode::Extent;
 
 use super::{State, entity::Entity};

@@ -1,6 +1,6 @@
 //! Passes whose commands do not fit into one batch.
 
-use jaco_raftnode::Limits;
+use jaco_raftnode::RaftLimits;
 use prost::Message as _;
 
 use super::*;
@@ -16,7 +16,7 @@ impl Fixture {
             }
             let bytes = pass.batch.as_ref().map_or(0, v1::Command::encoded_len);
             assert!(
-                bytes <= Limits::default().command_bytes / 2 + 1024,
+                bytes <= RaftLimits::default().command_bytes / 2 + 1024,
                 "{bytes}"
             );
             self.state.applied_index += 1;

@@ -20,7 +20,7 @@ fn nested(depth: usize) -> v1::Command {
 
 #[test]
 fn batch_children_keep_identity_time_and_order() {
-    let mut world = World::new();
+    let mut test = TestState::new();
     let children = vec![
         command("first", at(1), revoke("x")),
         v1::Command::default(),
@@ -34,7 +34,7 @@ fn batch_children_keep_identity_time_and_order() {
             ..command("third", at(0), revoke("z"))
         },
     ];
-    let applied = world.run(&batch("outer", at(9), children));
+    let applied = test.run(&batch("outer", at(9), children));
     assert_eq!(applied.result, Ok(()));
     let who: Vec<_> = audits(&applied)
         .into_iter()
@@ -47,13 +47,13 @@ fn batch_children_keep_identity_time_and_order() {
 
 #[test]
 fn later_child_sees_changes_of_earlier_one() {
-    let mut world = World::new();
+    let mut test = TestState::new();
     let issue = Payload::JoinTokenIssue(v1::JoinTokenIssue {
         hashed_secret: b"h".to_vec(),
         expires_at: Some(at(START + 1)),
     });
-    let children = vec![world.command(issue), world.command(consume())];
-    let applied = world.run(&batch("tester", at(START), children));
+    let children = vec![test.command(issue), test.command(consume())];
+    let applied = test.run(&batch("tester", at(START), children));
     assert_eq!(applied.result, Ok(()));
     assert_eq!(
         kinds(&applied),
@@ -63,25 +63,25 @@ fn later_child_sees_changes_of_earlier_one() {
 
 #[test]
 fn one_rejected_child_rejects_the_batch() {
-    let mut world = World::new();
+    let mut test = TestState::new();
     let children = vec![
-        world.command(revoke("x")),
-        batch("tester", at(START), vec![world.command(consume())]),
-        world.command(revoke("y")),
+        test.command(revoke("x")),
+        batch("tester", at(START), vec![test.command(consume())]),
+        test.command(revoke("y")),
     ];
-    let applied = world.run(&batch("tester", at(START), children));
+    let applied = test.run(&batch("tester", at(START), children));
     assert_eq!(
         applied.result.unwrap_err().code,
         ErrorCode::JoinTokenInvalid
     );
-    assert!(world.state.audit.is_empty());
+    assert!(test.state.audit.is_empty());
 }
 
 #[test]
 fn batches_nest_four_deep() {
-    let mut world = World::new();
-    assert_eq!(world.run(&nested(4)).result, Ok(()));
-    let error = world.run(&nested(5)).result.unwrap_err();
+    let mut test = TestState::new();
+    assert_eq!(test.run(&nested(4)).result, Ok(()));
+    let error = test.run(&nested(5)).result.unwrap_err();
     assert_eq!(error.code, ErrorCode::ValidationFailed);
 }
 
@@ -116,10 +116,10 @@ fn bytes_with_unknown_fields_do_not_decode() {
 
 #[test]
 fn missing_timestamp_reads_as_the_epoch() {
-    let mut world = World::new();
-    let applied = world.run(&v1::Command {
+    let mut test = TestState::new();
+    let applied = test.run(&v1::Command {
         ts: None,
-        ..world.command(revoke("x"))
+        ..test.command(revoke("x"))
     });
     assert_eq!(applied.state.audit[&(1, 0)].ts, Some(at(0)));
 }

@@ -75,14 +75,14 @@ fn routes(state: &State) -> Vec<(&str, &str)> {
 
 #[test]
 fn apply_replaces_content_and_keeps_the_previous() {
-    let mut world = World::new();
+    let mut test = TestState::new();
     let mut first = revision("shop", 1, &["web", "db"]);
     first.routes = vec![
         route("a.example", "", "shop"),
         route("a.example", "/x", "shop"),
     ];
     first.tcp_routes = vec![port(5432, "shop"), port(5433, "shop")];
-    let applied = world.ok(Payload::DeploymentApply(first));
+    let applied = test.ok(Payload::DeploymentApply(first));
     let wanted = [("deployment", "shop"), ("revision", "1")];
     assert_eq!(audits(&applied), audit(AuditEventType::Apply, &wanted));
     let d = applied.state.deployments["shop"].clone();
@@ -95,9 +95,9 @@ fn apply_replaces_content_and_keeps_the_previous() {
         (DeploymentStatus::Active, None)
     );
 
-    world.ok(plan("shop", "web"));
-    world.ok(plan("shop", "db"));
-    world.ok(Payload::DeploymentStatusUpdate(
+    test.ok(plan("shop", "web"));
+    test.ok(plan("shop", "db"));
+    test.ok(Payload::DeploymentStatusUpdate(
         v1::DeploymentStatusUpdate {
             deployment: "shop".into(),
             status: DeploymentStatus::Pending.into(),
@@ -110,7 +110,7 @@ fn apply_replaces_content_and_keeps_the_previous() {
         route("b.example", "", "shop"),
     ];
     second.tcp_routes = vec![port(5433, "shop")];
-    let applied = world.ok(Payload::DeploymentApply(second));
+    let applied = test.ok(Payload::DeploymentApply(second));
     assert_eq!(
         kinds(&applied),
         [
@@ -146,35 +146,35 @@ fn apply_replaces_content_and_keeps_the_previous() {
 
 #[test]
 fn revision_must_exceed_all_earlier_ones() {
-    let mut world = World::new();
-    world.rejected(
+    let mut test = TestState::new();
+    test.rejected(
         Payload::DeploymentApply(revision("shop", 0, &[])),
         ErrorCode::RaftApplyFailed,
     );
-    world.ok(Payload::DeploymentApply(revision("shop", 1, &[])));
-    world.ok(Payload::DeploymentApply(revision("shop", 2, &[])));
-    world.ok(rollback("shop", 1));
+    test.ok(Payload::DeploymentApply(revision("shop", 1, &[])));
+    test.ok(Payload::DeploymentApply(revision("shop", 2, &[])));
+    test.ok(rollback("shop", 1));
     let stale = Payload::DeploymentApply(revision("shop", 2, &[]));
-    let error = world.rejected(stale, ErrorCode::RaftApplyFailed);
+    let error = test.rejected(stale, ErrorCode::RaftApplyFailed);
     assert_eq!(
         error.details["reason"],
         super::super::reject::STALE_REVISION
     );
     assert_eq!(error.details["outcome"], "rejected");
-    world.ok(Payload::DeploymentApply(revision("shop", 3, &[])));
+    test.ok(Payload::DeploymentApply(revision("shop", 3, &[])));
 }
 
 #[test]
 fn port_has_one_owner_and_route_is_overwritten() {
-    let mut world = World::new();
+    let mut test = TestState::new();
     let mut shop = revision("shop", 1, &[]);
     shop.tcp_routes = vec![port(5432, "shop")];
     shop.routes = vec![route("a.example", "", "shop")];
-    world.ok(Payload::DeploymentApply(shop));
+    test.ok(Payload::DeploymentApply(shop));
 
     let mut blog = revision("blog", 1, &[]);
     blog.tcp_routes = vec![port(5432, "blog")];
-    let error = world.rejected(
+    let error = test.rejected(
         Payload::DeploymentApply(blog.clone()),
         ErrorCode::PortConflict,
     );
@@ -186,46 +186,46 @@ fn port_has_one_owner_and_route_is_overwritten() {
         ("5432", "shop")
     );
     blog.tcp_routes = vec![port(1, "blog"), port(1, "blog")];
-    world.rejected(
+    test.rejected(
         Payload::DeploymentApply(blog.clone()),
         ErrorCode::PortConflict,
     );
     blog.tcp_routes = vec![port(70_000, "blog")];
-    world.rejected(
+    test.rejected(
         Payload::DeploymentApply(blog.clone()),
         ErrorCode::ValidationFailed,
     );
     blog.tcp_routes = vec![port(1, "shop")];
-    world.rejected(
+    test.rejected(
         Payload::DeploymentApply(blog.clone()),
         ErrorCode::ValidationFailed,
     );
 
     blog.tcp_routes.clear();
     blog.routes = vec![route("a.example", "", "blog")];
-    world.ok(Payload::DeploymentApply(blog));
+    test.ok(Payload::DeploymentApply(blog));
     assert_eq!(
-        world.state.routes[&("a.example".into(), String::new())].deployment,
+        test.state.routes[&("a.example".into(), String::new())].deployment,
         "blog"
     );
 }
 
 #[test]
 fn rollback_swaps_both_revisions() {
-    let mut world = World::new();
+    let mut test = TestState::new();
     let mut first = revision("shop", 1, &["web"]);
     first.routes = vec![route("a.example", "", "shop")];
     first.tcp_routes = vec![port(5432, "shop")];
-    world.ok(Payload::DeploymentApply(first));
-    let old = world.state.clone();
+    test.ok(Payload::DeploymentApply(first));
+    let old = test.state.clone();
     let mut second = revision("shop", 2, &["api"]);
     second.routes = vec![route("b.example", "", "shop")];
-    world.ok(Payload::DeploymentApply(second));
-    let new = world.state.clone();
-    world.ok(plan("shop", "api"));
+    test.ok(Payload::DeploymentApply(second));
+    let new = test.state.clone();
+    test.ok(plan("shop", "api"));
 
-    world.now += 60;
-    let applied = world.ok(rollback("shop", 1));
+    test.now += 60;
+    let applied = test.ok(rollback("shop", 1));
     let d = applied.state.deployments["shop"].clone();
     let was = old.deployments["shop"].clone();
     assert_eq!(
@@ -249,7 +249,7 @@ fn rollback_swaps_both_revisions() {
     let wanted = [("deployment", "shop"), ("revision", "1")];
     assert_eq!(audits(&applied), audit(AuditEventType::Rollback, &wanted));
 
-    let back = world.ok(rollback("shop", 0));
+    let back = test.ok(rollback("shop", 0));
     let wanted = [("deployment", "shop"), ("revision", "2")];
     assert_eq!(audits(&back), audit(AuditEventType::Rollback, &wanted));
     assert_eq!(
@@ -264,45 +264,45 @@ fn rollback_swaps_both_revisions() {
 
 #[test]
 fn rollback_needs_previous_revision_and_free_ports() {
-    let mut world = World::new();
-    world.rejected(rollback("shop", 0), ErrorCode::DeploymentNotFound);
+    let mut test = TestState::new();
+    test.rejected(rollback("shop", 0), ErrorCode::DeploymentNotFound);
     let mut first = revision("shop", 1, &[]);
     first.tcp_routes = vec![port(5432, "shop")];
-    world.ok(Payload::DeploymentApply(first));
-    world.rejected(rollback("shop", 0), ErrorCode::NoPreviousRevision);
-    world.ok(Payload::DeploymentApply(revision("shop", 2, &[])));
-    world.rejected(rollback("shop", 7), ErrorCode::RaftApplyFailed);
+    test.ok(Payload::DeploymentApply(first));
+    test.rejected(rollback("shop", 0), ErrorCode::NoPreviousRevision);
+    test.ok(Payload::DeploymentApply(revision("shop", 2, &[])));
+    test.rejected(rollback("shop", 7), ErrorCode::RaftApplyFailed);
 
     let mut blog = revision("blog", 1, &[]);
     blog.tcp_routes = vec![port(5432, "blog")];
-    world.ok(Payload::DeploymentApply(blog));
-    world.rejected(rollback("shop", 1), ErrorCode::PortConflict);
+    test.ok(Payload::DeploymentApply(blog));
+    test.rejected(rollback("shop", 1), ErrorCode::PortConflict);
 }
 
 #[test]
 fn delete_removes_dependent_rows_and_keeps_counters() {
-    let mut world = World::new();
+    let mut test = TestState::new();
     for name in ["shop", "blog"] {
         let mut apply = revision(name, 1, &["web"]);
         apply.routes = vec![route(&format!("{name}.example"), "", name)];
         apply.tcp_routes = vec![port(if name == "shop" { 1 } else { 2 }, name)];
-        world.ok(Payload::DeploymentApply(apply));
-        world.ok(plan(name, "web"));
-        world.ok(Payload::SubnetAllocate(v1::SubnetAllocate {
+        test.ok(Payload::DeploymentApply(apply));
+        test.ok(plan(name, "web"));
+        test.ok(Payload::SubnetAllocate(v1::SubnetAllocate {
             deployment: name.into(),
             network: "default".into(),
             cidr: format!("{name}/24"),
             host: "a".into(),
         }));
-        world.ok(Payload::ReplicaCounterIncrement(
+        test.ok(Payload::ReplicaCounterIncrement(
             v1::ReplicaCounterIncrement {
                 deployment: name.into(),
                 service: "web".into(),
             },
         ));
     }
-    let raft_index = world.desired("shop-web-1", "a", "");
-    world.ok(Payload::ReplicaObservedUpdate(v1::ReplicaObservedUpdate {
+    let raft_index = test.desired("shop-web-1", "a", "");
+    test.ok(Payload::ReplicaObservedUpdate(v1::ReplicaObservedUpdate {
         replica: Some(v1::ReplicaObserved {
             id: "shop-web-1".into(),
             host: "a".into(),
@@ -311,12 +311,12 @@ fn delete_removes_dependent_rows_and_keeps_counters() {
             ..Default::default()
         }),
     }));
-    world.ok(Payload::RestartCounterUpdate(v1::RestartCounterUpdate {
+    test.ok(Payload::RestartCounterUpdate(v1::RestartCounterUpdate {
         replica_id: "shop-web-1".into(),
         action: v1::restart_counter_update::Action::Increment.into(),
     }));
 
-    let applied = world.ok(delete("shop"));
+    let applied = test.ok(delete("shop"));
     assert_eq!(
         kinds(&applied),
         [
@@ -345,7 +345,7 @@ fn delete_removes_dependent_rows_and_keeps_counters() {
         (1, 1)
     );
 
-    let again = world.ok(delete("shop"));
+    let again = test.ok(delete("shop"));
     assert_eq!(
         audits(&again),
         audit(AuditEventType::Delete, &[("deployment", "shop")])
@@ -354,25 +354,25 @@ fn delete_removes_dependent_rows_and_keeps_counters() {
 
 #[test]
 fn repeated_deployment_status_makes_no_event() {
-    let mut world = World::new();
+    let mut test = TestState::new();
     let pending = Payload::DeploymentStatusUpdate(v1::DeploymentStatusUpdate {
         deployment: "shop".into(),
         status: DeploymentStatus::Pending.into(),
         details: [("reason".to_owned(), "no host".to_owned())].into(),
     });
-    world.no_change(pending.clone());
-    world.ok(Payload::DeploymentApply(revision("shop", 1, &[])));
-    world.ok(pending.clone());
+    test.no_change(pending.clone());
+    test.ok(Payload::DeploymentApply(revision("shop", 1, &[])));
+    test.ok(pending.clone());
     assert_eq!(
-        world.state.deployments["shop"].status(),
+        test.state.deployments["shop"].status(),
         DeploymentStatus::Pending
     );
     assert_eq!(
-        world.state.deployments["shop"].status_details["reason"],
+        test.state.deployments["shop"].status_details["reason"],
         "no host"
     );
-    world.no_change(pending);
-    world.rejected(
+    test.no_change(pending);
+    test.rejected(
         Payload::DeploymentStatusUpdate(v1::DeploymentStatusUpdate {
             deployment: "shop".into(),
             ..Default::default()
@@ -383,24 +383,24 @@ fn repeated_deployment_status_makes_no_event() {
 
 #[test]
 fn single_routes_are_removed_by_domain() {
-    let mut world = World::new();
+    let mut test = TestState::new();
     for (domain, path) in [("a.example", ""), ("a.example", "/x"), ("b.example", "")] {
-        world.ok(Payload::RouteUpsert(v1::RouteUpsert {
+        test.ok(Payload::RouteUpsert(v1::RouteUpsert {
             route: Some(route(domain, path, "shop")),
         }));
     }
     let remove = Payload::RouteRemove(v1::RouteRemove {
         domain: "a.example".into(),
     });
-    let applied = world.ok(remove.clone());
+    let applied = test.ok(remove.clone());
     assert_eq!(kinds(&applied), ["removed routes", "removed routes"]);
     assert_eq!(routes(&applied.state), [("b.example", "")]);
-    world.no_change(remove);
-    world.rejected(
+    test.no_change(remove);
+    test.rejected(
         Payload::RouteUpsert(v1::RouteUpsert { route: None }),
         ErrorCode::ValidationFailed,
     );
-    world.rejected(
+    test.rejected(
         Payload::RouteUpsert(v1::RouteUpsert {
             route: Some(route("", "/", "shop")),
         }),

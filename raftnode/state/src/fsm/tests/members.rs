@@ -22,7 +22,7 @@ fn status(hostname: &str, status: NodeStatus, reason: &str) -> v1::NodeStatusUpd
 
 #[test]
 fn init_creates_cluster_token_and_member_once() {
-    let mut world = World::new();
+    let mut test = TestState::new();
     let init = v1::ClusterInit {
         cluster_id: "c-1".into(),
         ca_cert: b"cert".to_vec(),
@@ -35,7 +35,7 @@ fn init_creates_cluster_token_and_member_once() {
         self_server_cert_fingerprint: b"fp".to_vec(),
         self_grpc_address: "a:7946".into(),
     };
-    let applied = world.ok(Payload::ClusterInit(init.clone()));
+    let applied = test.ok(Payload::ClusterInit(init.clone()));
 
     let meta = applied.state.cluster.clone().unwrap();
     assert_eq!(
@@ -58,7 +58,7 @@ fn init_creates_cluster_token_and_member_once() {
     let wanted = [("cluster_id", "c-1"), ("hostname", "a")];
     assert_eq!(audits(&applied), audit(AuditEventType::NodeJoin, &wanted));
 
-    let error = world.rejected(
+    let error = test.rejected(
         Payload::ClusterInit(init),
         ErrorCode::ClusterAlreadyInitialized,
     );
@@ -67,16 +67,16 @@ fn init_creates_cluster_token_and_member_once() {
 
 #[test]
 fn init_without_a_hash_issues_no_token() {
-    let mut world = World::new();
-    world.cluster();
-    assert!(world.state.tokens.is_empty());
+    let mut test = TestState::new();
+    test.cluster();
+    assert!(test.state.tokens.is_empty());
 }
 
 #[test]
 fn join_needs_unused_hostname_and_raft_id() {
-    let mut world = World::new();
-    world.cluster();
-    let applied = world.ok(join("b", 2));
+    let mut test = TestState::new();
+    test.cluster();
+    let applied = test.ok(join("b", 2));
     let node = &applied.state.nodes["b"];
     assert_eq!(
         (node.status(), node.joined_at),
@@ -88,46 +88,46 @@ fn join_needs_unused_hostname_and_raft_id() {
         audit(AuditEventType::NodeJoin, &[("hostname", "b")])
     );
 
-    world.rejected(join("b", 3), ErrorCode::NodeAlreadyMember);
-    world.rejected(join("c", 0), ErrorCode::ValidationFailed);
-    world.rejected(join("c\0d", 3), ErrorCode::ValidationFailed);
-    world.rejected(join("", 3), ErrorCode::ValidationFailed);
-    let error = world.rejected(join("c", 2), ErrorCode::RaftApplyFailed);
+    test.rejected(join("b", 3), ErrorCode::NodeAlreadyMember);
+    test.rejected(join("c", 0), ErrorCode::ValidationFailed);
+    test.rejected(join("c\0d", 3), ErrorCode::ValidationFailed);
+    test.rejected(join("", 3), ErrorCode::ValidationFailed);
+    let error = test.rejected(join("c", 2), ErrorCode::RaftApplyFailed);
     assert_eq!(error.details["reason"], super::super::reject::RAFT_ID_TAKEN);
 }
 
 #[test]
 fn raft_ids_of_removed_members_are_not_reused() {
-    let mut world = World::new();
-    world.cluster();
-    world.ok(join("b", 2));
-    world.ok(Payload::NodeRemove(v1::NodeRemove {
+    let mut test = TestState::new();
+    test.cluster();
+    test.ok(join("b", 2));
+    test.ok(Payload::NodeRemove(v1::NodeRemove {
         hostname: "b".into(),
     }));
-    world.rejected(join("b", 2), ErrorCode::RaftApplyFailed);
-    world.ok(join("b", 3));
+    test.rejected(join("b", 2), ErrorCode::RaftApplyFailed);
+    test.ok(join("b", 3));
 }
 
 #[test]
 fn node_removal_frees_its_subnets_and_locks() {
-    let mut world = World::new();
-    world.cluster();
-    world.ok(join("b", 2));
+    let mut test = TestState::new();
+    test.cluster();
+    test.ok(join("b", 2));
     for (host, cidr) in [("a", "10.1.0.0/24"), ("b", "10.1.1.0/24")] {
-        world.ok(Payload::SubnetAllocate(v1::SubnetAllocate {
+        test.ok(Payload::SubnetAllocate(v1::SubnetAllocate {
             deployment: "shop".into(),
             network: "default".into(),
             cidr: cidr.into(),
             host: host.into(),
         }));
-        world.ok(Payload::CertLock(v1::CertLock {
+        test.ok(Payload::CertLock(v1::CertLock {
             name: format!("issue_cert_{host}.example"),
             lessee: host.into(),
             until: Some(at(START + 300)),
         }));
     }
-    world.desired("shop-web-1", "b", "");
-    let applied = world.ok(Payload::NodeRemove(v1::NodeRemove {
+    test.desired("shop-web-1", "b", "");
+    let applied = test.ok(Payload::NodeRemove(v1::NodeRemove {
         hostname: "b".into(),
     }));
     assert_eq!(
@@ -154,27 +154,27 @@ fn node_removal_frees_its_subnets_and_locks() {
     let again = Payload::NodeRemove(v1::NodeRemove {
         hostname: "b".into(),
     });
-    let error = world.rejected(again, ErrorCode::NodeNotFound);
+    let error = test.rejected(again, ErrorCode::NodeNotFound);
     assert_eq!(error.details["hostname"], "b");
 }
 
 #[test]
 fn status_update_replaces_status_and_details_only() {
-    let mut world = World::new();
-    world.cluster();
-    world.ok(Payload::NodeStatusUpdate(status(
+    let mut test = TestState::new();
+    test.cluster();
+    test.ok(Payload::NodeStatusUpdate(status(
         "a",
         NodeStatus::Unhealthy,
         "late",
     )));
-    let node = world.state.nodes["a"].clone();
+    let node = test.state.nodes["a"].clone();
     assert_eq!(
         (node.status(), node.status_details["reason"].as_str()),
         (NodeStatus::Unhealthy, "late")
     );
 
-    world.now += 5;
-    world.ok(Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
+    test.now += 5;
+    test.ok(Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
         hostname: "a".into(),
         cpu_pressure: 0.5,
         memory_pressure: 0.25,
@@ -182,7 +182,7 @@ fn status_update_replaces_status_and_details_only() {
         drain_mark: 1,
         ..Default::default()
     }));
-    let node = world.state.nodes["a"].clone();
+    let node = test.state.nodes["a"].clone();
     assert_eq!(
         (node.status(), node.status_details["reason"].as_str()),
         (NodeStatus::Unhealthy, "late")
@@ -196,8 +196,8 @@ fn status_update_replaces_status_and_details_only() {
     let mut clear = status("a", NodeStatus::Ready, "ok");
     clear.drain_mark = 2;
     clear.cpu_pressure = 0.9;
-    world.ok(Payload::NodeStatusUpdate(clear));
-    let node = world.state.nodes["a"].clone();
+    test.ok(Payload::NodeStatusUpdate(clear));
+    let node = test.state.nodes["a"].clone();
     assert_eq!(
         (node.status(), node.draining, node.cpu_pressure),
         (NodeStatus::Ready, false, 0.5)
@@ -206,26 +206,26 @@ fn status_update_replaces_status_and_details_only() {
 
 #[test]
 fn invalid_status_is_rejected_and_unknown_host_ignored() {
-    let mut world = World::new();
-    world.cluster();
-    world.no_change(Payload::NodeStatusUpdate(status(
+    let mut test = TestState::new();
+    test.cluster();
+    test.no_change(Payload::NodeStatusUpdate(status(
         "z",
         NodeStatus::Ready,
         "",
     )));
     let mut unknown = status("a", NodeStatus::Ready, "");
     unknown.status = 77;
-    world.rejected(
+    test.rejected(
         Payload::NodeStatusUpdate(unknown),
         ErrorCode::ValidationFailed,
     );
     let mut mark = status("a", NodeStatus::Ready, "");
     mark.drain_mark = 3;
-    world.rejected(Payload::NodeStatusUpdate(mark), ErrorCode::ValidationFailed);
+    test.rejected(Payload::NodeStatusUpdate(mark), ErrorCode::ValidationFailed);
     let mut pressure = status("a", NodeStatus::Ready, "");
     pressure.include_pressure = true;
     pressure.cpu_pressure = f64::NAN;
-    world.rejected(
+    test.rejected(
         Payload::NodeStatusUpdate(pressure),
         ErrorCode::ValidationFailed,
     );
@@ -233,22 +233,22 @@ fn invalid_status_is_rejected_and_unknown_host_ignored() {
 
 #[test]
 fn isolation_loss_is_audited_once() {
-    let mut world = World::new();
-    world.cluster();
+    let mut test = TestState::new();
+    test.cluster();
     let lost = status("a", NodeStatus::IsolationUnavailable, "ruleset");
-    let applied = world.ok(Payload::NodeStatusUpdate(lost.clone()));
+    let applied = test.ok(Payload::NodeStatusUpdate(lost.clone()));
     let wanted = audit(AuditEventType::IsolationUnavailable, &[("hostname", "a")]);
     assert_eq!(audits(&applied), wanted);
-    world.no_change(Payload::NodeStatusUpdate(lost));
+    test.no_change(Payload::NodeStatusUpdate(lost));
     let other = status("a", NodeStatus::IsolationUnavailable, "self test");
-    assert_eq!(audits(&world.ok(Payload::NodeStatusUpdate(other))), []);
+    assert_eq!(audits(&test.ok(Payload::NodeStatusUpdate(other))), []);
 }
 
 #[test]
 fn certificate_of_another_member_is_rejected() {
-    let mut world = World::new();
-    world.cluster();
-    world.ok(join("b", 2));
+    let mut test = TestState::new();
+    test.cluster();
+    test.ok(join("b", 2));
     let print = |hostname: &str| {
         Payload::NodeUpdateSelf(v1::NodeUpdateSelf {
             hostname: hostname.into(),
@@ -256,18 +256,18 @@ fn certificate_of_another_member_is_rejected() {
             ..Default::default()
         })
     };
-    world.ok(print("a"));
-    let error = world.rejected(print("b"), ErrorCode::ValidationFailed);
+    test.ok(print("a"));
+    let error = test.rejected(print("b"), ErrorCode::ValidationFailed);
     assert_eq!(error.details["field"], "server_cert_fingerprint");
-    world.ok(print("a"));
+    test.ok(print("a"));
 }
 
 #[test]
 fn self_update_changes_only_set_fields() {
-    let mut world = World::new();
-    world.cluster();
-    let before = world.state.nodes["a"].clone();
-    world.ok(Payload::NodeUpdateSelf(v1::NodeUpdateSelf {
+    let mut test = TestState::new();
+    test.cluster();
+    let before = test.state.nodes["a"].clone();
+    test.ok(Payload::NodeUpdateSelf(v1::NodeUpdateSelf {
         hostname: "a".into(),
         version: "0.2.0".into(),
         wg_port: 51820,
@@ -278,8 +278,8 @@ fn self_update_changes_only_set_fields() {
         wg_port: 51820,
         ..v1::Node::clone(&before)
     };
-    assert_eq!(*world.state.nodes["a"], wanted);
-    world.ok(Payload::NodeUpdateSelf(v1::NodeUpdateSelf {
+    assert_eq!(*test.state.nodes["a"], wanted);
+    test.ok(Payload::NodeUpdateSelf(v1::NodeUpdateSelf {
         hostname: "a".into(),
         wireguard_pubkey: b"wg".to_vec(),
         server_cert_fingerprint: b"fp2".to_vec(),
@@ -294,8 +294,8 @@ fn self_update_changes_only_set_fields() {
         address: "a:2".into(),
         ..wanted
     };
-    assert_eq!(*world.state.nodes["a"], wanted);
-    world.no_change(Payload::NodeUpdateSelf(v1::NodeUpdateSelf {
+    assert_eq!(*test.state.nodes["a"], wanted);
+    test.no_change(Payload::NodeUpdateSelf(v1::NodeUpdateSelf {
         hostname: "z".into(),
         version: "0.2.0".into(),
         ..Default::default()

@@ -11,15 +11,15 @@ proptest! {
         log in logs()
     ) {
         let log = commands(&log);
-        let mut world = World::new();
+        let mut test = TestState::new();
         let mut writes = Vec::new();
         for command in &log {
-            // `World` checks the invariants of every entry.
-            writes.push(world.run(command).mutations);
+            // `TestState` checks the invariants of every entry.
+            writes.push(test.run(command).mutations);
         }
-        let state = &world.state;
+        let state = &test.state;
 
-        let mut loaded = state::load(world.rows.clone()).unwrap();
+        let mut loaded = state::load(test.rows.clone()).unwrap();
         prop_assert_eq!(loaded.digest(), state.digest());
         loaded.applied_index = state.applied_index;
         prop_assert_eq!(&loaded, state);
@@ -30,7 +30,7 @@ proptest! {
         prop_assert_eq!(&restored.state, state);
         prop_assert!(restored.unknown_fields.is_empty());
 
-        let mut replay = World::new();
+        let mut replay = TestState::new();
         let again: Vec<_> = log.iter().map(|command| replay.run(command).mutations).collect();
         prop_assert_eq!(again, writes);
     }
@@ -47,11 +47,11 @@ fn generated_logs_fill_every_table() {
     for _ in 0..60 {
         let bytes = prop::collection::vec(prop::collection::vec(any::<u8>(), 40), 60);
         let log = bytes.new_tree(&mut runner).unwrap().current();
-        let mut world = World::new();
+        let mut test = TestState::new();
         for command in commands(&log) {
-            outcomes[usize::from(world.run(&command).result.is_ok())] += 1;
+            outcomes[usize::from(test.run(&command).result.is_ok())] += 1;
         }
-        filled.extend(world.rows.keys().map(|key| key[0]));
+        filled.extend(test.rows.keys().map(|key| key[0]));
     }
     let all: std::collections::BTreeSet<u8> = state::Table::ALL.iter().map(|t| t.tag()).collect();
     assert_eq!(filled, all);

@@ -11,14 +11,11 @@ fn count(id: &str, action: Action) -> Payload {
 
 #[test]
 fn desired_replica_carries_the_index_of_its_entry() {
-    let mut world = World::new();
-    let first = world.desired("shop-web-1", "a", "");
-    assert_eq!(world.state.replicas_desired["shop-web-1"].raft_index, first);
-    let second = world.desired("shop-web-1", "a", "");
-    assert_eq!(
-        world.state.replicas_desired["shop-web-1"].raft_index,
-        second
-    );
+    let mut test = TestState::new();
+    let first = test.desired("shop-web-1", "a", "");
+    assert_eq!(test.state.replicas_desired["shop-web-1"].raft_index, first);
+    let second = test.desired("shop-web-1", "a", "");
+    assert_eq!(test.state.replicas_desired["shop-web-1"].raft_index, second);
     assert!(second > first);
     for replica in [
         None,
@@ -34,15 +31,15 @@ fn desired_replica_carries_the_index_of_its_entry() {
         }),
     ] {
         let upsert = Payload::ReplicaDesiredUpsert(v1::ReplicaDesiredUpsert { replica });
-        world.rejected(upsert, ErrorCode::ValidationFailed);
+        test.rejected(upsert, ErrorCode::ValidationFailed);
     }
 }
 
 #[test]
 fn replica_removal_drops_observation_and_failures() {
-    let mut world = World::new();
-    let raft_index = world.desired("shop-web-1", "a", "");
-    world.ok(Payload::ReplicaObservedUpdate(v1::ReplicaObservedUpdate {
+    let mut test = TestState::new();
+    let raft_index = test.desired("shop-web-1", "a", "");
+    test.ok(Payload::ReplicaObservedUpdate(v1::ReplicaObservedUpdate {
         replica: Some(v1::ReplicaObserved {
             id: "shop-web-1".into(),
             host: "a".into(),
@@ -51,11 +48,11 @@ fn replica_removal_drops_observation_and_failures() {
             ..Default::default()
         }),
     }));
-    world.ok(count("shop-web-1", Action::Increment));
+    test.ok(count("shop-web-1", Action::Increment));
     let remove = Payload::ReplicaDesiredRemove(v1::ReplicaDesiredRemove {
         id: "shop-web-1".into(),
     });
-    let applied = world.ok(remove.clone());
+    let applied = test.ok(remove.clone());
     assert_eq!(
         kinds(&applied),
         [
@@ -65,27 +62,27 @@ fn replica_removal_drops_observation_and_failures() {
         ]
     );
     assert_eq!(deployments_of(&applied.events), [Some("shop"); 3]);
-    world.no_change(remove);
+    test.no_change(remove);
 }
 
 #[test]
 fn failures_are_counted_for_desired_replicas_only() {
-    let mut world = World::new();
-    world.no_change(count("shop-web-1", Action::Increment));
-    world.desired("shop-web-1", "a", "");
-    world.ok(count("shop-web-1", Action::Increment));
-    world.now += 3;
-    let applied = world.ok(count("shop-web-1", Action::Increment));
+    let mut test = TestState::new();
+    test.no_change(count("shop-web-1", Action::Increment));
+    test.desired("shop-web-1", "a", "");
+    test.ok(count("shop-web-1", Action::Increment));
+    test.now += 3;
+    let applied = test.ok(count("shop-web-1", Action::Increment));
     assert_eq!(deployments_of(&applied.events), [Some("shop")]);
-    let counter = world.state.restart_counters["shop-web-1"].clone();
+    let counter = test.state.restart_counters["shop-web-1"].clone();
     assert_eq!(
         (counter.consecutive_failures, counter.last_attempt_at),
         (2, Some(at(START + 3)))
     );
-    world.ok(count("shop-web-1", Action::Reset));
-    assert!(world.state.restart_counters.is_empty());
-    world.no_change(count("shop-web-1", Action::Reset));
-    world.rejected(
+    test.ok(count("shop-web-1", Action::Reset));
+    assert!(test.state.restart_counters.is_empty());
+    test.no_change(count("shop-web-1", Action::Reset));
+    test.rejected(
         count("shop-web-1", Action::Unspecified),
         ErrorCode::ValidationFailed,
     );
@@ -93,24 +90,24 @@ fn failures_are_counted_for_desired_replicas_only() {
 
 #[test]
 fn replica_indexes_count_up_from_one() {
-    let mut world = World::new();
+    let mut test = TestState::new();
     let next = |service: &str| {
         Payload::ReplicaCounterIncrement(v1::ReplicaCounterIncrement {
             deployment: "shop".into(),
             service: service.into(),
         })
     };
-    world.ok(next("web"));
+    test.ok(next("web"));
     let key = ("shop".to_owned(), "web".to_owned());
-    assert_eq!(world.state.replica_counters[&key].next_index, 1);
-    world.ok(next("web"));
-    assert_eq!(world.state.replica_counters[&key].next_index, 2);
-    world.rejected(next(""), ErrorCode::ValidationFailed);
+    assert_eq!(test.state.replica_counters[&key].next_index, 1);
+    test.ok(next("web"));
+    assert_eq!(test.state.replica_counters[&key].next_index, 2);
+    test.rejected(next(""), ErrorCode::ValidationFailed);
 }
 
 #[test]
 fn plan_is_stored_unchanged() {
-    let mut world = World::new();
+    let mut test = TestState::new();
     let plan = v1::RolloutPlan {
         deployment: "shop".into(),
         service: "web".into(),
@@ -119,13 +116,13 @@ fn plan_is_stored_unchanged() {
         ..Default::default()
     };
     let update = |plan| Payload::RolloutPlanUpdate(v1::RolloutPlanUpdate { plan });
-    let applied = world.ok(update(Some(plan.clone())));
+    let applied = test.ok(update(Some(plan.clone())));
     assert_eq!(deployments_of(&applied.events), [Some("shop")]);
     let key = ("shop".to_owned(), "web".to_owned());
-    assert_eq!(*world.state.rollout_plans[&key], plan);
-    world.no_change(update(Some(plan)));
-    world.rejected(update(None), ErrorCode::ValidationFailed);
-    world.rejected(
+    assert_eq!(*test.state.rollout_plans[&key], plan);
+    test.no_change(update(Some(plan)));
+    test.rejected(update(None), ErrorCode::ValidationFailed);
+    test.rejected(
         update(Some(v1::RolloutPlan::default())),
         ErrorCode::ValidationFailed,
     );
@@ -133,7 +130,7 @@ fn plan_is_stored_unchanged() {
 
 #[test]
 fn subnet_has_one_holder_and_is_freed_selectively() {
-    let mut world = World::new();
+    let mut test = TestState::new();
     let allocate = |deployment: &str, network: &str, host: &str, cidr: &str| {
         Payload::SubnetAllocate(v1::SubnetAllocate {
             deployment: deployment.into(),
@@ -149,41 +146,41 @@ fn subnet_has_one_holder_and_is_freed_selectively() {
             host: host.into(),
         })
     };
-    world.ok(allocate("shop", "front", "a", "10.0.0.0/24"));
-    world.ok(allocate("shop", "front", "a", "10.0.0.0/24"));
-    let error = world.rejected(
+    test.ok(allocate("shop", "front", "a", "10.0.0.0/24"));
+    test.ok(allocate("shop", "front", "a", "10.0.0.0/24"));
+    let error = test.rejected(
         allocate("shop", "front", "b", "10.0.0.0/24"),
         ErrorCode::RaftApplyFailed,
     );
     assert_eq!(error.details["reason"], super::super::reject::CIDR_TAKEN);
     assert_eq!(error.details["host"], "a");
-    world.rejected(
+    test.rejected(
         allocate("shop", "front", "b", ""),
         ErrorCode::ValidationFailed,
     );
-    world.rejected(allocate("shop", "", "b", "x"), ErrorCode::ValidationFailed);
-    world.ok(allocate("shop", "front", "b", "10.0.1.0/24"));
-    world.ok(allocate("shop", "back", "a", "10.0.2.0/24"));
-    world.ok(allocate("blog", "front", "a", "10.0.3.0/24"));
+    test.rejected(allocate("shop", "", "b", "x"), ErrorCode::ValidationFailed);
+    test.ok(allocate("shop", "front", "b", "10.0.1.0/24"));
+    test.ok(allocate("shop", "back", "a", "10.0.2.0/24"));
+    test.ok(allocate("blog", "front", "a", "10.0.3.0/24"));
 
-    world.rejected(free("", "", ""), ErrorCode::ValidationFailed);
-    world.no_change(free("shop", "front", "c"));
-    world.ok(free("shop", "front", "b"));
-    assert_eq!(world.state.subnets.len(), 3);
-    world.ok(free("shop", "", ""));
-    assert!(world.state.subnets.values().all(|s| s.deployment == "blog"));
-    world.ok(free("", "", "a"));
-    assert!(world.state.subnets.is_empty());
+    test.rejected(free("", "", ""), ErrorCode::ValidationFailed);
+    test.no_change(free("shop", "front", "c"));
+    test.ok(free("shop", "front", "b"));
+    assert_eq!(test.state.subnets.len(), 3);
+    test.ok(free("shop", "", ""));
+    assert!(test.state.subnets.values().all(|s| s.deployment == "blog"));
+    test.ok(free("", "", "a"));
+    assert!(test.state.subnets.is_empty());
 }
 
 #[test]
 fn compatibility_commands_have_no_effect() {
-    let mut world = World::new();
-    world.no_change(Payload::ReplicaCommandIssue(v1::ReplicaCommandIssue {
+    let mut test = TestState::new();
+    test.no_change(Payload::ReplicaCommandIssue(v1::ReplicaCommandIssue {
         replica_id: "shop-web-1".into(),
         op: "restart".into(),
     }));
-    world.no_change(Payload::CertStore(v1::CertStore {
+    test.no_change(Payload::CertStore(v1::CertStore {
         key: "k".into(),
         value: b"v".to_vec(),
         ttl_seconds: 1,

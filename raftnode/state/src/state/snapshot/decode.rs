@@ -44,7 +44,7 @@ impl Rules {
 
 /// A decoded snapshot.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Snapshotted {
+pub struct DecodedSnapshot {
     /// The decoded state.
     pub state: State,
     /// Fields of the message that this version does not know and has left out.
@@ -97,7 +97,7 @@ impl State {
         applied_index: u64,
         input: impl Read,
         rules: &Rules,
-    ) -> Result<Snapshotted, SnapshotError> {
+    ) -> Result<DecodedSnapshot, SnapshotError> {
         let mut fields = FieldReader {
             input: BufReader::new(input),
             entity_bytes: rules.entity_bytes,
@@ -136,7 +136,7 @@ impl State {
                 None => insert_cluster(&mut state, bytes, rules)?,
             }
         }
-        Ok(Snapshotted {
+        Ok(DecodedSnapshot {
             state,
             unknown_fields,
         })

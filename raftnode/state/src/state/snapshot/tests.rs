@@ -9,7 +9,7 @@ use crate::{
     testing::{logs, state_of},
 };
 
-fn read(bytes: &[u8], rules: &Rules) -> Result<Snapshotted, SnapshotError> {
+fn read(bytes: &[u8], rules: &Rules) -> Result<DecodedSnapshot, SnapshotError> {
     State::read_snapshot(7, bytes, rules)
 }
 

@@ -14,15 +14,15 @@ use super::{RaftHandle, msg::Msg};
 
 /// Bytes of one connection that may wait for raft: more than a member within raft's inflight limits
 /// ever has in flight.
-const ROOM: u32 = 64 << 20;
+const PENDING_BYTES: u32 = 64 << 20;
 /// Smallest size a message is counted with: an empty message takes memory too.
-const LEAST: usize = 256;
+const MIN_MESSAGE_BYTES: usize = 256;
 /// Minimum interval between two log lines about the same error.
-const TOLD: Duration = Duration::from_secs(1);
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Reason why a message of a peer is not passed to raft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unfit {
+pub enum InvalidMessage {
     /// Its bytes do not decode as a message.
     #[error("peer message does not decode")]
     Undecodable,
@@ -40,30 +40,30 @@ pub enum Unfit {
 /// A message, and its share of the connection's budget until raft has taken it.
 pub(crate) struct Delivery {
     pub(super) message: Message,
-    _room: Option<OwnedSemaphorePermit>,
+    _budget: Option<OwnedSemaphorePermit>,
 }
 
-/// Message queue from one connection to raft; see [`RaftHandle::inlet`].
+/// Message queue from one connection to raft; see [`RaftHandle::peer_receiver`].
 #[derive(Debug)]
-pub struct Inlet {
+pub struct PeerReceiver {
     handle: RaftHandle,
     from: u64,
-    room: Arc<Semaphore>,
-    told: Option<(Unfit, Instant)>,
-    unfit: u64,
+    budget: Arc<Semaphore>,
+    last_logged: Option<(InvalidMessage, Instant)>,
+    invalid: u64,
 }
 
 impl RaftHandle {
     /// Creates the queue for messages of the peer with raft id `from`, as authenticated by its
     /// connection.
     #[must_use]
-    pub fn inlet(&self, from: u64) -> Inlet {
-        Inlet {
+    pub fn peer_receiver(&self, from: u64) -> PeerReceiver {
+        PeerReceiver {
             handle: self.clone(),
             from,
-            room: Arc::new(Semaphore::new(ROOM as usize)),
-            told: None,
-            unfit: 0,
+            budget: Arc::new(Semaphore::new(PENDING_BYTES as usize)),
+            last_logged: None,
+            invalid: 0,
         }
     }
 
@@ -71,8 +71,8 @@ impl RaftHandle {
     /// waiting messages. Dropped while raft does not run.
     ///
     /// # Errors
-    /// [`Unfit`]; the message is dropped.
-    pub fn deliver(&self, from: u64, message: &[u8]) -> Result<(), Unfit> {
+    /// [`InvalidMessage`]; the message is dropped.
+    pub fn deliver(&self, from: u64, message: &[u8]) -> Result<(), InvalidMessage> {
         self.hand_over(from, message, None)
     }
 
@@ -80,22 +80,22 @@ impl RaftHandle {
         &self,
         from: u64,
         bytes: &[u8],
-        room: Option<OwnedSemaphorePermit>,
-    ) -> Result<(), Unfit> {
+        budget: Option<OwnedSemaphorePermit>,
+    ) -> Result<(), InvalidMessage> {
         let mut message = Message::default();
         message
             .merge_from_bytes(bytes)
-            .map_err(|_| Unfit::Undecodable)?;
+            .map_err(|_| InvalidMessage::Undecodable)?;
         if message.from != from {
             let claimed = message.from;
-            return Err(Unfit::Sender { claimed });
+            return Err(InvalidMessage::Sender { claimed });
         }
         if message.msg_type == MessageType::MsgSnapshot as i32 {
-            return Err(Unfit::Snapshot);
+            return Err(InvalidMessage::Snapshot);
         }
         let delivery = Delivery {
             message,
-            _room: room,
+            _budget: budget,
         };
         // Dropped while raft does not run: raft sends it again.
         let _ = self.cast(Msg::Deliver(Box::new(delivery)));
@@ -103,37 +103,38 @@ impl RaftHandle {
     }
 }
 
-impl Inlet {
+impl PeerReceiver {
     /// Passes an encoded message to raft. Waits while too many bytes of this peer are pending, so
     /// that the connection's flow control throttles a peer that exceeds raft's limits.
     ///
     /// Drops an invalid message and logs it at most once a second.
     pub async fn deliver(&mut self, message: &[u8]) {
-        let size = u32::try_from(message.len().max(LEAST)).unwrap_or(ROOM);
-        let room = Arc::clone(&self.room).acquire_many_owned(size.min(ROOM));
+        let size = u32::try_from(message.len().max(MIN_MESSAGE_BYTES)).unwrap_or(PENDING_BYTES);
+        let budget = Arc::clone(&self.budget).acquire_many_owned(size.min(PENDING_BYTES));
         // The semaphore is never closed.
-        let room = room.await.ok();
-        if let Err(unfit) = self.handle.hand_over(self.from, message, room) {
-            self.tell(unfit);
+        let budget = budget.await.ok();
+        if let Err(invalid) = self.handle.hand_over(self.from, message, budget) {
+            self.log_invalid(invalid);
         }
     }
 
-    fn tell(&mut self, unfit: Unfit) {
-        self.unfit += 1;
-        let known = |(told, at): (Unfit, Instant)| {
-            mem::discriminant(&told) == mem::discriminant(&unfit) && at.elapsed() < TOLD
+    fn log_invalid(&mut self, invalid: InvalidMessage) {
+        self.invalid += 1;
+        let known = |(last_logged, at): (InvalidMessage, Instant)| {
+            mem::discriminant(&last_logged) == mem::discriminant(&invalid)
+                && at.elapsed() < LOG_INTERVAL
         };
-        if self.told.is_some_and(known) {
+        if self.last_logged.is_some_and(known) {
             return;
         }
-        self.told = Some((unfit, Instant::now()));
-        let (from, dropped) = (self.from, self.unfit);
-        match unfit {
-            Unfit::Sender { claimed } => {
-                tracing::warn!(subsystem = "raft", from, claimed, dropped, "{unfit}");
+        self.last_logged = Some((invalid, Instant::now()));
+        let (from, dropped) = (self.from, self.invalid);
+        match invalid {
+            InvalidMessage::Sender { claimed } => {
+                tracing::warn!(subsystem = "raft", from, claimed, dropped, "{invalid}");
             }
-            Unfit::Undecodable | Unfit::Snapshot => {
-                tracing::warn!(subsystem = "raft", from, dropped, "{unfit}");
+            InvalidMessage::Undecodable | InvalidMessage::Snapshot => {
+                tracing::warn!(subsystem = "raft", from, dropped, "{invalid}");
             }
         }
     }

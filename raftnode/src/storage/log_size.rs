@@ -4,18 +4,18 @@ use std::collections::VecDeque;
 
 use raft::eraftpb::Entry;
 
-use super::tail;
+use super::log_cache;
 
 /// Sizes of the stored entries, by index.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Weight {
+pub(crate) struct LogSize {
     /// Index of the first stored entry.
     first: u64,
     sizes: VecDeque<u32>,
     total: u64,
 }
 
-impl Weight {
+impl LogSize {
     /// Appends `new`, which must follow without a gap, in place of conflicting entries.
     pub(crate) fn append(&mut self, new: &[Entry]) {
         let Some(from) = new.first().map(|entry| entry.index) else {
@@ -31,7 +31,7 @@ impl Weight {
             self.total -= u64::from(size);
         }
         for entry in new {
-            let size = u32::try_from(tail::size(entry)).unwrap_or(u32::MAX);
+            let size = u32::try_from(log_cache::size(entry)).unwrap_or(u32::MAX);
             self.sizes.push_back(size);
             self.total += u64::from(size);
         }
@@ -83,15 +83,15 @@ mod tests {
     proptest! {
         /// Compares with a model that keeps every entry and sums the sizes anew.
         #[test]
-        fn weight_is_the_sum_of_stored_entries(
+        fn log_size_is_sum_of_stored_entries(
             steps in prop::collection::vec((0..4u64, 0..6u64, 0..200usize), 1..60), limit in 0..2000u64
         ) {
-            let (mut weight, mut kept, mut dropped) = (Weight::default(), Vec::<Entry>::new(), 10);
+            let (mut log_size, mut kept, mut dropped) = (LogSize::default(), Vec::<Entry>::new(), 10);
             for (back, many, bytes) in steps {
                 if back == 3 {
                     dropped = kept.get(many as usize).map_or(dropped, |entry| entry.index);
                     kept.retain(|entry| entry.index > dropped);
-                    weight.drop_to(dropped);
+                    log_size.drop_to(dropped);
                 } else {
                     let next = kept.last().map_or(dropped, |entry| entry.index) + 1;
                     let from = next.saturating_sub(back).max(dropped + 1);
@@ -99,15 +99,15 @@ mod tests {
                     if !new.is_empty() {
                         kept.retain(|entry| entry.index < from);
                     }
-                    weight.append(&new);
+                    log_size.append(&new);
                     kept.extend(new);
                 }
                 let sum = |over: u64| -> u64 {
                     let rest = kept.iter().filter(|entry| entry.index > over);
-                    rest.map(|entry| tail::size(entry) as u64).sum()
+                    rest.map(|entry| log_cache::size(entry) as u64).sum()
                 };
-                prop_assert_eq!(weight.total, sum(0));
-                match weight.excess(limit) {
+                prop_assert_eq!(log_size.total, sum(0));
+                match log_size.excess(limit) {
                     None => prop_assert!(sum(0) <= limit),
                     Some(index) => {
                         let wanted = limit - limit / 8;

@@ -9,11 +9,11 @@ use tokio::sync::oneshot;
 const LIMIT: usize = 64;
 
 #[derive(Debug, Default)]
-pub(super) struct Captures {
+pub(super) struct PendingStates {
     waiting: BTreeMap<u64, Vec<oneshot::Sender<Arc<State>>>>,
 }
 
-impl Captures {
+impl PendingStates {
     /// Adds a request, or answers it with `newest` if that state is at or past `index`. Returns
     /// whether the applier has to keep the state at `index`.
     pub(super) fn add(
@@ -41,7 +41,7 @@ impl Captures {
 
     /// Answers the requests for the states in `wanted`. Requests for an index that was skipped, as
     /// by an installed snapshot, get `newest`.
-    pub(super) fn reached(&mut self, wanted: &[Arc<State>], newest: &Arc<State>) {
+    pub(super) fn answer(&mut self, wanted: &[Arc<State>], newest: &Arc<State>) {
         while let Some(first) = self.waiting.first_entry() {
             let index = *first.key();
             if index > newest.applied_index {
@@ -67,27 +67,27 @@ mod tests {
     }
 
     fn ask(
-        captures: &mut Captures,
+        pending_states: &mut PendingStates,
         index: u64,
         newest: u64,
     ) -> (bool, oneshot::Receiver<Arc<State>>) {
         let (reply, answer) = oneshot::channel();
-        (captures.add(index, reply, &at(newest)), answer)
+        (pending_states.add(index, reply, &at(newest)), answer)
     }
 
     #[test]
     fn reached_index_answers_exact_or_newest_state() {
-        let mut captures = Captures::default();
-        let (kept, mut past) = ask(&mut captures, 5, 5);
+        let mut pending_states = PendingStates::default();
+        let (kept, mut past) = ask(&mut pending_states, 5, 5);
         assert!(!kept);
         assert_eq!(past.try_recv().unwrap().applied_index, 5);
-        let (kept, mut exact) = ask(&mut captures, 7, 5);
+        let (kept, mut exact) = ask(&mut pending_states, 7, 5);
         assert!(kept);
-        let (_, mut skipped) = ask(&mut captures, 8, 5);
-        let (_, mut later) = ask(&mut captures, 20, 5);
-        captures.reached(&[], &at(6));
+        let (_, mut skipped) = ask(&mut pending_states, 8, 5);
+        let (_, mut later) = ask(&mut pending_states, 20, 5);
+        pending_states.answer(&[], &at(6));
         assert!(exact.try_recv().is_err());
-        captures.reached(&[at(7)], &at(9));
+        pending_states.answer(&[at(7)], &at(9));
         assert_eq!(exact.try_recv().unwrap().applied_index, 7);
         assert_eq!(skipped.try_recv().unwrap().applied_index, 9);
         assert!(later.try_recv().is_err());
@@ -95,11 +95,13 @@ mod tests {
 
     #[test]
     fn pending_requests_are_bounded_and_closed_ones_dropped() {
-        let mut captures = Captures::default();
-        drop(ask(&mut captures, 3, 1));
-        let mut answers: Vec<_> = (0..100).map(|n| ask(&mut captures, 10 + n, 1).1).collect();
-        assert_eq!(captures.waiting.len(), LIMIT);
-        captures.reached(&[], &at(1000));
+        let mut pending_states = PendingStates::default();
+        drop(ask(&mut pending_states, 3, 1));
+        let mut answers: Vec<_> = (0..100)
+            .map(|n| ask(&mut pending_states, 10 + n, 1).1)
+            .collect();
+        assert_eq!(pending_states.waiting.len(), LIMIT);
+        pending_states.answer(&[], &at(1000));
         let answered = answers.iter_mut().filter_map(|a| a.try_recv().ok()).count();
         assert_eq!(answered, LIMIT);
     }

@@ -10,12 +10,12 @@ use raft::eraftpb::Entry;
 const LIMIT: usize = 1 << 20;
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tail {
+pub(crate) struct LogCache {
     entries: VecDeque<Entry>,
     bytes: usize,
 }
 
-impl Tail {
+impl LogCache {
     /// Returns the index of the first cached entry.
     pub(crate) fn first(&self) -> Option<u64> {
         self.entries.front().map(|entry| entry.index)
@@ -80,29 +80,32 @@ mod tests {
 
     #[test]
     fn later_entries_replace_conflicting_ones() {
-        let mut tail = Tail::default();
-        tail.append(entries(1..6, 1, 10));
-        tail.append(entries(3..4, 2, 10));
-        assert_eq!(tail.entry(2).unwrap().term, 1);
-        assert_eq!(tail.entry(3).unwrap().term, 2);
-        assert_eq!(tail.entry(4), None);
-        assert_eq!(tail.bytes, 3 * 42);
+        let mut log_cache = LogCache::default();
+        log_cache.append(entries(1..6, 1, 10));
+        log_cache.append(entries(3..4, 2, 10));
+        assert_eq!(log_cache.entry(2).unwrap().term, 1);
+        assert_eq!(log_cache.entry(3).unwrap().term, 2);
+        assert_eq!(log_cache.entry(4), None);
+        assert_eq!(log_cache.bytes, 3 * 42);
     }
 
     #[test]
     fn oldest_entries_are_evicted_and_newest_stays() {
-        let mut tail = Tail::default();
-        tail.append(entries(1..5, 1, LIMIT / 3));
-        assert_eq!(tail.first(), Some(3));
-        tail.append(entries(5..6, 1, 2 * LIMIT));
-        assert_eq!((tail.first(), tail.entry(5).is_some()), (Some(5), true));
+        let mut log_cache = LogCache::default();
+        log_cache.append(entries(1..5, 1, LIMIT / 3));
+        assert_eq!(log_cache.first(), Some(3));
+        log_cache.append(entries(5..6, 1, 2 * LIMIT));
+        assert_eq!(
+            (log_cache.first(), log_cache.entry(5).is_some()),
+            (Some(5), true)
+        );
     }
 
     #[test]
-    fn gap_empties_the_tail() {
-        let mut tail = Tail::default();
-        tail.append(entries(1..3, 1, 1));
-        tail.append(entries(9..10, 1, 1));
-        assert_eq!((tail.entry(2), tail.first()), (None, Some(9)));
+    fn gap_empties_the_cache() {
+        let mut log_cache = LogCache::default();
+        log_cache.append(entries(1..3, 1, 1));
+        log_cache.append(entries(9..10, 1, 1));
+        assert_eq!((log_cache.entry(2), log_cache.first()), (None, Some(9)));
     }
 }

@@ -12,18 +12,18 @@ use raft::eraftpb::{Message, MessageType};
 
 use super::{
     Applied, Observe, RaftArgs,
-    captures::Captures,
-    handle::{ReadError, Shared},
+    batch_delay::{BatchDecision, BatchDelay},
+    handle::{HandleInner, ReadError},
     incoming::Received,
-    msg::{Msg, ReadReply, Waiting},
-    pace::{Pace, Verdict},
+    msg::{Msg, PendingProposal, ReadReply},
+    state_at::PendingStates,
 };
 use crate::{
     Committed, OutgoingSnapshot, ProposeError,
     apply::{Answer, Applier, Probe, Progress},
     command_name,
-    core::{self, Config, Lost, Outcome, RaftCore, ReadFailure, Ticket, Write},
-    snapshot::{self, Bound},
+    core::{self, Config, Outcome, ProposalLoss, RaftCore, ReadFailure, Ticket, Write},
+    snapshot::{self, SizeLimit},
     storage::{self, LogView, Update},
 };
 
@@ -40,48 +40,48 @@ pub(super) enum Failure {
 
 /// Follow-up that the driver requests after a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ask {
+pub(super) enum FollowUp {
     Nothing,
     /// Send a [`Msg::Flush`], behind the messages that are in the mailbox now.
     Flush,
-    /// Send a [`Msg::Held`] after this time.
-    Held(Duration),
+    /// Send a [`Msg::HoldTimeout`] after this time.
+    HoldTimeout(Duration),
 }
 
-pub(super) struct Shell {
+pub(super) struct Driver {
     args: RaftArgs,
-    shared: Arc<Shared>,
+    shared: Arc<HandleInner>,
     core: RaftCore<LogView>,
     applier: Applier,
     /// Proposals not yet passed to raft.
     batch: Vec<(Ticket, Vec<u8>)>,
     /// Encoded bytes of `batch`.
     batch_bytes: usize,
-    pace: Pace,
-    /// Whether a [`Msg::Held`] is scheduled.
-    alarm_set: bool,
+    batch_delay: BatchDelay,
+    /// Whether a [`Msg::HoldTimeout`] is scheduled.
+    hold_timer_set: bool,
     /// Whether a [`Msg::Flush`] is in the mailbox.
     flush_queued: bool,
-    proposals: HashMap<Ticket, Waiting>,
+    proposals: HashMap<Ticket, PendingProposal>,
     reads: HashMap<Ticket, ReadReply>,
-    captures: Captures,
+    pending_states: PendingStates,
     /// Results to send once the published state and status include them.
     answers: Vec<(Ticket, Answer)>,
     /// Content of the snapshot that raft is about to install.
     received: Option<Box<Received>>,
     next_ticket: Ticket,
     /// Whether it was logged that the state is too large to be sent.
-    oversize_told: Arc<AtomicBool>,
+    oversize_logged: Arc<AtomicBool>,
     /// Number of rejected peer messages.
     refused: u64,
     /// Time of the last log line about them.
-    refused_told: Option<Instant>,
+    rejection_logged_at: Option<Instant>,
 }
 
 /// Minimum interval between two log lines about rejected messages: a peer controls their number.
-const REFUSED: Duration = Duration::from_secs(1);
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-impl Shell {
+impl Driver {
     /// Reloads everything from the storage; publishes nothing yet.
     pub(super) fn load(args: RaftArgs, incarnation: u64) -> Result<Self, Failure> {
         let storage = &args.storage;
@@ -98,32 +98,32 @@ impl Shell {
         if let Err(error) = snapshot::clear(&shared.snapshots()) {
             tracing::warn!(subsystem = "raft", %error, "old snapshots cannot be removed");
         }
-        let shell = Self {
+        let driver = Self {
             shared,
             core,
             applier: Applier::new(state),
             batch: Vec::new(),
             batch_bytes: 0,
-            pace: Pace::new(args.limits.hold),
-            alarm_set: false,
+            batch_delay: BatchDelay::new(args.limits.batch_delay),
+            hold_timer_set: false,
             flush_queued: false,
             proposals: HashMap::new(),
             reads: HashMap::new(),
-            captures: Captures::default(),
+            pending_states: PendingStates::default(),
             answers: Vec::new(),
             received: None,
             next_ticket: 0,
-            oversize_told: Arc::default(),
+            oversize_logged: Arc::default(),
             refused: 0,
-            refused_told: None,
+            rejection_logged_at: None,
             args,
         };
         // Registers the state that snapshots are made of; rewrites the applied index unchanged.
-        shell.args.storage.write(Update {
-            state: Some(Arc::clone(shell.applier.state())),
+        driver.args.storage.write(Update {
+            state: Some(Arc::clone(driver.applier.state())),
             ..Update::default()
         })?;
-        Ok(shell)
+        Ok(driver)
     }
 
     /// Joins the group: publishes the state, and that this node leads if it is the only voter.
@@ -135,24 +135,24 @@ impl Shell {
 
     /// Handles one message. Most messages request a flush: messages that arrive while a write waits
     /// for the disk are combined into one step and one write.
-    pub(super) fn handle(&mut self, msg: Msg) -> Result<Ask, Failure> {
+    pub(super) fn handle(&mut self, msg: Msg) -> Result<FollowUp, Failure> {
         match msg {
             Msg::Flush => {
                 self.flush_queued = false;
                 self.take_proposals();
                 return self.flush();
             }
-            Msg::Held => {
-                self.alarm_set = false;
+            Msg::HoldTimeout => {
+                self.hold_timer_set = false;
                 return self.flush();
             }
             Msg::Install(received) => {
                 self.install(received)?;
-                return Ok(Ask::Nothing);
+                return Ok(FollowUp::Nothing);
             }
             Msg::Halt(reason) => self.applier.halt(reason),
             // Proposals that an earlier flush took need no flush of their own.
-            Msg::Propose if !self.take_proposals() => return Ok(Ask::Nothing),
+            Msg::Propose if !self.take_proposals() => return Ok(FollowUp::Nothing),
             Msg::Propose => {}
             Msg::Read(reply) => {
                 let ticket = self.ticket();
@@ -166,8 +166,8 @@ impl Shell {
                 // The receiver may have been dropped; the change goes on all the same.
                 let _ = reply.send(self.core.handle_member_change(change));
             }
-            Msg::Capture(index, reply) => {
-                if self.captures.add(index, reply, self.applier.state()) {
+            Msg::StateAt(index, reply) => {
+                if self.pending_states.add(index, reply, self.applier.state()) {
                     self.applier.want(index);
                 }
             }
@@ -175,36 +175,44 @@ impl Shell {
             Msg::Tick => self.core.handle_tick(),
         }
         let queued = std::mem::replace(&mut self.flush_queued, true);
-        Ok(if queued { Ask::Nothing } else { Ask::Flush })
+        Ok(if queued {
+            FollowUp::Nothing
+        } else {
+            FollowUp::Flush
+        })
     }
 
-    /// Performs raft's pending work, with the batch of proposals unless `pace` holds it.
-    fn flush(&mut self) -> Result<Ask, Failure> {
+    /// Performs raft's pending work, with the batch of proposals unless `batch_delay` holds it.
+    fn flush(&mut self) -> Result<FollowUp, Failure> {
         loop {
-            let verdict = self.judge();
-            if verdict == Verdict::Go {
+            let decision = self.decide();
+            if decision == BatchDecision::Flush {
                 self.batch_bytes = 0;
                 self.core.handle_propose(std::mem::take(&mut self.batch));
             }
             self.run()?;
-            match verdict {
-                Verdict::Hold(left) => {
+            match decision {
+                BatchDecision::Wait(left) => {
                     // Raft's own write may have completed the majority.
                     if self.core.awaits_majority() {
-                        let set = std::mem::replace(&mut self.alarm_set, true);
-                        return Ok(if set { Ask::Nothing } else { Ask::Held(left) });
+                        let set = std::mem::replace(&mut self.hold_timer_set, true);
+                        return Ok(if set {
+                            FollowUp::Nothing
+                        } else {
+                            FollowUp::HoldTimeout(left)
+                        });
                     }
                 }
-                Verdict::Go => return Ok(Ask::Nothing),
+                BatchDecision::Flush => return Ok(FollowUp::Nothing),
             }
         }
     }
 
-    fn judge(&mut self) -> Verdict {
-        let on_the_way = self.core.awaits_majority();
+    fn decide(&mut self) -> BatchDecision {
+        let awaiting_majority = self.core.awaits_majority();
         let (proposals, bytes) = (self.batch.len(), self.batch_bytes);
-        self.pace
-            .judge(proposals, bytes, on_the_way, Instant::now())
+        self.batch_delay
+            .decide(proposals, bytes, awaiting_majority, Instant::now())
     }
 
     /// Moves the queued proposals to the next batch; `false` if there are none.
@@ -239,11 +247,11 @@ impl Shell {
         let from = message.from;
         if let Err(error) = self.core.handle_message(message) {
             self.refused += 1;
-            let due = |at: Instant| at.elapsed() >= REFUSED;
-            if self.refused_told.is_none_or(due) {
+            let due = |at: Instant| at.elapsed() >= LOG_INTERVAL;
+            if self.rejection_logged_at.is_none_or(due) {
                 let refused = self.refused;
                 tracing::warn!(subsystem = "raft", from, %error, refused, "peer message refused");
-                self.refused_told = Some(Instant::now());
+                self.rejection_logged_at = Some(Instant::now());
             }
         }
     }
@@ -276,7 +284,7 @@ impl Shell {
         }
         let outcomes: Vec<_> = self.core.poll_outcomes().collect();
         for outcome in outcomes {
-            self.settle(outcome);
+            self.answer_outcome(outcome);
         }
         self.compact()
     }
@@ -302,7 +310,7 @@ impl Shell {
                 return Err(storage::Error::corrupt("received snapshot", reason).into());
             };
             position = Some((metadata.index, metadata.term));
-            update.install = Some((metadata, received.refill));
+            update.install = Some((metadata, received.rows));
             self.applier.install(received.state);
         }
         let observer = &*self.args.observer;
@@ -311,7 +319,7 @@ impl Shell {
                 observer.committed(waiting.age());
             }
         }
-        let mut probe = Stopwatch::new(observer);
+        let mut probe = ApplyTimer::new(observer);
         let progress = self.applier.apply(write.committed, &mut probe);
         position = progress.applied.or(position);
         if position.is_some() {
@@ -333,8 +341,8 @@ impl Shell {
             let state = Arc::clone(self.applier.state());
             let index = state.applied_index;
             // State before events: a subscriber that reacts to an event reads the state.
-            self.shared.show(Arc::clone(&state));
-            self.captures.reached(&wanted, &state);
+            self.shared.publish(Arc::clone(&state));
+            self.pending_states.answer(&wanted, &state);
             if installed {
                 self.shared.hub.reset(index);
             }
@@ -371,11 +379,11 @@ impl Shell {
         match self.args.storage.take_outgoing(to) {
             Some(state) if state.applied_index == index => {
                 tracing::debug!(subsystem = "raft", to, index, "sending a snapshot");
-                let bound = Bound {
+                let limit = SizeLimit {
                     bytes: self.args.limits.snapshot_bytes,
-                    told: Arc::clone(&self.oversize_told),
+                    logged: Arc::clone(&self.oversize_logged),
                 };
-                let snapshot = OutgoingSnapshot::new(bytes, state, bound, abandoned);
+                let snapshot = OutgoingSnapshot::new(bytes, state, limit, abandoned);
                 self.args.transport.send_snapshot(to, snapshot);
             }
             // Raft has requested a newer snapshot since; this one is lost.
@@ -394,12 +402,12 @@ impl Shell {
         }
     }
 
-    fn settle(&mut self, outcome: Outcome) {
+    fn answer_outcome(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Proposal(ticket, lost) => {
                 let error = match lost {
-                    Lost::NotAppended => ProposeError::NoLeader,
-                    Lost::Unknown => ProposeError::Unknown("leadership was lost".into()),
+                    ProposalLoss::NotAppended => ProposeError::NoLeader,
+                    ProposalLoss::Unknown => ProposeError::Unknown("leadership was lost".into()),
                 };
                 if let Some(waiting) = self.proposals.remove(&ticket) {
                     waiting.answer(Err(error));
@@ -438,29 +446,29 @@ impl Shell {
     /// published.
     fn republish(&self) {
         let state = Arc::clone(self.applier.state());
-        let shown = self.shared.state.borrow().applied_index;
+        let published = self.shared.state.borrow().applied_index;
         let index = state.applied_index;
-        if shown != index {
-            self.shared.show(state);
+        if published != index {
+            self.shared.publish(state);
             self.shared.hub.reset(index);
         }
     }
 }
 
 /// Reports each applied command to the log and the observer.
-struct Stopwatch<'a> {
+struct ApplyTimer<'a> {
     observer: &'a dyn Observe,
     since: Instant,
 }
 
-impl<'a> Stopwatch<'a> {
+impl<'a> ApplyTimer<'a> {
     fn new(observer: &'a dyn Observe) -> Self {
         let since = Instant::now();
         Self { observer, since }
     }
 }
 
-impl Probe for Stopwatch<'_> {
+impl Probe for ApplyTimer<'_> {
     fn begin(&mut self) {
         self.since = Instant::now();
     }

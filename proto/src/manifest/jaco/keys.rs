@@ -5,7 +5,7 @@
 use crate::{manifest::MAX_REPLICAS, v1::service_spec::PlacementMode};
 
 /// Type of a node.
-pub(super) enum Shape {
+pub(super) enum ValueType {
     /// Any scalar, represented by its source text; null is empty.
     Text(Text),
     /// A whole number.
@@ -18,7 +18,7 @@ pub(super) enum Shape {
     /// A boolean.
     Flag,
     /// A list with items of one type.
-    List(&'static Shape),
+    List(&'static ValueType),
     /// A mapping with the keys of the table and `x-*`.
     Table(&'static Table),
 }
@@ -48,20 +48,20 @@ pub(super) struct Key {
     pub(super) about: &'static str,
     /// Whether the key must be set to a text that is not empty.
     pub(super) required: bool,
-    pub(super) shape: Shape,
+    pub(super) value_type: ValueType,
 }
 
-/// Requires `demand` of the key `other` if `key` has the value `word`.
+/// Requires `requirement` of the key `other` if `key` has the value `word`.
 pub(super) struct Rule {
     pub(super) key: &'static str,
     pub(super) word: &'static str,
     pub(super) other: &'static str,
-    pub(super) demand: Demand,
+    pub(super) requirement: Requirement,
 }
 
 /// Requirement of a [`Rule`].
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Demand {
+pub(super) enum Requirement {
     /// A list that is not empty.
     Filled,
     /// An absent key.
@@ -101,37 +101,37 @@ pub(super) const TOP: Table = Table {
             name: "deployment",
             about: "Name of the deployment; prefix of its replicas, networks and volumes.",
             required: true,
-            shape: Shape::Text(Text::Any),
+            value_type: ValueType::Text(Text::Any),
         },
         Key {
             name: "environment",
             about: "File with values for the ${VARIABLES} of the compose file, relative to this file.",
             required: false,
-            shape: Shape::Text(Text::Any),
+            value_type: ValueType::Text(Text::Any),
         },
         Key {
             name: "routes",
             about: "Domains and paths that lead to services.",
             required: false,
-            shape: Shape::List(&Shape::Table(&ROUTE)),
+            value_type: ValueType::List(&ValueType::Table(&ROUTE)),
         },
         Key {
             name: "services",
             about: "Scheduling of services of the compose file.",
             required: false,
-            shape: Shape::List(&Shape::Table(&SERVICE)),
+            value_type: ValueType::List(&ValueType::Table(&SERVICE)),
         },
         Key {
             name: "acme",
             about: "on: routes get a certificate unless they say otherwise. Default on.",
             required: false,
-            shape: Shape::Text(Text::AnyCase(&words(&ACME))),
+            value_type: ValueType::Text(Text::AnyCase(&words(&ACME))),
         },
         Key {
             name: "acme_email",
             about: "Mail address of the ACME account. Default: the cluster's.",
             required: false,
-            shape: Shape::Text(Text::Any),
+            value_type: ValueType::Text(Text::Any),
         },
     ],
     rules: &[],
@@ -144,37 +144,37 @@ pub(super) const ROUTE: Table = Table {
             name: "domain",
             about: "Host name the rule is for, compared as it is written.",
             required: true,
-            shape: Shape::Text(Text::Any),
+            value_type: ValueType::Text(Text::Any),
         },
         Key {
             name: "service",
             about: "Service of the compose file that answers.",
             required: true,
-            shape: Shape::Text(Text::Any),
+            value_type: ValueType::Text(Text::Any),
         },
         Key {
             name: "port",
             about: "Port in the container.",
             required: true,
-            shape: Shape::Int { min: 1, max: 65535 },
+            value_type: ValueType::Int { min: 1, max: 65535 },
         },
         Key {
             name: "tls",
             about: "auto: serve HTTPS with a certificate; off: plain HTTP. Default: as acme says.",
             required: false,
-            shape: Shape::Text(Text::Words(&words(&TLS))),
+            value_type: ValueType::Text(Text::Words(&words(&TLS))),
         },
         Key {
             name: "path",
             about: "Path prefix; the longest matching one wins. Default: everything.",
             required: false,
-            shape: Shape::Text(Text::Any),
+            value_type: ValueType::Text(Text::Any),
         },
         Key {
             name: "strip_path",
             about: "Take the prefix off before the request goes on. Default false.",
             required: false,
-            shape: Shape::Flag,
+            value_type: ValueType::Flag,
         },
     ],
     rules: &[],
@@ -187,13 +187,13 @@ pub(super) const SERVICE: Table = Table {
             name: "name",
             about: "Service of the compose file.",
             required: true,
-            shape: Shape::Text(Text::Any),
+            value_type: ValueType::Text(Text::Any),
         },
         Key {
             name: "replicas",
             about: "How many; 0 keeps routes and certificates. Default: the compose file's deploy.replicas, else 1.",
             required: false,
-            shape: Shape::Int {
+            value_type: ValueType::Int {
                 min: 0,
                 max: MAX_REPLICAS as i64,
             },
@@ -202,19 +202,19 @@ pub(super) const SERVICE: Table = Table {
             name: "placement",
             about: "spread over hosts, pack on few, only on the listed hosts, or global: one on every host. Default spread.",
             required: false,
-            shape: Shape::Text(Text::Words(&words(&PLACEMENTS))),
+            value_type: ValueType::Text(Text::Words(&words(&PLACEMENTS))),
         },
         Key {
             name: "hosts",
             about: "Hosts for placement: hosts, one replica each.",
             required: false,
-            shape: Shape::List(&Shape::Text(Text::Any)),
+            value_type: ValueType::List(&ValueType::Text(Text::Any)),
         },
         Key {
             name: "networks",
             about: "Networks in attach order, instead of the compose file's.",
             required: false,
-            shape: Shape::List(&Shape::Text(Text::Any)),
+            value_type: ValueType::List(&ValueType::Text(Text::Any)),
         },
     ],
     rules: &[
@@ -222,13 +222,13 @@ pub(super) const SERVICE: Table = Table {
             key: "placement",
             word: "global",
             other: "replicas",
-            demand: Demand::Absent,
+            requirement: Requirement::Absent,
         },
         Rule {
             key: "placement",
             word: "hosts",
             other: "hosts",
-            demand: Demand::Filled,
+            requirement: Requirement::Filled,
         },
     ],
 };
@@ -246,7 +246,7 @@ impl Table {
 }
 
 /// Returns the value of `word`.
-pub(super) fn meaning<T: Copy>(pairs: &[(&str, T)], word: &str) -> Option<T> {
+pub(super) fn value_of<T: Copy>(pairs: &[(&str, T)], word: &str) -> Option<T> {
     let pair = pairs.iter().find(|(known, _)| *known == word);
     pair.map(|(_, value)| *value)
 }

@@ -7,13 +7,10 @@ use std::{
     sync::Arc,
 };
 
-use super::{Node, NodeConfig, StartError};
-use crate::{clock::Clock, network::ipam::Pool};
+use crate::{clock::Clock, network::ipam::Pool, node::NodeConfig};
 
 /// Longest path of a unix socket, in bytes (`sockaddr_un`, unix(7), less its final zero).
 const SOCKET_PATH_BYTES: usize = 107;
-/// Default socket of the container engine.
-const DOCKER_SOCKET: &str = "/var/run/docker.sock";
 
 /// A setting with which no node can be started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,32 +53,11 @@ pub enum ConfigError {
     },
 }
 
-impl NodeConfig {
-    /// Returns the default settings: no name and no listener.
-    pub(crate) fn new(data_dir: PathBuf) -> Self {
-        Self {
-            data_dir,
-            hostname: None,
-            listen_addr: None,
-            cluster_addr: None,
-            certificate_ips: Vec::new(),
-            unix_socket: None,
-            inherited_socket: None,
-            docker_socket: DOCKER_SOCKET.into(),
-            http_port: None,
-            metrics_addr: None,
-            ipam: Pool::default(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            fault_injection: false,
-            clock: Clock::system(),
-        }
-    }
-}
-
-/// Collects the settings of a node; created by [`Node::builder`].
+/// Collects the settings of a node; created by
+/// [`Node::builder`](crate::Node::builder).
 ///
 /// With nothing but the directory set, a node opens no port and no socket: it is reached by its own
-/// process, through [`Node::client`]. Each listener is enabled by its setter.
+/// process, through [`Node::client`](crate::Node::client). Each listener is enabled by its setter.
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it is started"]
 pub struct NodeBuilder(NodeConfig);
@@ -231,14 +207,6 @@ impl NodeBuilder {
         }
         Ok(config)
     }
-
-    /// Starts the node, as [`Node::start`].
-    ///
-    /// # Errors
-    /// [`StartError::Config`] as [`NodeBuilder::build`], or as [`Node::start`].
-    pub async fn start(self) -> Result<Node, StartError> {
-        Node::start(self.build()?).await
-    }
 }
 
 /// Whether two TCP listeners cannot both be bound.
@@ -264,6 +232,7 @@ fn check_socket(setting: &'static str, path: &Path) -> Result<(), ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Node;
 
     fn address(text: &str) -> SocketAddr {
         text.parse().unwrap()
@@ -275,7 +244,7 @@ mod tests {
         assert_eq!(config.data_dir, Path::new("/somewhere"));
         let listeners = (config.listen_addr, config.unix_socket, config.http_port);
         assert_eq!(listeners, (None, None, None));
-        assert_eq!(config.docker_socket, Path::new(DOCKER_SOCKET));
+        assert_eq!(config.docker_socket, Path::new("/var/run/docker.sock"));
         assert_eq!(config.version, env!("CARGO_PKG_VERSION"));
     }
 

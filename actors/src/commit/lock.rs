@@ -6,7 +6,7 @@ use jaco_proto::{Error, v1};
 use jaco_raftnode::{Committed, Propose, ProposeError};
 use tokio::{sync::OwnedMutexGuard, task::JoinError};
 
-use super::context::outcome;
+use super::outcome;
 
 /// Mutex held from reading the state until the resulting command is applied or has definitely
 /// failed.

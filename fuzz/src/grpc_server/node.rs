@@ -17,17 +17,17 @@ use prost_types::Timestamp;
 use tokio::runtime::Runtime;
 
 /// Timeout of all calls of one input; a digest of a future index waits.
-const PATIENCE: Duration = Duration::from_secs(60);
+const CALLS_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A node with a cluster, or one without.
-pub(super) struct World {
+pub(super) struct TestNode {
     pub(super) api: Api,
     /// Handle of the cluster; `None` before there is one.
     pub(super) raft: Option<RaftHandle>,
 }
 
 /// Fixtures that are created once per thread.
-struct Ground {
+struct Fixtures {
     runtime: Runtime,
     lab: Lab,
     storage: Arc<Storage>,
@@ -37,29 +37,29 @@ struct Ground {
 }
 
 thread_local! {
-    static GROUND: OnceCell<Ground> = const { OnceCell::new() };
+    static FIXTURES: OnceCell<Fixtures> = const { OnceCell::new() };
 }
 
 /// Runs `calls` against a new node.
-pub(super) fn run(stranger: bool, calls: impl AsyncFnOnce(&World)) {
-    GROUND.with(|ground| {
-        let ground = ground.get_or_init(Ground::new);
-        ground.runtime.block_on(async {
-            let (world, actor) = if stranger {
-                let api = ground.lab.uninitialized();
-                (World { api, raft: None }, None)
+pub(super) fn run(uninitialized: bool, calls: impl AsyncFnOnce(&TestNode)) {
+    FIXTURES.with(|fixtures| {
+        let fixtures = fixtures.get_or_init(Fixtures::new);
+        fixtures.runtime.block_on(async {
+            let (node, actor) = if uninitialized {
+                let api = fixtures.lab.uninitialized();
+                (TestNode { api, raft: None }, None)
             } else {
-                let (raft, actor) = ground.cluster.handle().await.unwrap();
-                let api = ground.lab.member(raft.clone(), ground.storage.clone());
+                let (raft, actor) = fixtures.cluster.handle().await.unwrap();
+                let api = fixtures.lab.member(raft.clone(), fixtures.storage.clone());
                 (
-                    World {
+                    TestNode {
                         api,
                         raft: Some(raft),
                     },
                     Some(actor),
                 )
             };
-            let answered = tokio::time::timeout(PATIENCE, calls(&world)).await;
+            let answered = tokio::time::timeout(CALLS_TIMEOUT, calls(&node)).await;
             if let Some(actor) = actor {
                 actor.stop_and_wait(None, None).await.unwrap();
             }
@@ -68,7 +68,7 @@ pub(super) fn run(stranger: bool, calls: impl AsyncFnOnce(&World)) {
     });
 }
 
-impl Ground {
+impl Fixtures {
     fn new() -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

@@ -1,0 +1,65 @@
+//! State of a node's API: the node, and the limits on its clients.
+
+use std::{
+    net::IpAddr,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use tokio::sync::Semaphore;
+
+use super::{
+    backup,
+    connection_limits::{ConnectionLimiter, ConnectionLimits},
+    rate_limits::{FailureLimiter, JoinLimiter},
+};
+use crate::{lock::lock, node::NodeContext};
+
+/// State shared by the listeners and handlers of one node; lives as long as the node, so that a
+/// restarted listener continues with the same counts.
+pub(crate) struct ApiContext {
+    node: Arc<NodeContext>,
+    /// Connections of the API listeners; they outlive the listener actor that accepted them.
+    pub(super) limiter: Arc<Mutex<ConnectionLimiter>>,
+    /// Permits for further concurrent backups.
+    pub(super) backups: Arc<Semaphore>,
+    /// Failed token checks by client address.
+    failures: Mutex<FailureLimiter>,
+    /// Join attempts by client address.
+    join_attempts: Mutex<JoinLimiter>,
+}
+
+impl ApiContext {
+    /// Creates the state of the API of `node`; one per node.
+    pub(crate) fn new(node: Arc<NodeContext>) -> Self {
+        let limits = ConnectionLimits::of_process();
+        Self {
+            node,
+            limiter: Arc::new(Mutex::new(ConnectionLimiter::new(limits))),
+            backups: Arc::new(Semaphore::new(backup::CONCURRENT)),
+            failures: Mutex::default(),
+            join_attempts: Mutex::default(),
+        }
+    }
+
+    /// State of the node.
+    pub(crate) fn node(&self) -> &Arc<NodeContext> {
+        &self.node
+    }
+
+    /// Records a failed token check and returns the delay of its answer.
+    pub(super) fn failed_token_check(&self, address: IpAddr, now: Instant) -> Duration {
+        lock(&self.failures).failed(address, now)
+    }
+
+    /// Counts an attempt to join from `address`; the error is the time until the next attempt is
+    /// allowed.
+    pub(super) fn join_attempt(&self, address: IpAddr, now: Instant) -> Result<(), Duration> {
+        lock(&self.join_attempts).attempt(address, now)
+    }
+
+    /// Uncounts the last attempt from `address`: its token was valid.
+    pub(super) fn joined_from(&self, address: IpAddr) {
+        lock(&self.join_attempts).uncount(address);
+    }
+}

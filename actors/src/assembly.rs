@@ -1,0 +1,297 @@
+//! A node put together: the API, the verticals and the supervision tree around the node's state.
+//!
+//! [`Node::builder`] collects the settings; [`NodeBuilder::start`] inspects the data directory.
+//! Without raft state in it, the node serves the API and waits for an init or a join; with raft
+//! state, it resumes its membership.
+
+mod builder;
+mod verticals;
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use jaco_net::tls::{self, CertSlot};
+use jaco_raftnode::RaftHandle;
+use jaco_supervision::{ChildSpec, GaveUp, StartTreeError, Strategy, SupervisorSpec, Tree};
+use tokio::sync::mpsc;
+
+use crate::{
+    api::{ApiArgs, ApiContext, Client, ControlSocket, InProcess, TlsApiActor, UnixApiActor},
+    node::{
+        DirectoryLock, FilesError, Layout, NodeActor, NodeArgs, NodeConfig, NodeContext, NodeParts,
+    },
+    telemetry::{Metrics, TelemetryActor, TelemetryArgs},
+};
+use verticals::build;
+
+pub use builder::{ConfigError, NodeBuilder};
+
+/// Time limit for requests in progress when the node stops.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit for another voter to take over leadership when the node stops.
+const HANDOVER_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Why a node did not start, or cannot go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The configuration is invalid.
+    #[error("configuration")]
+    Config(#[from] ConfigError),
+    /// The data directory cannot be used.
+    #[error("data directory")]
+    Files(#[from] FilesError),
+    /// The TLS configuration cannot be built.
+    #[error("tls")]
+    Tls(#[from] tls::Error),
+    /// The supervision tree did not start.
+    #[error("supervision tree")]
+    Tree(#[from] StartTreeError),
+    /// The root supervisor gave up restarting a vertical.
+    #[error("the supervision tree gave up")]
+    GaveUp(#[from] GaveUp),
+    /// An error that a restart cannot fix.
+    #[error("{0}")]
+    Fatal(String),
+    /// The system's hostname is not a valid node name, and none is configured.
+    #[error("the system hostname {0:?} cannot be a node's name; set hostname")]
+    Hostname(String),
+}
+
+/// A running node. Dropping this handle does not stop it; [`Node::stop`] does.
+pub struct Node {
+    tree: Arc<Tree>,
+    shared: Arc<NodeContext>,
+    client: Arc<InProcess>,
+    fatal: tokio::sync::Mutex<mpsc::UnboundedReceiver<String>>,
+    /// Lock on the data directory, held for the life of the node.
+    _lock: DirectoryLock,
+}
+
+impl Node {
+    /// Returns a builder for a node with its durable state in `data_dir`, which is created when
+    /// missing.
+    pub fn builder(data_dir: impl Into<PathBuf>) -> NodeBuilder {
+        NodeBuilder::new(data_dir.into())
+    }
+
+    /// Starts a node; returns once its API answers and, on a member, raft runs (it waits at most
+    /// 5 s for raft). A single-node cluster accepts writes by then; in a larger one a write may
+    /// still have to wait for the other members.
+    ///
+    /// # Errors
+    /// [`StartError`]; no part of the node keeps running then.
+    pub async fn start(config: NodeConfig) -> Result<Self, StartError> {
+        let layout = Layout::new(&config.data_dir);
+        let lock = layout.open()?;
+        layout.clean_up()?;
+        let membership = layout.read_membership(&config)?;
+        let removed = membership.is_some() && layout.is_removed()?;
+        let (hostname, identity, setup_token) = match &membership {
+            Some(member) => (member.hostname.clone(), layout.identity(member)?, None),
+            None => {
+                let hostname = hostname(&config)?;
+                let (identity, token) = layout.setup(&hostname, &config)?;
+                (hostname, identity, Some(token))
+            }
+        };
+        let certificate = CertSlot::new(&identity);
+        let tls = tls::api_server(certificate.clone())?;
+        let (report, fatal) = mpsc::unbounded_channel();
+        let metrics = Metrics::new(&hostname, config.clock.clone());
+        let telemetry = TelemetryArgs {
+            metrics: metrics.clone(),
+            addr: config.metrics_addr,
+        };
+        let shared = Arc::new(NodeContext::new(NodeParts {
+            config,
+            metrics,
+            certificate,
+            tls,
+            fatal: report,
+            setup_token,
+            member: membership.is_some(),
+            removed,
+        }));
+
+        let _ = shared.hostname.set(hostname.clone()); // set once, right here
+        let api = Arc::new(ApiContext::new(shared.clone()));
+        let of_members = api.clone();
+        let args = NodeArgs {
+            shared: shared.clone(),
+            layout,
+            hostname,
+            verticals: Arc::new(move |member, ca_pem| build(&of_members, member, ca_pem)),
+        };
+        let (lifecycle, handle) = ChildSpec::worker::<NodeActor>("lifecycle", args);
+        let _ = shared.lifecycle.set(handle); // set once, right here
+        let mut served = SupervisorSpec::new(Strategy::OneForOne);
+        let mut listeners = Vec::new();
+        let config = &shared.config;
+        let inherited = config
+            .inherited_socket
+            .clone()
+            .map(ControlSocket::Inherited);
+        let own = config.unix_socket.clone().map(ControlSocket::Path);
+        if let Some(at) = inherited.or(own) {
+            let api = api.clone();
+            let (spec, handle) = ChildSpec::worker::<UnixApiActor>("unix", ApiArgs { api, at });
+            served = served.child(spec);
+            listeners.push(handle);
+        }
+        if let Some(at) = shared.config.listen_addr {
+            let api = api.clone();
+            let (spec, handle) = ChildSpec::worker::<TlsApiActor>("tls", ApiArgs { api, at });
+            served = served.child(spec);
+            listeners.push(handle);
+        }
+        let (served, _) = ChildSpec::supervisor("api", served);
+        let (telemetry, _) = ChildSpec::worker::<TelemetryActor>("telemetry", telemetry);
+        let root = SupervisorSpec::new(Strategy::OneForOne)
+            .child(lifecycle)
+            .child(served)
+            .child(telemetry);
+        let tree = Arc::new(Tree::start("node", root).await?);
+        shared.metrics().watch_tree(&tree);
+        let _ = shared.tree.set(tree.clone()); // set once, right here
+        let node = Self {
+            tree,
+            client: Arc::new(InProcess::new(&api)),
+            shared,
+            fatal: tokio::sync::Mutex::new(fatal),
+            _lock: lock,
+        };
+        let mut opened = node.shared.startup_done.subscribe();
+        let up = async {
+            // The sender lives as long as the node.
+            let _ = opened.wait_for(|&startup_done| startup_done).await;
+            for listener in listeners {
+                listener.running().await;
+            }
+        };
+        let failed = tokio::select! {
+            () = up => None,
+            ended = node.join() => ended.err(),
+        };
+        match failed {
+            None => Ok(node),
+            Some(error) => {
+                node.stop().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Returns an in-process client with operator rights: no socket, no token, identity `local`.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        Client::new(&self.client)
+    }
+
+    /// State shared by the node's actors.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<NodeContext> {
+        &self.shared
+    }
+
+    /// Handle of the replicated state, to read, follow and change it; `None` before a cluster
+    /// exists.
+    #[must_use]
+    pub fn raft(&self) -> Option<RaftHandle> {
+        self.shared.try_running().map(|member| member.raft.clone())
+    }
+
+    /// The supervision tree.
+    #[must_use]
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// Waits until the node cannot continue.
+    ///
+    /// # Errors
+    /// [`StartError`] with the reason; `Ok` only after [`Node::stop`].
+    pub async fn join(&self) -> Result<(), StartError> {
+        let mut fatal = self.fatal.lock().await;
+        tokio::select! {
+            biased;
+            Some(reason) = fatal.recv() => Err(StartError::Fatal(reason)),
+            ended = self.tree.join() => Ok(ended?),
+        }
+    }
+
+    /// Stops the actors and waits for raft to close, without draining clients, so that the process
+    /// can exit.
+    pub async fn abandon(&self) {
+        self.tree.stop().await;
+        if let Some(running) = self.shared.try_running() {
+            running.raft.closed().await;
+        }
+        // A bootstrap continues without its actor and uses the directory until it ends.
+        let shared = self.shared.clone();
+        let _ = tokio::task::spawn_blocking(move || shared.drop_unstarted()).await;
+    }
+
+    /// Stops the node; containers keep running.
+    ///
+    /// Drains requests as [`Node::drain`], transfers leadership, then stops the actors in reverse
+    /// start order.
+    pub async fn stop(&self) {
+        self.drain().await;
+        self.hand_over().await;
+        self.abandon().await;
+    }
+
+    /// Transfers leadership to another voter, if this node leads and there is one; takes at most 3
+    /// seconds.
+    pub async fn hand_over(&self) {
+        if let Some(running) = self.shared.try_running()
+            && running.raft.status().voters.len() > 1
+            && !running.raft.step_down(HANDOVER_TIMEOUT).await
+        {
+            tracing::info!(
+                subsystem = "raft",
+                "no other voter could take over leadership"
+            );
+        }
+    }
+
+    /// Refuses new clients, ends streams with `raft_unavailable`, and waits for the requests in
+    /// progress, at most 10 seconds.
+    pub async fn drain(&self) {
+        self.shared.stopping.send_replace(true);
+        self.shared.stopping_in_process.send_replace(true);
+        if let Some(running) = self.shared.try_running() {
+            running.raft.hub().close();
+        }
+        let served = self.shared.stopping.closed();
+        if tokio::time::timeout(DRAIN_TIMEOUT, served).await.is_err() {
+            tracing::warn!(
+                subsystem = "daemon/grpc",
+                "open client connections did not close within 10 s"
+            );
+        }
+    }
+}
+
+impl NodeBuilder {
+    /// Starts the node, as [`Node::start`].
+    ///
+    /// # Errors
+    /// [`StartError::Config`] as [`NodeBuilder::build`], or as [`Node::start`].
+    pub async fn start(self) -> Result<Node, StartError> {
+        Node::start(self.build()?).await
+    }
+}
+
+/// Returns the configured name, or the system's.
+fn hostname(config: &NodeConfig) -> Result<String, StartError> {
+    let name = match &config.hostname {
+        Some(name) => name.clone(),
+        None => rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .to_lowercase(),
+    };
+    jaco_net::pki::check_hostname(&name).map_err(|_| StartError::Hostname(name.clone()))?;
+    Ok(name)
+}
