@@ -73,7 +73,7 @@ pub enum Msg {
     /// Timer tick.
     Tick,
     /// The replicated state changed.
-    State(watch::Receiver<Arc<State>>),
+    State(Arc<State>),
     /// The proposal of a member's status ended.
     Proposed(String, Result<Committed, ProposeError>),
     /// Result of a catch-up attempt.
@@ -111,7 +111,7 @@ impl Worker for HealthActor {
         };
         let effects = this.args.failure_detector.state(&seen);
         this.run(ctx, effects);
-        follow(ctx, states);
+        ctx.watch(states, Msg::State);
         ctx.send_to_self(Msg::Tick);
         Ok(this)
     }
@@ -124,11 +124,7 @@ impl Worker for HealthActor {
                 self.run(ctx, effects);
                 self.return_to_ready(ctx);
             }
-            Msg::State(mut states) => {
-                let newest = states.borrow_and_update().clone();
-                follow(ctx, states);
-                self.state(ctx, newest);
-            }
+            Msg::State(newest) => self.state(ctx, newest),
             Msg::Proposed(host, outcome) => {
                 // The core requires the newest members before the end of a proposal.
                 let newest = self.args.raft.state();
@@ -303,17 +299,6 @@ fn conditions(
         orphans_cleared,
         never_ready: !failure_detector.was_ready(),
     }
-}
-
-/// Sends one message at the next state change.
-fn follow(ctx: &Context<HealthActor>, mut states: watch::Receiver<Arc<State>>) {
-    ctx.spawn(async move {
-        if states.changed().await.is_err() {
-            // The state's sender is gone: this node is shutting down.
-            std::future::pending::<()>().await;
-        }
-        Msg::State(states)
-    });
 }
 
 #[cfg(test)]

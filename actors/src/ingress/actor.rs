@@ -13,7 +13,7 @@ use std::{
 use jaco_net::proxy::{Proxy, ProxyServer};
 use jaco_policy::ingress::debounce::Debounce;
 use jaco_raftnode::{Propose, State};
-use jaco_supervision::{Context, Failure, Reply, TaskHandle, Worker};
+use jaco_supervision::{Context, Failure, Reply, Worker};
 use tokio::{sync::watch, time::Instant};
 
 use super::table::{NodeFacts, route_table, same_input};
@@ -77,8 +77,8 @@ impl fmt::Debug for ProxyArgs {
 /// Messages of a [`ProxyActor`].
 #[derive(Debug)]
 pub enum Msg {
-    /// The state changed; `false` if its sender is dropped.
-    Changed(bool),
+    /// The state changed.
+    Changed(Arc<State>),
     /// The set of fresh hosts changed.
     Fresh,
     /// The debounce deadline passed.
@@ -97,12 +97,9 @@ pub enum Msg {
 /// requests in flight continue, and the next instance binds again.
 pub struct ProxyActor {
     args: ProxyArgs,
-    states: watch::Receiver<Arc<State>>,
-    fresh: watch::Receiver<Hosts>,
     /// Newest state processed.
     seen: Arc<State>,
     debounce: Debounce,
-    timer: Option<TaskHandle>,
     listening: Option<SocketAddr>,
     /// Whether the last attempt to bind failed and a retry is scheduled.
     retrying: bool,
@@ -121,39 +118,31 @@ impl Worker for ProxyActor {
         fresh.mark_unchanged();
         let mut actor = Self {
             args,
-            states,
-            fresh,
             seen,
             debounce: Debounce::new(DEBOUNCE, MAX_DEBOUNCE),
-            timer: None,
             listening: None,
             retrying: false,
             bind_errors: LogDedup::default(),
         };
         actor.publish();
         actor.open(ctx);
-        actor.follow(ctx);
-        actor.follow_fresh(ctx);
+        ctx.watch(states, Msg::Changed);
+        ctx.watch(fresh, |_| Msg::Fresh);
         Ok(actor)
     }
 
     async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
         match msg {
-            Msg::Changed(false) => return Err("the state is gone".into()),
-            Msg::Changed(true) => {
-                let newest = self.states.borrow_and_update().clone();
+            Msg::Changed(newest) => {
                 let before = std::mem::replace(&mut self.seen, newest);
                 if !same_input(&before, &self.seen) {
                     self.debounce.handle_change(Instant::now().into_std());
                     self.arm(ctx);
                 }
-                self.follow(ctx);
             }
             Msg::Fresh => {
-                self.fresh.mark_unchanged();
                 self.debounce.handle_change(Instant::now().into_std());
                 self.arm(ctx);
-                self.follow_fresh(ctx);
             }
             Msg::DebounceElapsed => {
                 if self.debounce.handle_timeout(Instant::now().into_std()) {
@@ -181,37 +170,15 @@ impl Worker for ProxyActor {
 }
 
 impl ProxyActor {
-    /// Spawns a task that sends [`Msg::Changed`] at the next change of the state.
-    fn follow(&self, ctx: &Context<Self>) {
-        let mut states = self.states.clone();
-        ctx.spawn(async move { Msg::Changed(states.changed().await.is_ok()) });
-    }
-
-    /// Spawns a task that sends [`Msg::Fresh`] when the set of fresh hosts next changes.
-    fn follow_fresh(&self, ctx: &Context<Self>) {
-        let mut fresh = self.fresh.clone();
-        ctx.spawn(async move {
-            if fresh.changed().await.is_err() {
-                std::future::pending::<()>().await; // the node is going down
-            }
-            Msg::Fresh
-        });
-    }
-
     /// Arms the timer for the debounce deadline.
-    fn arm(&mut self, ctx: &Context<Self>) {
-        if let Some(timer) = self.timer.take() {
-            timer.abort();
-        }
-        if let Some(due) = self.debounce.poll_timeout() {
-            let delay = due.saturating_duration_since(Instant::now().into_std());
-            self.timer = Some(ctx.send_after(delay, Msg::DebounceElapsed));
-        }
+    fn arm(&self, ctx: &Context<Self>) {
+        let due = self.debounce.poll_timeout().map(Instant::from_std);
+        ctx.set_deadline(due, Msg::DebounceElapsed);
     }
 
     /// Installs the table of the current state in the proxy.
     fn publish(&self) {
-        let fresh = self.fresh.borrow().clone();
+        let fresh = self.args.fresh.borrow().clone();
         let table = route_table(&self.seen, &self.args.facts, &fresh);
         if !table.is_empty() {
             self.args.opened.store(true, Ordering::Relaxed);

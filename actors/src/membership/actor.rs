@@ -62,9 +62,9 @@ impl Args {
 /// Messages of a [`MembershipActor`].
 pub enum Msg {
     /// The raft status may have changed.
-    Status(watch::Receiver<RaftStatus>),
-    /// Check timer of the leadership with this number.
-    Tick(u64),
+    Status(RaftStatus),
+    /// The next check is due.
+    Tick,
     /// A row was added or marked.
     Kick,
     /// A row was marked as leaving.
@@ -93,7 +93,6 @@ pub struct MembershipActor {
     last_response: BTreeMap<u64, Instant>,
     requesters: BTreeMap<u64, String>,
     change: Option<TaskHandle>,
-    timer: Option<TaskHandle>,
     started_at: Instant,
     failures: LogDedup,
 }
@@ -104,7 +103,9 @@ impl Worker for MembershipActor {
     const KIND: &'static str = "MembershipActor";
 
     async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
-        ctx.send_to_self(Msg::Status(args.group.status()));
+        let mut status = args.group.status();
+        status.mark_changed();
+        ctx.watch_every(SAMPLE, status, Msg::Status);
         args.last_error.send_replace(None);
         Ok(Self {
             args,
@@ -114,7 +115,6 @@ impl Worker for MembershipActor {
             last_response: BTreeMap::new(),
             requesters: BTreeMap::new(),
             change: None,
-            timer: None,
             started_at: Instant::now(),
             failures: LogDedup::default(),
         })
@@ -122,11 +122,8 @@ impl Worker for MembershipActor {
 
     async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
         match msg {
-            Msg::Status(status) => self.observe(ctx, status),
-            Msg::Tick(leadership_epoch) if leadership_epoch == self.leadership_epoch => {
-                self.check(ctx)
-            }
-            Msg::Kick => self.check(ctx),
+            Msg::Status(status) => self.observe(ctx, &status),
+            Msg::Tick | Msg::Kick => self.check(ctx),
             Msg::MarkedLeaving { raft_id, identity } => {
                 self.requesters.insert(raft_id, identity);
                 self.check(ctx);
@@ -147,7 +144,7 @@ impl Worker for MembershipActor {
                     }
                 }
             }
-            Msg::Tick(_) | Msg::Done { .. } => {}
+            Msg::Done { .. } => {}
         }
         Ok(())
     }
@@ -155,22 +152,14 @@ impl Worker for MembershipActor {
 
 impl MembershipActor {
     /// Records active followers, and starts over when leadership changes.
-    fn observe(&mut self, ctx: &Context<Self>, mut status: watch::Receiver<RaftStatus>) {
-        let now = status.borrow_and_update().clone();
-        ctx.spawn(async move {
-            tokio::time::sleep(SAMPLE).await;
-            if status.changed().await.is_err() {
-                std::future::pending::<()>().await; // the node is going down
-            }
-            Msg::Status(status)
-        });
+    fn observe(&mut self, ctx: &Context<Self>, status: &RaftStatus) {
         let last_response = Instant::now();
-        for follower in &now.progress {
+        for follower in &status.progress {
             if follower.recent_active {
                 self.last_response.insert(follower.raft_id, last_response);
             }
         }
-        let term = now.leading.then_some(now.term);
+        let term = status.leading.then_some(status.term);
         if term == self.term {
             return;
         }
@@ -178,12 +167,10 @@ impl MembershipActor {
         self.leadership_epoch += 1;
         self.policy = Policy::new();
         self.last_response.clear();
-        for task in [self.change.take(), self.timer.take()]
-            .into_iter()
-            .flatten()
-        {
-            task.abort();
+        if let Some(change) = self.change.take() {
+            change.abort();
         }
+        ctx.set_deadline(None, Msg::Tick);
         self.clear_error();
         if term.is_some() {
             self.check(ctx);
@@ -287,14 +274,11 @@ impl MembershipActor {
             .send_if_modified(|last_error| last_error.take().is_some());
     }
 
-    fn schedule_check(&mut self, ctx: &Context<Self>) {
-        if let Some(timer) = self.timer.take() {
-            timer.abort();
-        }
+    fn schedule_check(&self, ctx: &Context<Self>) {
         let state = self.args.deps.raft.state();
         let any_leaving = state.nodes.values().any(|node| leaving(node));
         let delay = if any_leaving { LEAVING_TICK } else { TICK };
-        self.timer = Some(ctx.send_after(delay, Msg::Tick(self.leadership_epoch)));
+        ctx.set_deadline(Some(Instant::now() + delay), Msg::Tick);
     }
 }
 

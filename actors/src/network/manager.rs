@@ -1,18 +1,14 @@
 //! Keeps one bridge actor per network that has a block on this host.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use jaco_engine::{EngineError, EngineNetwork};
 use jaco_policy::network::names::NetworkId;
 use jaco_state::State;
 use jaco_supervision::{
-    CallError, ChildSpec, Context, Failure, Handle, OnExhausted, Reply, StartChildError, Worker,
+    CallError, ChildDone, ChildEvent, ChildSpec, Context, Failure, Handle, KeyedChildren,
+    OnExhausted, Reply, Worker,
 };
-use tokio::sync::watch;
 use tracing::{debug, warn};
 
 use super::bridge::{self, BridgeActor, BridgeContext, BridgeReady, Error, is_of_cluster, owner};
@@ -84,7 +80,9 @@ pub enum Msg {
     /// Restart an exhausted bridge actor.
     RestartBridge(NetworkId),
     /// The state's address blocks may have changed.
-    Changed(watch::Receiver<Arc<State>>),
+    Changed(Arc<State>),
+    /// A start or stop of a bridge actor has ended.
+    BridgeDone(ChildDone),
     /// The engine has listed its networks.
     Listed(Result<Vec<EngineNetwork>, EngineError>),
 }
@@ -92,7 +90,7 @@ pub enum Msg {
 /// Starts, looks up and stops the sibling bridge actors.
 pub struct BridgeManager {
     env: BridgeContext,
-    bridges: BTreeMap<NetworkId, Bridge>,
+    bridges: KeyedChildren<Self, Bridge>,
     list_errors: LogDedup,
 }
 
@@ -112,20 +110,16 @@ impl Worker for BridgeManager {
     async fn start(ctx: &Context<Self>, env: BridgeContext) -> Result<Self, Failure> {
         // This instance has no handles of bridges that an earlier one started. Bridges hold no
         // state of their own, so they are replaced.
-        for info in ctx.supervisor().describe() {
-            let key = info
-                .path
-                .rsplit_once('/')
-                .map_or(info.path.as_str(), |(_, key)| key);
-            if info.kind == BridgeActor::KIND {
-                // A child that the supervisor does not have counts as stopped.
-                let _ = ctx.supervisor().stop_child(key).await;
-            }
-        }
-        ctx.send_to_self(Msg::Changed(env.raft.follow()));
+        let mut bridges = KeyedChildren::new("bridge:", Msg::BridgeDone);
+        bridges.adopt(ctx, |_, _| None);
+        let mut states = env.raft.follow();
+        let last = states.borrow_and_update().clone();
+        ctx.send_to_self(Msg::Changed(Arc::clone(&last)));
+        let differs = |last: &Arc<State>, next: &Arc<State>| !last.subnets.ptr_eq(&next.subnets);
+        ctx.watch_if(states, last, differs, Msg::Changed);
         let manager = Self {
             env,
-            bridges: BTreeMap::new(),
+            bridges,
             list_errors: LogDedup::default(),
         };
         manager.list(ctx, Duration::ZERO);
@@ -134,34 +128,48 @@ impl Worker for BridgeManager {
 
     async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
         match msg {
-            Msg::Ensure(id, reply) => self.route(ctx, id, reply).await?,
+            Msg::Ensure(id, reply) => self.route(ctx, id, reply),
             Msg::Answered(id) => {
-                if let Some(bridge) = self.bridges.get_mut(&id) {
+                if let Some(bridge) = self.bridges.get_mut(&child_id(&id)) {
                     bridge.pending_requests = bridge.pending_requests.saturating_sub(1);
                 }
             }
-            Msg::Gone(id) => self.stop_bridge(ctx, id).await,
+            Msg::Gone(id) => self.stop_bridge(ctx, &id),
             Msg::Exhausted(id) => {
                 warn!(subsystem = "bridge", network = %id, "bridge actor exhausted its restarts");
-                if let Some(bridge) = self.bridges.get_mut(&id) {
+                if let Some(bridge) = self.bridges.get_mut(&child_id(&id)) {
                     bridge.exhausted = true;
                 }
                 ctx.send_after(RETRY, Msg::RestartBridge(id));
             }
             Msg::RestartBridge(id) => {
+                let id = child_id(&id);
                 if let Some(bridge) = self.bridges.get_mut(&id) {
                     bridge.exhausted = false;
                 }
-                // Fails if the bridge has been dismissed meanwhile.
-                let _ = ctx.supervisor().restart_child(&key(&id)).await;
+                self.bridges.restart(ctx, &id);
             }
-            Msg::Changed(states) => self.follow(ctx, states).await?,
+            Msg::Changed(state) => {
+                for id in networks_of(&state, &self.env.host) {
+                    self.start_bridge(ctx, &id);
+                }
+            }
+            Msg::BridgeDone(done) => match self.bridges.handle_done(ctx, done) {
+                Some(ChildEvent::Started(id)) => {
+                    debug!(subsystem = "bridge", network = %id, "bridge actor started");
+                }
+                Some(ChildEvent::Stopped(id)) => {
+                    debug!(subsystem = "bridge", network = %id, "bridge actor stopped");
+                }
+                Some(ChildEvent::NotStarted(_, error)) => return Err(error.into()),
+                None => {}
+            },
             Msg::Listed(Ok(networks)) => {
                 self.list_errors.clear();
                 for network in networks {
                     let ours = is_of_cluster(&network, &self.env.cluster_id);
                     if let (true, Some(id)) = (ours, owner(&network)) {
-                        self.bridge(ctx, &id).await?;
+                        self.start_bridge(ctx, &id);
                     }
                 }
             }
@@ -187,77 +195,44 @@ impl BridgeManager {
         });
     }
 
-    async fn follow(
-        &mut self,
-        ctx: &Context<Self>,
-        mut states: watch::Receiver<Arc<State>>,
-    ) -> Result<(), Failure> {
-        let last = states.borrow_and_update().clone();
-        for id in networks_of(&last, &self.env.host) {
-            self.bridge(ctx, &id).await?;
+    /// Starts the bridge of `id` unless there is one.
+    fn start_bridge(&mut self, ctx: &Context<Self>, id: &NetworkId) {
+        let child = child_id(id);
+        if self.bridges.get(&child).is_some() {
+            return;
         }
-        ctx.spawn(async move {
-            let changed = |state: &Arc<State>| !state.subnets.ptr_eq(&last.subnets);
-            if states.wait_for(changed).await.is_err() {
-                std::future::pending::<()>().await; // the node is going down
-            }
-            Msg::Changed(states)
-        });
-        Ok(())
-    }
-
-    /// Returns the bridge of `id`; starts it if it does not exist.
-    async fn bridge(
-        &mut self,
-        ctx: &Context<Self>,
-        id: &NetworkId,
-    ) -> Result<&mut Bridge, Failure> {
-        if !self.bridges.contains_key(id) {
-            let handle = self.start_bridge(ctx, id).await?;
-            let bridge = Bridge {
-                handle,
-                pending_requests: 0,
-                exhausted: false,
-            };
-            self.bridges.insert(id.clone(), bridge);
-        }
-        self.bridges
-            .get_mut(id)
-            .ok_or_else(|| Failure::from("bridge vanished"))
-    }
-
-    async fn start_bridge(
-        &self,
-        ctx: &Context<Self>,
-        id: &NetworkId,
-    ) -> Result<Handle<bridge::Msg>, StartChildError> {
         let args = bridge::Args {
             env: self.env.clone(),
             id: id.clone(),
             manager: ctx.handle(),
         };
-        let (spec, handle) = ChildSpec::worker::<BridgeActor>(key(id), args);
+        let (spec, handle) = ChildSpec::worker::<BridgeActor>(self.bridges.key(&child), args);
         let (manager, exhausted) = (ctx.handle(), id.clone());
         let spec = spec.on_exhausted(OnExhausted::notify(move |_| {
             // A restarting manager replaces every bridge.
             let _ = manager.cast(Msg::Exhausted(exhausted.clone()));
         }));
-        ctx.supervisor().start_child(spec).await?;
-        debug!(subsystem = "bridge", network = %id, "bridge actor started");
-        Ok(handle)
+        let bridge = Bridge {
+            handle,
+            pending_requests: 0,
+            exhausted: false,
+        };
+        self.bridges.start(ctx, &child, spec, bridge);
     }
 
     /// Forwards a request to its bridge, and the response to the caller.
-    async fn route(
+    fn route(
         &mut self,
         ctx: &Context<Self>,
         id: NetworkId,
         reply: Reply<Result<BridgeReady, Error>>,
-    ) -> Result<(), Failure> {
-        let bridge = self.bridge(ctx, &id).await?;
+    ) {
+        self.start_bridge(ctx, &id);
+        let Some(bridge) = self.bridges.get_mut(&child_id(&id)) else {
+            return;
+        };
         if bridge.exhausted {
-            reply.send(Err(Error::Exhausted(RETRY)));
-            return Ok(());
+            return reply.send(Err(Error::Exhausted(RETRY)));
         }
         bridge.pending_requests += 1;
         let handle = bridge.handle.clone();
@@ -265,28 +240,25 @@ impl BridgeManager {
             reply.send(call_with_retry(&handle, bridge::Msg::Ensure).await);
             Msg::Answered(id)
         });
-        Ok(())
     }
 
     /// Stops a bridge without a block or network, unless a request or block needs it again.
-    async fn stop_bridge(&mut self, ctx: &Context<Self>, id: NetworkId) {
+    fn stop_bridge(&mut self, ctx: &Context<Self>, id: &NetworkId) {
+        let child = child_id(id);
+        let requested = self
+            .bridges
+            .get(&child)
+            .is_none_or(|bridge| bridge.pending_requests > 0);
         let state = self.env.raft.state();
-        let needed = networks_of(&state, &self.env.host).contains(&id)
-            || self
-                .bridges
-                .get(&id)
-                .is_none_or(|bridge| bridge.pending_requests > 0);
-        if needed {
-            return;
+        if !requested && !networks_of(&state, &self.env.host).contains(id) {
+            self.bridges.stop(ctx, &child);
         }
-        self.bridges.remove(&id);
-        let _ = ctx.supervisor().stop_child(&key(&id)).await;
-        debug!(subsystem = "bridge", network = %id, "bridge actor stopped");
     }
 }
 
-fn key(id: &NetworkId) -> String {
-    format!("bridge:{}:{}", id.deployment(), id.network())
+/// Id of a bridge among the children of the manager.
+fn child_id(id: &NetworkId) -> String {
+    format!("{}:{}", id.deployment(), id.network())
 }
 
 fn networks_of(state: &State, host: &str) -> BTreeSet<NetworkId> {

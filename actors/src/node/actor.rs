@@ -117,7 +117,8 @@ impl NodeActor {
         let shared = &self.args.shared;
         if shared.is_removed() {
             shared.startup_done.send_replace(true);
-            return self.stop_verticals(ctx).await;
+            self.stop_verticals(ctx);
+            return Ok(());
         }
         let args = self.args.clone();
         // Opening reads the whole state from disk.
@@ -190,21 +191,21 @@ impl NodeActor {
         if let Some(running) = shared.running.get() {
             running.raft.hub().close();
         }
-        self.stop_verticals(ctx).await
+        self.stop_verticals(ctx);
+        Ok(())
     }
 
     /// Stops the verticals of a removed node, and the containers of its host.
-    async fn stop_verticals(&mut self, ctx: &Context<Self>) -> Result<(), Failure> {
-        for vertical in VERTICALS.iter().rev() {
-            // A vertical that never ran needs no stop.
-            let _ = ctx.supervisor().stop_child(vertical).await;
-        }
-        let args = self.args.clone();
+    fn stop_verticals(&self, ctx: &Context<Self>) {
+        let (supervisor, args) = (ctx.supervisor(), self.args.clone());
         ctx.spawn(async move {
+            for vertical in VERTICALS.iter().rev() {
+                // A vertical that never ran needs no stop.
+                let _ = supervisor.stop_child(vertical).await;
+            }
             args.stop_replicas().await;
             Msg::RetireFinished
         });
-        Ok(())
     }
 
     fn init(

@@ -53,7 +53,6 @@ pub struct PeerActor {
     /// Number of the last connection.
     serial: u64,
     dialling: Option<Attempt>,
-    timer: Option<TaskHandle>,
     failures: u32,
     last_error: LogDedup,
 }
@@ -106,7 +105,6 @@ impl Worker for PeerActor {
             live: None,
             serial: 0,
             dialling: None,
-            timer: None,
             failures: 0,
             last_error: LogDedup::default(),
         };
@@ -176,9 +174,7 @@ impl PeerActor {
         let _ = getrandom::fill(&mut jitter); // on failure the jitter is 0
         let backoff = simultaneous_open::backoff(self.failures, self.dials_second(), jitter[0]);
         self.failures = self.failures.saturating_add(1);
-        if let Some(timer) = self.timer.replace(ctx.send_after(backoff, Msg::Dial)) {
-            timer.abort();
-        }
+        ctx.set_deadline(Some(Instant::now() + backoff), Msg::Dial);
     }
 
     fn not_dialled(&mut self, ctx: &Context<Self>, error: &ConnectError) {

@@ -8,8 +8,9 @@ use std::{
 
 use jaco_net::quic::Reason;
 use jaco_raftnode::{Propose as _, State};
-use jaco_supervision::{ChildSpec, Context, Failure, Worker};
-use tokio::sync::watch;
+use jaco_supervision::{
+    ActorState, ChildDone, ChildEvent, ChildSpec, Context, Failure, KeyedChildren, Worker,
+};
 
 use super::{
     HeartbeatHandler, Services,
@@ -35,23 +36,21 @@ pub struct Args {
 #[derive(Debug)]
 pub enum Msg {
     /// The replicated state changed.
-    StateChanged(watch::Receiver<Arc<State>>),
+    StateChanged(Arc<State>),
     /// A member reported a membership view that is newer than the state here.
-    Reported(watch::Receiver<u64>),
+    Reported,
     /// Result of a read index that began after the report with this number.
     Confirmed(u64, bool),
-    /// The actor of this member was started (`true`), or its start failed.
-    Started(String, bool),
-    /// The actor of this member has stopped.
-    Stopped(String),
+    /// A start or stop of a peer actor has ended.
+    PeerDone(ChildDone),
+    /// Retry the starts that failed.
+    Retry,
 }
 
 /// Keeps routes and peer actors in line with the member directory.
 pub struct PeerManager {
     args: Args,
-    routes: BTreeMap<String, Arc<Route>>,
-    /// Actors being stopped; their child keys stay in use until then.
-    stopping: BTreeSet<String>,
+    peers: KeyedChildren<Self, Arc<Route>>,
     seen: Option<Arc<State>>,
     /// Whether a read index that will outdate the stored reports is in flight.
     confirming: bool,
@@ -66,32 +65,28 @@ impl Worker for PeerManager {
         let mut state = args.network.raft().follow();
         let mut this = Self {
             args,
-            routes: BTreeMap::new(),
-            stopping: BTreeSet::new(),
+            peers: KeyedChildren::new("peer:", Msg::PeerDone),
             seen: None,
             confirming: false,
         };
         this.recall(ctx);
-        follow_reports(ctx, this.args.network.reports.subscribe());
+        ctx.watch(this.args.network.reports.subscribe(), |_| Msg::Reported);
         let now = state.borrow_and_update().clone();
         this.sync(ctx, now);
         this.confirm(ctx);
-        follow(ctx, state);
+        ctx.watch(state, Msg::StateChanged);
         Ok(this)
     }
 
     async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
         match msg {
-            Msg::StateChanged(mut state) => {
-                let now = state.borrow_and_update().clone();
-                follow(ctx, state);
+            Msg::StateChanged(now) => {
                 let same = |seen: &Arc<State>| seen.nodes.ptr_eq(&now.nodes);
                 if !self.seen.as_ref().is_some_and(same) {
                     self.sync(ctx, now);
                 }
             }
-            Msg::Reported(reports) => {
-                follow_reports(ctx, reports);
+            Msg::Reported => {
                 self.sync(ctx, self.args.network.raft().state());
                 self.confirm(ctx);
             }
@@ -103,15 +98,15 @@ impl Worker for PeerManager {
                 }
                 self.confirm(ctx);
             }
-            Msg::Started(_, true) => {}
-            Msg::Started(host, false) => {
-                self.routes.remove(&host);
-                self.stop_child(ctx, host);
-            }
-            Msg::Stopped(host) => {
-                self.stopping.remove(&host);
-                self.sync(ctx, self.args.network.raft().state());
-            }
+            Msg::PeerDone(done) => match self.peers.handle_done(ctx, done) {
+                Some(ChildEvent::NotStarted(peer, error)) => {
+                    tracing::warn!(subsystem = "peer", %peer, %error, "peer actor not started");
+                    ctx.send_after(RETRY, Msg::Retry);
+                }
+                Some(ChildEvent::Stopped(_)) => self.sync(ctx, self.args.network.raft().state()),
+                Some(ChildEvent::Started(_)) | None => {}
+            },
+            Msg::Retry => self.sync(ctx, self.args.network.raft().state()),
         }
         Ok(())
     }
@@ -121,20 +116,11 @@ impl PeerManager {
     /// Takes over the children of the previous instance of this actor: a running child with a route
     /// is kept, any other is stopped.
     fn recall(&mut self, ctx: &Context<Self>) {
-        let family = ctx.path().rsplit_once('/').map_or("", |(family, _)| family);
-        let prefix = format!("{family}/{}", key(""));
         let left = self.args.network.routes();
-        for info in ctx.supervisor().describe() {
-            let Some(host) = info.path.strip_prefix(&prefix) else {
-                continue;
-            };
-            match left.by_host.get(host) {
-                Some(route) if info.state != jaco_supervision::ActorState::Stopped => {
-                    self.routes.insert(host.to_owned(), route.clone());
-                }
-                _ => self.stop_child(ctx, host.to_owned()),
-            }
-        }
+        self.peers.adopt(ctx, |host, info| {
+            let route = left.by_host.get(host);
+            route.filter(|_| info.state != ActorState::Stopped).cloned()
+        });
     }
 
     /// Starts a read index that confirms that this node has applied every entry committed when the
@@ -166,7 +152,7 @@ impl PeerManager {
             .collect();
         let ids: BTreeSet<u64> = wanted.values().map(|r| r.member.raft_id).collect();
         let mut gone = Vec::new();
-        self.routes.retain(|host, route| {
+        for (host, route) in self.peers.iter() {
             let now = route.record();
             match wanted.get(host) {
                 // The same hostname with a new raft id is a new member.
@@ -177,7 +163,6 @@ impl PeerManager {
                             let _ = actor.cast(actor::Msg::Moved); // a new instance reads the route
                         }
                     }
-                    true
                 }
                 _ => {
                     // A namesake that took over its plain hostname has a new key, but is still a
@@ -187,23 +172,29 @@ impl PeerManager {
                     } else {
                         Reason::NotMember
                     });
-                    gone.push(host.clone());
-                    false
+                    gone.push(host.to_owned());
                 }
             }
-        });
+        }
         for host in gone {
             tracing::info!(subsystem = "peer", peer = %host, "not a member any more");
-            self.stop_child(ctx, host);
+            self.peers.stop(ctx, &host);
         }
-        wanted.retain(|host, _| !self.routes.contains_key(host) && !self.stopping.contains(host));
+        // A member that takes the place of another gets a route once the other's actor has ended:
+        // until then the connection and the rejections under this key are the other's.
+        wanted.retain(|host, _| self.peers.get(host).is_none() && !self.peers.is_stopping(host));
         for (host, record) in wanted {
-            self.start_child(ctx, host, record);
+            self.start_peer(ctx, &host, record);
         }
-        network.set_routes(self.routes.clone());
+        let routes = self.peers.iter();
+        network.set_routes(
+            routes
+                .map(|(host, route)| (host.to_owned(), Arc::clone(route)))
+                .collect(),
+        );
     }
 
-    fn start_child(&mut self, ctx: &Context<Self>, host: String, record: PeerInfo) {
+    fn start_peer(&mut self, ctx: &Context<Self>, host: &str, record: PeerInfo) {
         let Args {
             network,
             services,
@@ -218,50 +209,8 @@ impl PeerManager {
             heartbeat,
             metrics,
         };
-        let (spec, handle) = ChildSpec::worker::<PeerActor>(key(&host), args);
+        let (spec, handle) = ChildSpec::worker::<PeerActor>(self.peers.key(host), args);
         let _ = route.actor.set(handle); // a new route, so never set before
-        self.routes.insert(host.clone(), route);
-        let supervisor = ctx.supervisor();
-        ctx.spawn(async move {
-            let started = supervisor.start_child(spec).await;
-            if let Err(error) = &started {
-                tracing::warn!(subsystem = "peer", peer = %host, %error, "peer actor not started");
-                tokio::time::sleep(RETRY).await;
-            }
-            Msg::Started(host, started.is_ok())
-        });
+        self.peers.start(ctx, host, spec, route);
     }
-
-    fn stop_child(&mut self, ctx: &Context<Self>, host: String) {
-        self.stopping.insert(host.clone());
-        let supervisor = ctx.supervisor();
-        ctx.spawn(async move {
-            // An unknown child counts as stopped.
-            let _ = supervisor.stop_child(&key(&host)).await;
-            Msg::Stopped(host)
-        });
-    }
-}
-
-/// Sends one message at the next state change.
-fn follow(ctx: &Context<PeerManager>, mut state: watch::Receiver<Arc<State>>) {
-    ctx.spawn(async move {
-        if state.changed().await.is_err() {
-            // The state's sender is gone: this node is shutting down.
-            std::future::pending::<()>().await;
-        }
-        Msg::StateChanged(state)
-    });
-}
-
-/// Sends one message at the next membership report.
-fn follow_reports(ctx: &Context<PeerManager>, mut reports: watch::Receiver<u64>) {
-    ctx.spawn(async move {
-        let _ = reports.changed().await; // the network owns the sender and outlives this actor
-        Msg::Reported(reports)
-    });
-}
-
-fn key(host: &str) -> String {
-    format!("peer:{host}")
 }

@@ -17,10 +17,7 @@ use jaco_policy::runtime::{
 };
 use jaco_proto::v1::ReplicaState;
 use jaco_state::State;
-use jaco_supervision::{
-    ActorState, ChildSpec, Context, Failure, Handle, OnExhausted, TaskHandle, Worker,
-};
-use tokio::sync::watch;
+use jaco_supervision::{ActorState, ChildSpec, Context, Failure, Handle, OnExhausted, Worker};
 use tracing::{error, info, warn};
 
 use super::{
@@ -47,11 +44,11 @@ pub struct Args {
 #[derive(Debug)]
 pub enum Msg {
     /// The replicated state changed.
-    StateChanged(watch::Receiver<Arc<State>>),
+    StateChanged(Arc<State>),
     /// The tick interval elapsed.
     Tick,
-    /// The node caught up with the cluster or fell behind.
-    CaughtUp(watch::Receiver<bool>),
+    /// The node caught up with the cluster (`true`) or fell behind.
+    CaughtUp(bool),
     /// List containers and remove those without a row.
     Sweep,
     /// Outcome of a listing, with the catch-up epoch in which it began.
@@ -97,8 +94,6 @@ pub struct ReplicaManager {
     leaving_at_listing: BTreeSet<String>,
     /// Catch-up epoch: counts the changes of `caught_up`.
     epoch: u64,
-    /// Next sweep while containers without a row hold back starts.
-    next_sweep: Option<TaskHandle>,
     list_errors: LogDedup,
     removal_errors: LogDedup,
 }
@@ -122,7 +117,6 @@ impl Worker for ReplicaManager {
             listing: false,
             leaving_at_listing: BTreeSet::new(),
             epoch: 0,
-            next_sweep: None,
         };
         this.adopt_children(ctx);
         this.sync(ctx);
@@ -130,19 +124,17 @@ impl Worker for ReplicaManager {
         let up = this.args.shared.events_up();
         this.cast_to_all(|| replica::Msg::EventsUp(up));
         this.cast_to_all(|| replica::Msg::EngineEvent);
-        follow(ctx, state);
+        ctx.watch(state, Msg::StateChanged);
         ctx.send_after(TICK, Msg::Tick);
-        ctx.send_to_self(Msg::CaughtUp(deps.caught_up.clone()));
+        let mut caught_up = deps.caught_up.clone();
+        caught_up.mark_changed();
+        ctx.watch(caught_up, Msg::CaughtUp);
         Ok(this)
     }
 
     async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
         match msg {
-            Msg::StateChanged(mut state) => {
-                let newest = state.borrow_and_update().clone();
-                follow(ctx, state);
-                self.state_changed(ctx, newest);
-            }
+            Msg::StateChanged(newest) => self.state_changed(ctx, newest),
             Msg::Tick => {
                 ctx.send_after(TICK, Msg::Tick);
                 ctx.send_to_self(Msg::Sweep);
@@ -440,17 +432,6 @@ impl ReplicaManager {
             let _ = handle.cast(msg());
         }
     }
-}
-
-/// Sends [`Msg::StateChanged`] at the next change of the state, once.
-fn follow(ctx: &Context<ReplicaManager>, mut state: watch::Receiver<Arc<State>>) {
-    ctx.spawn(async move {
-        if state.changed().await.is_err() {
-            // The state's sender is dropped: this node is shutting down.
-            std::future::pending::<()>().await;
-        }
-        Msg::StateChanged(state)
-    });
 }
 
 fn key(id: &str) -> String {

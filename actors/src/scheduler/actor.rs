@@ -58,10 +58,10 @@ type ProposalGuard = OwnedMutexGuard<()>;
 
 /// Mailbox of the scheduler.
 pub enum Msg {
-    /// Leadership may have changed.
-    Leadership(watch::Receiver<bool>),
+    /// This node leads (`true`) or does not lead any more.
+    Leadership(bool),
     /// State that a pass depends on changed.
-    Changed(watch::Receiver<Arc<State>>),
+    Changed,
     /// A pass may be due.
     Wake,
     /// The proposal of an earlier instance or leadership epoch has finished.
@@ -91,7 +91,6 @@ pub struct SchedulerActor {
     leadership_epoch: u64,
     following: Option<TaskHandle>,
     proposing: Option<TaskHandle>,
-    timer: Option<(Instant, TaskHandle)>,
     failures: LogDedup,
 }
 
@@ -101,7 +100,9 @@ impl Worker for SchedulerActor {
     const KIND: &'static str = "SchedulerActor";
 
     async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
-        ctx.send_to_self(Msg::Leadership(args.is_leader.clone()));
+        let mut is_leader = args.is_leader.clone();
+        is_leader.mark_changed();
+        ctx.watch(is_leader, Msg::Leadership);
         Ok(Self {
             args,
             pass_timer: PassTimer::default(),
@@ -110,7 +111,6 @@ impl Worker for SchedulerActor {
             leadership_epoch: 0,
             following: None,
             proposing: None,
-            timer: None,
             failures: LogDedup::default(),
         })
     }
@@ -118,12 +118,8 @@ impl Worker for SchedulerActor {
     async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
         let now = Instant::now().into_std();
         match msg {
-            Msg::Leadership(is_leader) => self.leadership_changed(ctx, is_leader),
-            Msg::Changed(state) if self.leading => {
-                self.pass_timer.handle_change(now);
-                self.follow(ctx, state);
-            }
-            Msg::Changed(_) => {}
+            Msg::Leadership(leads) => self.leadership_changed(ctx, leads),
+            Msg::Changed => self.pass_timer.handle_change(now),
             Msg::Wake => {
                 if self.pass_timer.handle_timeout(now) {
                     self.begin(ctx);
@@ -156,20 +152,14 @@ impl Worker for SchedulerActor {
             }
             Msg::Finished { .. } => {}
         }
-        self.arm(ctx);
+        let deadline = self.pass_timer.deadline().map(Instant::from_std);
+        ctx.set_deadline(deadline, Msg::Wake);
         Ok(())
     }
 }
 
 impl SchedulerActor {
-    fn leadership_changed(&mut self, ctx: &Context<Self>, mut is_leader: watch::Receiver<bool>) {
-        let leads = *is_leader.borrow_and_update();
-        ctx.spawn(async move {
-            if is_leader.changed().await.is_err() {
-                std::future::pending::<()>().await; // the node is going down
-            }
-            Msg::Leadership(is_leader)
-        });
+    fn leadership_changed(&mut self, ctx: &Context<Self>, leads: bool) {
         if leads == self.leading {
             return;
         }
@@ -186,28 +176,16 @@ impl SchedulerActor {
         if leads {
             // The cache may predate another node's leadership.
             self.cache = PassCache::default();
-            self.follow(ctx, self.args.raft.follow());
+            self.following = Some(self.follow(ctx));
         }
         debug!(subsystem = "scheduler", leads, "scheduler leadership");
     }
 
-    fn follow(&mut self, ctx: &Context<Self>, mut states: watch::Receiver<Arc<State>>) {
-        if let Some(task) = self.following.take() {
-            task.abort(); // task of an earlier leadership epoch
-        }
-        let mut last = states.borrow_and_update().clone();
-        self.following = Some(ctx.spawn(async move {
-            loop {
-                if states.changed().await.is_err() {
-                    std::future::pending::<()>().await; // the node is going down
-                }
-                let next = states.borrow_and_update().clone();
-                if concerns_scheduling(&last, &next) {
-                    return Msg::Changed(states);
-                }
-                last = next;
-            }
-        }));
+    fn follow(&self, ctx: &Context<Self>) -> TaskHandle {
+        let mut states = self.args.raft.follow();
+        let last = states.borrow_and_update().clone();
+        let concerns = |last: &Arc<State>, next: &Arc<State>| concerns_scheduling(last, next);
+        ctx.watch_if(states, last, concerns, |_| Msg::Changed)
     }
 
     fn begin(&mut self, ctx: &Context<Self>) {
@@ -259,29 +237,6 @@ impl SchedulerActor {
                 outcome,
             }
         }));
-    }
-
-    /// Keeps one timer, armed for the deadline of the next pass.
-    fn arm(&mut self, ctx: &Context<Self>) {
-        let deadline = self.pass_timer.deadline().map(Instant::from_std);
-        if deadline == self.timer.as_ref().map(|(at, _)| *at)
-            && self
-                .timer
-                .as_ref()
-                .is_none_or(|(_, task)| !task.is_finished())
-        {
-            return;
-        }
-        if let Some((_, task)) = self.timer.take() {
-            task.abort();
-        }
-        self.timer = deadline.map(|at| {
-            let task = ctx.spawn(async move {
-                tokio::time::sleep_until(at).await;
-                Msg::Wake
-            });
-            (at, task)
-        });
     }
 }
 

@@ -10,13 +10,19 @@ use std::{
     time::Duration,
 };
 
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::{
+    sync::watch,
+    task::{AbortHandle, JoinSet},
+    time::Instant,
+};
 
 use super::{
+    deadline::Deadline,
     handle::Handle,
     instance_lock::InstanceGuard,
     report::lock,
     supervisor::SupervisorHandle,
+    watch::{Baseline, Watch},
     worker::{Envelope, FINISHED, Mailbox, Worker, guarded},
 };
 
@@ -27,6 +33,7 @@ pub struct Context<W: Worker> {
     mailbox: Mailbox<W::Msg>,
     supervisor: SupervisorHandle,
     finished: AtomicBool,
+    deadline: Arc<Mutex<Deadline<W::Msg>>>,
     tasks: Mutex<JoinSet<()>>,
     // Declared after `tasks`, because drop order matters: the tasks hold the guard too.
     instance_guard: Arc<InstanceGuard>,
@@ -55,6 +62,7 @@ impl<W: Worker> Context<W> {
             mailbox,
             supervisor,
             finished,
+            deadline: Arc::default(),
             tasks,
             instance_guard,
         }
@@ -83,14 +91,26 @@ impl<W: Worker> Context<W> {
     /// The task is aborted when the instance ends, and its message never reaches a later instance.
     /// A panic of the task fails the instance.
     pub fn spawn(&self, task: impl Future<Output = W::Msg> + Send + 'static) -> TaskHandle {
+        let mailbox = self.mailbox.clone();
+        self.run(async move {
+            let msg = task.await;
+            // An error means that the instance is ending.
+            let _ = mailbox.put(Envelope::Msg(msg));
+        })
+    }
+
+    /// Runs a task of the instance that sends its messages itself.
+    pub(crate) fn run(&self, task: impl Future<Output = ()> + Send + 'static) -> TaskHandle {
         let (mailbox, instance_guard) = (self.mailbox.clone(), Arc::clone(&self.instance_guard));
         let task = async move {
-            let envelope = match guarded(async { Ok(task.await) }).await {
-                Ok(msg) => Envelope::Msg(msg),
-                Err(failure) => Envelope::Crash(failure),
-            };
-            // An error means that the instance is ending.
-            let _ = mailbox.put(envelope);
+            let outcome = guarded(async {
+                task.await;
+                Ok(())
+            });
+            if let Err(failure) = outcome.await {
+                // An error means that the instance is ending.
+                let _ = mailbox.put(Envelope::Crash(failure));
+            }
             drop(instance_guard);
         };
         let mut tasks = lock(&self.tasks);
@@ -104,6 +124,83 @@ impl<W: Worker> Context<W> {
             tokio::time::sleep(delay).await;
             msg
         })
+    }
+
+    /// Sends the message that `make` builds of the newest value of a watch channel whenever it
+    /// changes, until the instance ends or the sender is dropped.
+    ///
+    /// Changes coalesce: the next message is not sent before the worker has taken the last one, and
+    /// its value is read when the worker takes it. Reported are values that `receiver` has not
+    /// seen; such a value at the time of the call is in the mailbox when this returns. To have the
+    /// present value reported in any case, call [`watch::Receiver::mark_changed`] first.
+    ///
+    /// An abort of the returned task ends the reports; a message in the mailbox may still arrive.
+    pub fn watch<T: Clone + Send + Sync + 'static>(
+        &self,
+        receiver: watch::Receiver<T>,
+        make: impl FnMut(T) -> W::Msg + Send + 'static,
+    ) -> TaskHandle {
+        self.watch_every(Duration::ZERO, receiver, make)
+    }
+
+    /// Does the same as [`Context::watch`], with a pause of at least `interval` after each message
+    /// that the worker has taken.
+    pub fn watch_every<T: Clone + Send + Sync + 'static>(
+        &self,
+        interval: Duration,
+        receiver: watch::Receiver<T>,
+        make: impl FnMut(T) -> W::Msg + Send + 'static,
+    ) -> TaskHandle {
+        let watch = Watch {
+            receiver,
+            baseline: None,
+            interval,
+            make: Box::new(make),
+        };
+        self.run(watch.follow(self.mailbox.clone()))
+    }
+
+    /// Does the same as [`Context::watch`] for the values for which `differs(handled, value)`:
+    /// `handled` is the given value at first, then that of the last message.
+    ///
+    /// `differs` is called while the channel is borrowed, so it must not block.
+    pub fn watch_if<T: Clone + Send + Sync + 'static>(
+        &self,
+        receiver: watch::Receiver<T>,
+        handled: T,
+        differs: impl Fn(&T, &T) -> bool + Send + 'static,
+        make: impl FnMut(T) -> W::Msg + Send + 'static,
+    ) -> TaskHandle {
+        let differs = Box::new(differs);
+        let watch = Watch {
+            receiver,
+            baseline: Some(Baseline { handled, differs }),
+            interval: Duration::ZERO,
+            make: Box::new(make),
+        };
+        self.run(watch.follow(self.mailbox.clone()))
+    }
+
+    /// Sets the deadline of this instance: `msg` is delivered once `at` has passed, immediately if
+    /// it already has. `None` clears the deadline.
+    ///
+    /// An instance has one deadline, which this replaces: the message of an earlier one is never
+    /// delivered after this call, even if it is in the mailbox. Setting the time that is already
+    /// set only replaces the message, so a worker can call this after each message.
+    pub fn set_deadline(&self, at: Option<Instant>, msg: W::Msg) {
+        let mut deadline = lock(&self.deadline);
+        let Some(at) = at else {
+            return deadline.clear();
+        };
+        deadline.set(at, msg, |generation| {
+            let (mailbox, deadline) = (self.mailbox.clone(), Arc::clone(&self.deadline));
+            self.run(async move {
+                tokio::time::sleep_until(at).await;
+                let take = move || lock(&deadline).take(generation);
+                // An error means that the instance is ending.
+                let _ = mailbox.put(Envelope::Deferred(Box::new(take)));
+            })
+        });
     }
 
     /// Appends `msg` to the mailbox of this instance; also during [`Worker::start`].

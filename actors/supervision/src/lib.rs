@@ -28,11 +28,14 @@
 //!   reconciliation.
 //! - Nothing but memory may depend on [`Worker::stop`] or `Drop`: a kill skips the former, a crash
 //!   of the machine both.
-//! - Slow work runs in [`Context::spawn`], and its result arrives as a message.
+//! - Slow work runs in [`Context::spawn`], and its result arrives as a message. So do the changes
+//!   of a watch channel ([`Context::watch`]) and the worker's one deadline
+//!   ([`Context::set_deadline`]).
 //! - Two instances of a child never overlap. The next one starts when the last one, its tasks and
 //!   everything below it have ended.
 //! - Dynamic children ([`SupervisorHandle::start_child`]) are lost when their supervisor is
-//!   restarted: a static child, their manager, starts them again.
+//!   restarted: a static child, their manager, starts them again. [`KeyedChildren`] is such a
+//!   manager's set of children; a manager must not wait for the end of a child.
 //!
 //! Each supervisor has a core without I/O that makes its decisions; the rest of this module carries
 //! them out.
@@ -84,8 +87,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
 //! ```
 
+mod children;
 mod context;
 mod core;
+mod deadline;
 mod external;
 mod handle;
 mod instance_lock;
@@ -94,9 +99,11 @@ mod restart_stats;
 mod spec;
 mod supervisor;
 mod tree;
+mod watch;
 mod window;
 mod worker;
 
+pub use children::{ChildDone, ChildEvent, KeyedChildren};
 pub use context::{Context, TaskHandle};
 pub use handle::{CallError, Handle, Reply, Unavailable};
 pub use report::{ActorInfo, ActorState, ChildReport};

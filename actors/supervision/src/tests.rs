@@ -15,9 +15,11 @@ use tokio::{
 
 use super::*;
 
+mod children;
 mod failures;
 mod lifetime;
 mod structure;
+mod timing;
 
 /// Timeout far above the duration of any passing test.
 const TEST_TIMEOUT: Duration = Duration::from_secs(300);

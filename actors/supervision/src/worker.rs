@@ -127,6 +127,8 @@ pub(crate) async fn guarded<T>(
 /// Entry of a worker's mailbox.
 pub(crate) enum Envelope<M> {
     Msg(M),
+    /// Makes the message when the worker takes it; `None` if it is obsolete by then.
+    Deferred(Box<dyn FnOnce() -> Option<M> + Send>),
     /// A task of the instance panicked, which fails the instance.
     Crash(Failure),
     /// Fault injection.
@@ -326,6 +328,15 @@ impl<W: Worker> Actor for WorkerActor<W> {
         let RunningWorker { worker, ctx, .. } = body;
         let outcome = match envelope {
             Envelope::Msg(msg) => guarded(worker.handle(ctx, msg)).await,
+            Envelope::Deferred(make) => {
+                let handled = async {
+                    match make() {
+                        Some(msg) => worker.handle(ctx, msg).await,
+                        None => Ok(()),
+                    }
+                };
+                guarded(handled).await
+            }
             Envelope::Crash(failure) => Err(failure),
             Envelope::Panic => guarded(async { panic!("injected fault") }).await,
         };

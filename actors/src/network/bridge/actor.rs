@@ -14,8 +14,8 @@ use jaco_policy::network::{
 };
 use jaco_proto::chain;
 use jaco_raftnode::{Propose, State};
-use jaco_supervision::{Context, Failure, Handle, Reply, TaskHandle, Worker};
-use tokio::{sync::watch, time::Instant};
+use jaco_supervision::{Context, Failure, Handle, Reply, Worker};
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::{BridgeReady, DesiredNetwork, Error, ensure, remove};
@@ -75,7 +75,7 @@ pub enum Msg {
     /// Outcome of a removal.
     Removed(Result<Removal, EngineError>),
     /// This host's block appeared in the state or disappeared from it.
-    Row(bool, watch::Receiver<Arc<State>>),
+    Row(bool),
     /// The core's deadline passed.
     Wake,
 }
@@ -88,7 +88,6 @@ pub struct BridgeActor {
     waiting: Vec<Reply<Result<BridgeReady, Error>>>,
     /// Requests that the current job answers.
     answering: Vec<Reply<Result<BridgeReady, Error>>>,
-    timer: Option<TaskHandle>,
     failures: LogDedup,
 }
 
@@ -100,16 +99,22 @@ impl Worker for BridgeActor {
     async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
         let mut states = args.env.raft.follow();
         let key = args.env.subnet(&args.id);
-        let has_row = existing(&states.borrow_and_update(), &key).is_some();
+        let last = states.borrow_and_update().clone();
+        let has_row = existing(&last, &key).is_some();
         let mut bridge = Self {
             core: Core::new(has_row, Instant::now().into_std()),
             args,
             waiting: Vec::new(),
             answering: Vec::new(),
-            timer: None,
             failures: LogDedup::default(),
         };
-        bridge.follow(ctx, has_row, states);
+        let row_key = key.clone();
+        let differs = move |last: &Arc<State>, next: &Arc<State>| {
+            existing(last, &row_key).is_some() != existing(next, &row_key).is_some()
+        };
+        ctx.watch_if(states, last, differs, move |state| {
+            Msg::Row(existing(&state, &key).is_some())
+        });
         bridge.drain(ctx);
         Ok(bridge)
     }
@@ -149,10 +154,7 @@ impl Worker for BridgeActor {
                 }
                 self.core.handle_removal(result.ok(), now);
             }
-            Msg::Row(present, states) => {
-                self.core.handle_row(present, now);
-                self.follow(ctx, present, states);
-            }
+            Msg::Row(present) => self.core.handle_row(present, now),
             Msg::Wake => {}
         }
         self.drain(ctx);
@@ -161,19 +163,7 @@ impl Worker for BridgeActor {
 }
 
 impl BridgeActor {
-    /// Waits for this host's block to appear in the state or to disappear.
-    fn follow(&self, ctx: &Context<Self>, was: bool, mut states: watch::Receiver<Arc<State>>) {
-        let key = self.args.env.subnet(&self.args.id);
-        ctx.spawn(async move {
-            let changed = |state: &Arc<State>| existing(state, &key).is_some() != was;
-            if states.wait_for(changed).await.is_err() {
-                std::future::pending::<()>().await; // the node is going down
-            }
-            Msg::Row(!was, states)
-        });
-    }
-
-    /// Runs the core's effects, then re-arms the timer.
+    /// Runs the core's effects, then sets the deadline.
     fn drain(&mut self, ctx: &Context<Self>) {
         while let Some(effect) = self.core.poll_effect(Instant::now().into_std()) {
             let Args { env, id, .. } = self.args.clone();
@@ -193,15 +183,8 @@ impl BridgeActor {
                 }
             }
         }
-        if let Some(timer) = self.timer.take() {
-            timer.abort();
-        }
-        self.timer = self.core.poll_timeout().map(|at| {
-            ctx.spawn(async move {
-                tokio::time::sleep_until(Instant::from_std(at)).await;
-                Msg::Wake
-            })
-        });
+        let deadline = self.core.poll_timeout().map(Instant::from_std);
+        ctx.set_deadline(deadline, Msg::Wake);
     }
 }
 

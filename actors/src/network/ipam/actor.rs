@@ -53,7 +53,7 @@ pub enum Msg {
         outcome: Result<Committed, ProposeError>,
     },
     /// The address block rows changed.
-    Changed(watch::Receiver<Arc<State>>),
+    Changed(Arc<State>),
 }
 
 struct Request {
@@ -84,7 +84,11 @@ impl Worker for IpamActor {
             committing: None,
             exhausted_log: LogDedup::default(),
         };
-        ipam.follow(ctx, ipam.args.raft.follow());
+        let mut states = ipam.args.raft.follow();
+        let last = states.borrow_and_update().clone();
+        ipam.observe(&last);
+        let differs = |last: &Arc<State>, next: &Arc<State>| !last.subnets.ptr_eq(&next.subnets);
+        ctx.watch_if(states, last, differs, Msg::Changed);
         Ok(ipam)
     }
 
@@ -100,7 +104,7 @@ impl Worker for IpamActor {
                 reply,
             }),
             Msg::Committed { cidr, outcome } => self.finish(cidr, outcome),
-            Msg::Changed(states) => self.follow(ctx, states),
+            Msg::Changed(state) => self.observe(&state),
         }
         self.serve(ctx);
         Ok(())
@@ -109,21 +113,9 @@ impl Worker for IpamActor {
 
 impl IpamActor {
     /// Every node tracks freed blocks, so that a new leader knows them.
-    fn follow(&mut self, ctx: &Context<Self>, mut states: watch::Receiver<Arc<State>>) {
-        let last = states.borrow_and_update().clone();
+    fn observe(&mut self, state: &State) {
         self.quarantine
-            .handle_state(&last, Instant::now().into_std());
-        ctx.spawn(async move {
-            loop {
-                if states.changed().await.is_err() {
-                    std::future::pending::<()>().await; // the node is going down
-                }
-                let changed = !states.borrow_and_update().subnets.ptr_eq(&last.subnets);
-                if changed {
-                    return Msg::Changed(states);
-                }
-            }
-        });
+            .handle_state(state, Instant::now().into_std());
     }
 
     fn serve(&mut self, ctx: &Context<Self>) {

@@ -5,7 +5,7 @@ use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::{Propose, command, testing::MemoryRaft};
 use jaco_supervision::{ActorState, KillMode, Strategy, SupervisorSpec, Tree};
 use prost_types::Timestamp;
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
 use super::*;
 use crate::{

@@ -8,7 +8,7 @@ use jaco_policy::runtime::{
     sweep::{duplicates, orphans},
 };
 use jaco_supervision::Context;
-use tokio::sync::watch;
+use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::{Child, Msg, RETRY, ReplicaManager};
@@ -32,8 +32,7 @@ impl ReplicaManager {
 
     /// Handles a change of `caught_up`. After catching up, containers of rows that moved away are
     /// stopped before any container is started.
-    pub(super) fn caught_up(&mut self, ctx: &Context<Self>, mut caught_up: watch::Receiver<bool>) {
-        let now = *caught_up.borrow_and_update();
+    pub(super) fn caught_up(&mut self, ctx: &Context<Self>, now: bool) {
         self.epoch += 1;
         // Also when the node is caught up: it may have fallen behind in between, so containers of
         // rows that moved meanwhile may still run here.
@@ -47,25 +46,13 @@ impl ReplicaManager {
             self.cast_to_all(|| replica::Msg::Reconcile);
         }
         ctx.send_to_self(Msg::Sweep);
-        ctx.spawn(async move {
-            if caught_up.changed().await.is_err() {
-                // The sender is dropped: no further change will come.
-                std::future::pending::<()>().await;
-            }
-            Msg::CaughtUp(caught_up)
-        });
     }
 
     /// Schedules another listing while containers without a row hold back starts.
-    pub(super) fn schedule_sweep(&mut self, ctx: &Context<Self>, at_once: bool) {
-        if let Some(earlier) = self.next_sweep.take() {
-            earlier.abort();
-        }
-        if self.args.shared.orphans_cleared() {
-            return;
-        }
+    pub(super) fn schedule_sweep(&self, ctx: &Context<Self>, at_once: bool) {
         let delay = if at_once { Duration::ZERO } else { RETRY };
-        self.next_sweep = Some(ctx.send_after(delay, Msg::Sweep));
+        let next = (!self.args.shared.orphans_cleared()).then(|| Instant::now() + delay);
+        ctx.set_deadline(next, Msg::Sweep);
     }
 
     /// Allows starts once no container without a row is running here. Stopped containers do not

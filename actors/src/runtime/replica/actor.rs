@@ -12,7 +12,7 @@ use jaco_policy::runtime::{
 use jaco_proto::v1::ReplicaState;
 use jaco_supervision::{Context, Failure, Handle, TaskHandle, Worker};
 use tokio::time::Instant;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use super::launch::{self, Launch};
 use crate::{
@@ -66,8 +66,6 @@ pub struct ReplicaActor {
     /// Input of the next create.
     launch: Option<Launch>,
     effect_in_flight: Option<TaskHandle>,
-    /// Armed timer and its deadline.
-    timer: Option<(std::time::Instant, TaskHandle)>,
     deferred: Option<String>,
     prepare_errors: LogDedup,
 }
@@ -105,7 +103,6 @@ impl Worker for ReplicaActor {
             args,
             launch: None,
             effect_in_flight: None,
-            timer: None,
             deferred: None,
             prepare_errors: LogDedup::default(),
         };
@@ -126,12 +123,7 @@ impl Worker for ReplicaActor {
             Msg::EngineEvent => Input::EngineEvent,
             Msg::DuplicateContainers => Input::DuplicateContainers,
             Msg::EventsUp(up) => Input::Events(up),
-            Msg::Timeout => {
-                if let Some((_, task)) = self.timer.take() {
-                    task.abort();
-                }
-                Input::Timeout
-            }
+            Msg::Timeout => Input::Timeout,
             Msg::Done(Outcome(OutcomeKind::Input(input))) => input,
             Msg::Done(Outcome(OutcomeKind::Prepared(generation, result))) => {
                 let result = result.map(|launch| self.launch = Some(*launch));
@@ -162,7 +154,8 @@ impl Worker for ReplicaActor {
         let shared = &self.args.shared;
         shared.leaving.set(&self.args.id, self.core.is_leaving());
         self.log_deferral();
-        self.arm(ctx);
+        let deadline = self.core.poll_timeout().map(Instant::from_std);
+        ctx.set_deadline(deadline, Msg::Timeout);
         Ok(())
     }
 }
@@ -330,21 +323,5 @@ impl ReplicaActor {
                 info!(subsystem = "runtime/health", replica_id = %self.args.id, %reason, "start deferred");
             }
         }
-    }
-
-    /// Keeps one timer, armed for the core's deadline.
-    fn arm(&mut self, ctx: &Context<Self>) {
-        let due = self.core.poll_timeout();
-        if due == self.timer.as_ref().map(|(at, _)| *at) {
-            return;
-        }
-        if let Some((_, task)) = self.timer.take() {
-            task.abort();
-        }
-        self.timer = due.map(|due| {
-            let delay = due.saturating_duration_since(Instant::now().into_std());
-            debug!(subsystem = "runtime/health", replica_id = %self.args.id, ?delay, "timer armed");
-            (due, ctx.send_after(delay, Msg::Timeout))
-        });
     }
 }
