@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use jaco_engine::{Engine, docker::DockerEngine};
+use jaco_engine::Engine;
 use jaco_net::tls::CertSlot;
 use jaco_proto::{
     Error, ErrorCode,
@@ -228,7 +228,9 @@ impl NodeContext {
                 failure_detector,
                 raft,
                 cluster_id,
-                engine: Arc::new(DockerEngine::new(&self.config.docker_socket)),
+                engine: Arc::new(jaco_engine::docker::DockerEngine::new(
+                    &self.config.docker_socket,
+                )),
                 runtime: OnceLock::new(),
                 allocator: OnceLock::new(),
                 storage,
