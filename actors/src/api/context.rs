@@ -9,9 +9,7 @@ use std::{
 use jaco_policy::api::rate_limits::{FailureLimiter, JoinLimiter};
 use tokio::sync::Semaphore;
 
-use super::{
-    connection_limits::{ConnectionLimiter, ConnectionLimits},
-};
+use super::connection_limits::{ConnectionLimiter, ConnectionLimits};
 use crate::{lock::lock, node::NodeContext};
 
 /// Limit of concurrent backups; each holds a thread and a state.
