@@ -10,7 +10,7 @@ use std::{
 };
 
 /// Duration of repeated rejections after which a member counts.
-const MIN_DURATION: Duration = Duration::from_secs(10);
+pub const MIN_DURATION: Duration = Duration::from_secs(10);
 /// Longest time between two rejections of one series: more than the longest dial backoff plus the
 /// longest dial.
 const MAX_GAP: Duration = Duration::from_secs(15);

@@ -8,7 +8,7 @@ const MIN_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_BACKOFF: Duration = Duration::from_secs(5);
 /// Additional wait of the side with the larger raft id. Usually the other side has connected by
 /// then, which avoids duplicate connections.
-const DIAL_STAGGER: Duration = Duration::from_millis(250);
+pub const DIAL_STAGGER: Duration = Duration::from_millis(250);
 
 /// Age at which a dial counts as hanging; a handshake without packet loss is far faster.
 const HANGING_AFTER: Duration = Duration::from_millis(500);
