@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use jaco_engine::Engine;
+use jaco_engine::{Engine, docker::DockerEngine};
 use jaco_net::tls::CertSlot;
 use jaco_proto::{
     Error, ErrorCode, chain,

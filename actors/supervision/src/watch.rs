@@ -23,10 +23,13 @@ pub(crate) struct Watch<T, M> {
     pub(crate) make: Box<dyn FnMut(T) -> M + Send>,
 }
 
+/// Whether two values of a watch differ for its worker.
+type Differs<T> = Box<dyn Fn(&T, &T) -> bool + Send>;
+
 /// Last value that the worker handled, and which other values differ from it.
 pub(crate) struct Baseline<T> {
     pub(crate) handled: T,
-    pub(crate) differs: Box<dyn Fn(&T, &T) -> bool + Send>,
+    pub(crate) differs: Differs<T>,
 }
 
 impl<T> Baseline<T> {
