@@ -6,7 +6,7 @@ use std::{
 };
 
 #[path = "../examples/embed.rs"]
-#[expect(dead_code, reason = "its command line is for people")]
+#[expect(dead_code, reason = "only its functions are tested here")]
 mod embed;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

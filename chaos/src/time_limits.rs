@@ -13,11 +13,11 @@ const VARIABLE: &str = "JACO_LIMITS";
 const PRINTED_MAX: usize = 10;
 
 /// Prints the median and the 99th percentile of times, and all of them if there are at most
-/// [`PRINTED_MAX`].
+/// `PRINTED_MAX`.
 ///
 /// # Errors
 /// When limits are enabled and the 99th percentile is not below `limit`, or nothing was measured.
-#[expect(clippy::print_stdout, reason = "for whoever reads what a test prints")]
+#[expect(clippy::print_stdout, reason = "measurements of a test")]
 pub fn times(what: &str, mut times: Vec<Duration>, limit: Duration) -> Result<()> {
     times.sort();
     let (median, high) = (percentile(&times, 50), percentile(&times, 99));
@@ -36,7 +36,7 @@ pub fn times(what: &str, mut times: Vec<Duration>, limit: Duration) -> Result<()
 ///
 /// # Errors
 /// When limits are enabled and the time is not below `limit`.
-#[expect(clippy::print_stdout, reason = "for whoever reads what a test prints")]
+#[expect(clippy::print_stdout, reason = "measurements of a test")]
 pub fn time(what: &str, took: Duration, limit: Duration) -> Result<()> {
     println!("{what}: {took:?} limit={limit:?}");
     check(enabled(), what, Some(took), limit)

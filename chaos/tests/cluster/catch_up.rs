@@ -114,7 +114,7 @@ impl Drop for Confined {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+#[expect(clippy::cast_precision_loss, reason = "a printed measurement")]
 fn rate(writes: u64, time: Duration) -> f64 {
     writes as f64 / time.as_secs_f64()
 }

@@ -23,7 +23,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "tests, whose figures are read by people"
+    reason = "tests print measurements"
 )]
 
 use std::str::FromStr;
