@@ -10,6 +10,17 @@ say "Words of comments, documents and test names"
 scripts/prose.py
 say "cargo clippy -D warnings"
 cargo clippy --workspace --all-targets --locked -- -D warnings
+say "Boundaries of the pure crates"
+# A build of the whole workspace enables every feature; alone, these crates have no gRPC and no runtime.
+cargo check --locked --quiet -p jaco-state -p jaco-policy
+# depends_on CRATE PATTERN: CRATE's normal dependencies that match, for a message.
+depends_on() { cargo tree --locked -p "$1" -e normal --prefix none | grep -E "$2" | sort -u || true; }
+for pure in jaco-state jaco-policy; do
+  found="$(depends_on "$pure" '^(tokio|bollard|rocksdb|hyper|quinn|rustls|ractor) ')"
+  [ -z "$found" ] || die "$pure is pure, but depends on: $found"
+done
+found="$(depends_on jaco-supervision '^jaco-' | grep -v '^jaco-supervision ' || true)"
+[ -z "$found" ] || die "jaco-supervision is for any program, but depends on: $found"
 say "cargo doc -D warnings"
 RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 
