@@ -91,6 +91,8 @@ impl<W: Worker> Context<W> {
     /// The task is aborted when the instance ends, and its message never reaches a later instance.
     /// A panic of the task fails the instance.
     pub fn spawn(&self, task: impl Future<Output = W::Msg> + Send + 'static) -> TaskHandle {
+        // The future of a slow effect can be large; every wrapper below would copy it on the stack.
+        let task = Box::pin(task);
         let mailbox = self.mailbox.clone();
         self.run(async move {
             let msg = task.await;
