@@ -85,7 +85,7 @@ unity_build() {
   host="$(uname -m)"
   [ "$host" != x86_64 ] || flags+=(-msse2)
 
-  say "Compiling RocksDB (librocksdb-sys $version) as $units units, $jobs at a time; about 6 minutes on two cores, once per machine"
+  say "Compiling RocksDB (librocksdb-sys $version) as $units units, $jobs at a time; about 4 minutes on two cores, once per machine"
   printf '%s\n' "$build"/unit*.cc | xargs -P "$jobs" -I{} bash -c '
     started=$SECONDS unit="$1"
     shift
