@@ -13,14 +13,17 @@ cargo clippy --workspace --all-targets --locked -- -D warnings
 say "Boundaries of the pure crates"
 # A build of the whole workspace enables every feature; alone, these crates have no gRPC and no runtime.
 cargo check --locked --quiet -p jaco-state -p jaco-policy
-# depends_on CRATE PATTERN: CRATE's normal dependencies that match, for a message.
-depends_on() { cargo tree --locked -p "$1" -e normal --prefix none | grep -E "$2" | sort -u || true; }
+# forbid CRATE PATTERN WHY: fails if a normal dependency of CRATE, itself aside, matches PATTERN.
+forbid() {
+  local tree found
+  tree="$(cargo tree --locked -p "$1" -e normal --prefix none)"
+  found="$(grep -v "^$1 " <<<"$tree" | grep -E "$2" | sort -u || true)"
+  [ -z "$found" ] || die "$1 $3, but depends on: $found"
+}
 for pure in jaco-state jaco-policy; do
-  found="$(depends_on "$pure" '^(tokio|bollard|rocksdb|hyper|quinn|rustls|ractor) ')"
-  [ -z "$found" ] || die "$pure is pure, but depends on: $found"
+  forbid "$pure" '^(tokio|bollard|rocksdb|hyper|quinn|rustls|ractor) ' "is pure"
 done
-found="$(depends_on jaco-supervision '^jaco-' | grep -v '^jaco-supervision ' || true)"
-[ -z "$found" ] || die "jaco-supervision is for any program, but depends on: $found"
+forbid jaco-supervision '^jaco-' "is for any program"
 say "cargo doc -D warnings"
 RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 

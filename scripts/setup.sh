@@ -27,7 +27,7 @@ done
 install_missing() {
   say "Installing Debian packages: ${missing[*]}"
   [ "$(id -u)" = 0 ] || die "run as root, or install these packages first"
-  apt-get update -qq
+  apt-get update -qq || return
   # The engine is started on demand by the demo and the tests, never by its package.
   if [ ! -e /usr/sbin/policy-rc.d ]; then
     policy=/usr/sbin/policy-rc.d
