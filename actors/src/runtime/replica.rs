@@ -1,7 +1,7 @@
 //! One replica on this host.
 //!
-//! - [`actor`]: driver that runs the effects of [`jaco_policy::runtime::replica`] and feeds their
-//!   outcomes back.
+//! - [`actor`]: driver that runs the actions of [`jaco_policy::runtime::replica`] and reports their
+//!   outcomes to it.
 
 pub mod actor;
 pub(crate) mod launch;

@@ -11,7 +11,7 @@ use jaco_policy::runtime::{
     assignment,
     documents::Documents,
     replica::{
-        core::{Assignment, Core, Effect, Input, Now, Seed, StartGate},
+        core::{Action, Assignment, Core, Now, Seed, StartGate},
         report::Report,
     },
 };
@@ -177,12 +177,12 @@ impl Cluster {
             if matches!(wanted, Assignment::Kept { .. }) {
                 self.count("containers kept for a move");
             }
-            self.replica(id, &replica, Input::Assign(wanted));
+            self.drive_replica(id, &replica, |core, _| core.handle_assignment(wanted));
         }
     }
 
-    /// Passes an input to the core of a replica and performs its effects.
-    fn replica(&mut self, id: u64, replica: &str, input: Input) {
+    /// Reports an event to the core of a replica and performs its actions.
+    fn drive_replica(&mut self, id: u64, replica: &str, handle: impl FnOnce(&mut Core, Now)) {
         let now = self.now;
         let Some(machine) = self.machines.get_mut(&id) else {
             return;
@@ -198,14 +198,11 @@ impl Cluster {
             instant: clock.instant(now),
             wall: clock.wall(now),
         };
-        let effects = actor.core.handle(point, input);
-        for effect in effects {
-            self.effect(id, replica, effect);
+        handle(&mut actor.core, point);
+        while let Some(action) = self.actor(id, replica).and_then(|a| a.core.poll_action()) {
+            self.act(id, replica, action);
         }
-        let actor = self
-            .daemon(id)
-            .and_then(|daemon| daemon.runtime.replicas.get_mut(replica));
-        if let Some(actor) = actor {
+        if let Some(actor) = self.actor(id, replica) {
             let due = actor.core.poll_timeout().map(|at| clock.time_of(now, at));
             if due != actor.due {
                 actor.due = due;
@@ -216,48 +213,49 @@ impl Cluster {
         }
     }
 
+    fn actor(&mut self, id: u64, replica: &str) -> Option<&mut Replica> {
+        let daemon = self.daemon(id)?;
+        daemon.runtime.replicas.get_mut(replica)
+    }
+
     pub(super) fn replica_due(&mut self, id: u64, replica: &str) {
         let now = self.now;
-        let actor = self
-            .daemon(id)
-            .and_then(|daemon| daemon.runtime.replicas.get_mut(replica));
-        if let Some(actor) = actor
+        if let Some(actor) = self.actor(id, replica)
             && actor.due.is_some_and(|due| due <= now)
         {
             actor.due = None;
-            self.replica(id, replica, Input::Timeout);
+            self.drive_replica(id, replica, Core::handle_timeout);
         }
     }
 
     pub(super) fn replica_engine_event(&mut self, id: u64, replica: &str) {
-        self.replica(id, replica, Input::EngineEvent);
+        self.drive_replica(id, replica, |core, _| core.handle_engine_event());
     }
 
-    fn effect(&mut self, id: u64, replica: &str, effect: Effect) {
+    fn act(&mut self, id: u64, replica: &str, action: Action) {
         let state = self.daemon(id).map(|daemon| Arc::clone(&daemon.state));
         let row = state.and_then(|s| s.replicas_desired.get(replica).map(|r| r.raft_index));
-        let runtime = self.daemon(id).map(|daemon| &mut daemon.runtime);
-        let actor = runtime.and_then(|runtime| runtime.replicas.get_mut(replica));
+        let actor = self.actor(id, replica);
         let instance = actor.as_ref().map_or(0, |actor| actor.instance);
         let mut rest = Vec::new();
-        let (call, goal) = match effect {
-            Effect::Lookup(g) => (Request::Find, Goal::Lookup(g)),
-            Effect::Prepare(g) => {
+        let (call, goal) = match action {
+            Action::Lookup(g) => (Request::Find, Goal::Lookup(g)),
+            Action::Prepare(g) => {
                 // The create uses the row that was read when it was prepared.
                 if let Some(actor) = actor {
                     actor.prepared = row.unwrap_or(0);
                 }
                 (Request::Prepare, Goal::Prepare(g))
             }
-            Effect::Pull(g) => (Request::Pull, Goal::Pull(g)),
-            Effect::Launch(g) => {
+            Action::Pull(g) => (Request::Pull, Goal::Pull(g)),
+            Action::Launch(g) => {
                 let prepared = actor.map_or(0, |actor| actor.prepared);
                 self.check_start(id, replica, prepared);
                 (Request::Create(prepared), Goal::Launch(g))
             }
-            Effect::Start(g, container) => (Request::Start(container), Goal::Start(g)),
-            Effect::Inspect(g, container) => (Request::Inspect(container), Goal::Inspect(g)),
-            Effect::Discard(g, containers) => {
+            Action::Start(g, container) => (Request::Start(container), Goal::Start(g)),
+            Action::Inspect(g, container) => (Request::Inspect(container), Goal::Inspect(g)),
+            Action::Discard(g, containers) => {
                 for container in containers.into_iter().rev() {
                     rest.push(Request::Remove(container.clone()));
                     rest.push(Request::Stop(container));
@@ -266,9 +264,9 @@ impl Cluster {
                 (first, Goal::Discard(g))
             }
             // The outcome of a cancelled request is ignored, because its generation is outdated.
-            Effect::Cancel => return,
-            Effect::Publish(report) => return self.publish(id, replica, &report),
-            Effect::Finished => return self.replica_finished(id, replica),
+            Action::Cancel => return,
+            Action::Publish(report) => return self.publish(id, replica, &report),
+            Action::Finished => return self.replica_finished(id, replica),
         };
         self.ask_engine(
             id,

@@ -1,11 +1,12 @@
-//! Driver of a replica's core: runs its effects and feeds back their outcomes.
+//! Driver of a replica's core: runs its actions and reports their outcomes to it.
 
 use std::{future::Future, sync::Arc};
 
+use jaco_engine::{EngineError, Found, Inspected};
 use jaco_policy::runtime::{
     assignment,
     replica::{
-        core::{Assignment, Core, Effect, Input, Now, PrepareError, Seed, StartGate},
+        core::{Action, Assignment, Core, Now, PrepareError, Seed, StartGate},
         report::{Report, code},
     },
 };
@@ -44,7 +45,7 @@ pub enum Msg {
     EventsUp(bool),
     /// The core's deadline passed.
     Timeout,
-    /// Outcome of an effect.
+    /// Outcome of an action.
     Done(Outcome),
 }
 
@@ -52,10 +53,17 @@ pub enum Msg {
 #[derive(Debug)]
 pub struct Outcome(OutcomeKind);
 
+/// Outcome of the action with this generation.
 #[derive(Debug)]
 enum OutcomeKind {
-    Input(Input),
+    Found(u64, Result<Vec<Found>, EngineError>),
     Prepared(u64, Result<Box<Launch>, PrepareError>),
+    PullProgressed(u64),
+    Pulled(u64, Result<(), EngineError>),
+    Launched(u64, Result<String, EngineError>),
+    Started(u64, Result<(), EngineError>),
+    Inspected(u64, Result<Inspected, EngineError>),
+    Discarded(u64, Result<(), EngineError>),
 }
 
 /// Drives one replica of this host towards its assignment.
@@ -65,7 +73,7 @@ pub struct ReplicaActor {
     state: ReplicaState,
     /// Input of the next create.
     launch: Option<Launch>,
-    effect_in_flight: Option<TaskHandle>,
+    action_in_flight: Option<TaskHandle>,
     deferred: Option<String>,
     prepare_errors: LogDedup,
 }
@@ -102,7 +110,7 @@ impl Worker for ReplicaActor {
             state: observed.map_or(ReplicaState::Unspecified, |row| row.state()),
             args,
             launch: None,
-            effect_in_flight: None,
+            action_in_flight: None,
             deferred: None,
             prepare_errors: LogDedup::default(),
         };
@@ -111,46 +119,26 @@ impl Worker for ReplicaActor {
     }
 
     async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
-        let input = match msg {
+        let now = Now {
+            instant: Instant::now().into_std(),
+            wall: self.args.shared.deps.clock.now(),
+        };
+        match msg {
             Msg::Reconcile => match self.assignment() {
-                Some(assignment) => Input::Assign(assignment),
+                Some(assignment) => self.core.handle_assignment(assignment),
                 None => return Ok(()),
             },
             Msg::Tick => {
                 self.republish();
                 return Ok(());
             }
-            Msg::EngineEvent => Input::EngineEvent,
-            Msg::DuplicateContainers => Input::DuplicateContainers,
-            Msg::EventsUp(up) => Input::Events(up),
-            Msg::Timeout => Input::Timeout,
-            Msg::Done(Outcome(OutcomeKind::Input(input))) => input,
-            Msg::Done(Outcome(OutcomeKind::Prepared(generation, result))) => {
-                let result = result.map(|launch| self.launch = Some(*launch));
-                match &result {
-                    Ok(()) => {
-                        self.prepare_errors.clear();
-                    }
-                    Err(error) if self.prepare_errors.is_new(error) => {
-                        info!(subsystem = "runtime/health", replica_id = %self.args.id, %error, "start not prepared yet");
-                    }
-                    Err(_) => {}
-                }
-                Input::Prepared(generation, result)
-            }
-        };
-        let now = Now {
-            instant: Instant::now().into_std(),
-            wall: self.args.shared.deps.clock.now(),
-        };
-        // Dependency changes are only delivered while a start is deferred, so read the state again
-        // before acting on a listing.
-        if matches!(input, Input::Found(..))
-            && let Some(assignment) = self.assignment()
-        {
-            self.feed(ctx, now, Input::Assign(assignment));
+            Msg::EngineEvent => self.core.handle_engine_event(),
+            Msg::DuplicateContainers => self.core.handle_duplicates(),
+            Msg::EventsUp(up) => self.core.handle_event_stream(now, up),
+            Msg::Timeout => self.core.handle_timeout(now),
+            Msg::Done(Outcome(outcome)) => self.handle_outcome(ctx, now, outcome),
         }
-        self.feed(ctx, now, input);
+        self.drive(ctx);
         let shared = &self.args.shared;
         shared.leaving.set(&self.args.id, self.core.is_leaving());
         self.log_deferral();
@@ -161,9 +149,54 @@ impl Worker for ReplicaActor {
 }
 
 impl ReplicaActor {
-    fn feed(&mut self, ctx: &Context<Self>, now: Now, input: Input) {
-        for effect in self.core.handle(now, input) {
-            self.run(ctx, effect);
+    fn drive(&mut self, ctx: &Context<Self>) {
+        while let Some(action) = self.core.poll_action() {
+            self.run(ctx, action);
+        }
+    }
+
+    fn handle_outcome(&mut self, ctx: &Context<Self>, now: Now, outcome: OutcomeKind) {
+        match outcome {
+            OutcomeKind::Found(generation, result) => {
+                // Dependency changes are only delivered while a start is deferred, so read the
+                // state again before acting on a listing.
+                if let Some(assignment) = self.assignment() {
+                    self.core.handle_assignment(assignment);
+                    self.drive(ctx);
+                }
+                self.core.handle_found(now, generation, result);
+            }
+            OutcomeKind::Prepared(generation, result) => {
+                let result = result.map(|launch| self.launch = Some(*launch));
+                match &result {
+                    Ok(()) => {
+                        self.prepare_errors.clear();
+                    }
+                    Err(error) if self.prepare_errors.is_new(error) => {
+                        info!(subsystem = "runtime/health", replica_id = %self.args.id, %error, "start not prepared yet");
+                    }
+                    Err(_) => {}
+                }
+                self.core.handle_prepared(now, generation, result);
+            }
+            OutcomeKind::PullProgressed(generation) => {
+                self.core.handle_pull_progress(now, generation);
+            }
+            OutcomeKind::Pulled(generation, result) => {
+                self.core.handle_pulled(now, generation, result);
+            }
+            OutcomeKind::Launched(generation, result) => {
+                self.core.handle_launched(now, generation, result);
+            }
+            OutcomeKind::Started(generation, result) => {
+                self.core.handle_started(now, generation, result);
+            }
+            OutcomeKind::Inspected(generation, result) => {
+                self.core.handle_inspected(now, generation, result);
+            }
+            OutcomeKind::Discarded(generation, result) => {
+                self.core.handle_discarded(now, generation, result);
+            }
         }
     }
 
@@ -191,80 +224,84 @@ impl ReplicaActor {
         Some(assignment)
     }
 
-    fn run(&mut self, ctx: &Context<Self>, effect: Effect) {
+    fn run(&mut self, ctx: &Context<Self>, action: Action) {
         let shared = &self.args.shared;
         let (engine, id) = (Arc::clone(&shared.deps.engine), self.args.id.clone());
-        match effect {
-            Effect::Lookup(generation) => {
+        match action {
+            Action::Lookup(generation) => {
                 let cluster = shared.deps.raft.state().cluster.clone();
                 let cluster = cluster
                     .map(|meta| meta.cluster_id.clone())
                     .unwrap_or_default();
-                self.input(ctx, async move {
-                    Input::Found(generation, engine.find(&cluster, &id).await)
+                self.spawn_action(ctx, async move {
+                    OutcomeKind::Found(generation, engine.find(&cluster, &id).await)
                 });
             }
-            Effect::Prepare(generation) => {
+            Action::Prepare(generation) => {
                 let task = launch::prepare(Arc::clone(shared), id);
-                self.spawn_effect(ctx, async move {
+                self.spawn_action(ctx, async move {
                     let prepared = task.await.map(Box::new);
                     OutcomeKind::Prepared(generation, prepared)
                 });
             }
-            Effect::Pull(generation) => {
+            Action::Pull(generation) => {
                 let Some(launch) = self.launch.clone() else {
                     return;
                 };
                 let this = ctx.handle();
                 let progressed = move || {
-                    let input = Input::PullProgressed(generation);
+                    let progressed = OutcomeKind::PullProgressed(generation);
                     // If the cast fails, this instance is stopping and does not need the progress.
-                    let _ = this.cast(Msg::Done(Outcome(OutcomeKind::Input(input))));
+                    let _ = this.cast(Msg::Done(Outcome(progressed)));
                 };
                 let task = launch::pull(Arc::clone(shared), launch, progressed);
-                self.input(ctx, async move { Input::Pulled(generation, task.await) });
+                self.spawn_action(
+                    ctx,
+                    async move { OutcomeKind::Pulled(generation, task.await) },
+                );
             }
-            Effect::Launch(generation) => {
+            Action::Launch(generation) => {
                 let Some(launch) = self.launch.take() else {
                     return;
                 };
                 // Kept for a second attempt after the pull of a missing image.
                 self.launch = Some(launch.clone());
                 let task = launch::launch(Arc::clone(shared), launch);
-                self.input(ctx, async move { Input::Launched(generation, task.await) });
+                self.spawn_action(
+                    ctx,
+                    async move { OutcomeKind::Launched(generation, task.await) },
+                );
             }
-            Effect::Start(generation, container) => self.input(ctx, async move {
-                Input::Started(generation, engine.start(&container).await)
+            Action::Start(generation, container) => self.spawn_action(ctx, async move {
+                OutcomeKind::Started(generation, engine.start(&container).await)
             }),
-            Effect::Inspect(generation, container) => self.input(ctx, async move {
-                Input::Inspected(generation, engine.inspect(&container).await)
+            Action::Inspect(generation, container) => self.spawn_action(ctx, async move {
+                OutcomeKind::Inspected(generation, engine.inspect(&container).await)
             }),
-            Effect::Discard(generation, containers) => {
+            Action::Discard(generation, containers) => {
                 let task = launch::discard(Arc::clone(shared), id, containers);
-                self.input(ctx, async move { Input::Discarded(generation, task.await) });
+                self.spawn_action(ctx, async move {
+                    OutcomeKind::Discarded(generation, task.await)
+                });
             }
-            Effect::Cancel => {
-                if let Some(task) = self.effect_in_flight.take() {
+            Action::Cancel => {
+                if let Some(task) = self.action_in_flight.take() {
                     task.abort();
                 }
             }
-            Effect::Publish(report) => self.publish(&report),
-            Effect::Finished => {
+            Action::Publish(report) => self.publish(&report),
+            Action::Finished => {
                 let _ = self.args.manager.cast(manager::Msg::Finished(id));
             }
         }
     }
 
-    fn input(&mut self, ctx: &Context<Self>, task: impl Future<Output = Input> + Send + 'static) {
-        self.spawn_effect(ctx, async move { OutcomeKind::Input(task.await) });
-    }
-
-    fn spawn_effect(
+    fn spawn_action(
         &mut self,
         ctx: &Context<Self>,
         task: impl Future<Output = OutcomeKind> + Send + 'static,
     ) {
-        self.effect_in_flight = Some(ctx.spawn(async move { Msg::Done(Outcome(task.await)) }));
+        self.action_in_flight = Some(ctx.spawn(async move { Msg::Done(Outcome(task.await)) }));
     }
 
     fn publish(&mut self, report: &Report) {

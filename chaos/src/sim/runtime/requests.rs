@@ -1,7 +1,7 @@
 //! Requests to a node's engine, and their answers.
 
 use jaco_engine::{EngineError, Found};
-use jaco_policy::runtime::replica::core::{Input, PrepareError};
+use jaco_policy::runtime::replica::core::PrepareError;
 
 use super::{EngineRequest, Goal};
 use crate::sim::{
@@ -93,60 +93,89 @@ impl Cluster {
             return;
         }
         let done = outcome.clone().map(drop);
-        let input = match request.goal {
-            Goal::Lookup(g) => Input::Found(g, self.listing(id, &replica, outcome)),
-            Goal::Prepare(g) => Input::Prepared(g, done.map_err(PrepareError::Engine)),
-            Goal::Pull(g) => Input::Pulled(g, done),
-            Goal::Start(g) => Input::Started(g, done),
-            Goal::Inspect(g) => Input::Inspected(
-                g,
-                outcome.and_then(|answer| match answer {
+        match request.goal {
+            Goal::Lookup(g) => {
+                let found = self.listing(id, &replica, outcome);
+                self.drive_replica(id, &replica, |core, now| core.handle_found(now, g, found));
+            }
+            Goal::Prepare(g) => self.drive_replica(id, &replica, |core, now| {
+                core.handle_prepared(now, g, done.map_err(PrepareError::Engine));
+            }),
+            Goal::Pull(g) => {
+                self.drive_replica(id, &replica, |core, now| core.handle_pulled(now, g, done));
+            }
+            Goal::Start(g) => {
+                self.drive_replica(id, &replica, |core, now| core.handle_started(now, g, done));
+            }
+            Goal::Inspect(g) => {
+                let seen = outcome.and_then(|answer| match answer {
                     Answer::Inspected(seen) => Ok(seen),
                     _ => Err(EngineError::NotFound("no answer".into())),
-                }),
-            ),
-            Goal::Launch(g) => match (&request.call, outcome) {
-                (Request::Create(_), Ok(Answer::Created(container))) => {
-                    request.call = Request::Start(container);
-                    return self.ask_engine(id, request);
-                }
-                (Request::Start(container), Ok(_)) => Input::Launched(g, Ok(container.clone())),
-                (call, Err(error)) => {
-                    if let Request::Start(container) = call {
-                        self.ask_engine(
-                            id,
-                            EngineRequest {
-                                replica: replica.clone(),
-                                instance: 0,
-                                call: Request::Remove(container.clone()),
-                                goal: Goal::Undo,
-                                rest: Vec::new(),
-                                outcome: None,
-                            },
-                        );
-                    }
-                    Input::Launched(g, Err(error))
-                }
-                (_, Ok(_)) => return,
-            },
+                });
+                self.drive_replica(id, &replica, |core, now| {
+                    core.handle_inspected(now, g, seen)
+                });
+            }
+            Goal::Launch(g) => self.launch_answered(id, request, g, outcome),
             Goal::Discard(g) => match (done, request.rest.pop()) {
                 (Ok(()), Some(next)) => {
                     request.call = next;
-                    return self.ask_engine(id, request);
+                    self.ask_engine(id, request);
                 }
-                (done, _) => Input::Discarded(g, done),
+                (done, _) => {
+                    self.drive_replica(id, &replica, |core, now| {
+                        core.handle_discarded(now, g, done);
+                    });
+                }
             },
-            Goal::Sweep(epoch) => return self.listed(id, epoch, outcome),
+            Goal::Sweep(epoch) => self.listed(id, epoch, outcome),
             Goal::Reclaim => match (done, request.rest.pop()) {
                 (Ok(()), Some(next)) => {
                     request.call = next;
-                    return self.ask_engine(id, request);
+                    self.ask_engine(id, request);
                 }
-                (done, _) => return self.reclaimed(id, &request, done.is_ok()),
+                (done, _) => self.reclaimed(id, &request, done.is_ok()),
             },
-            Goal::Undo => return,
+            Goal::Undo => {}
+        }
+    }
+
+    /// Handles the answer to one of the two requests of a launch: create, then start.
+    fn launch_answered(
+        &mut self,
+        id: u64,
+        mut request: EngineRequest,
+        generation: u64,
+        outcome: Result<Answer, EngineError>,
+    ) {
+        let replica = request.replica.clone();
+        let launched = match (&request.call, outcome) {
+            (Request::Create(_), Ok(Answer::Created(container))) => {
+                request.call = Request::Start(container);
+                return self.ask_engine(id, request);
+            }
+            (Request::Start(container), Ok(_)) => Ok(container.clone()),
+            (call, Err(error)) => {
+                if let Request::Start(container) = call {
+                    self.ask_engine(
+                        id,
+                        EngineRequest {
+                            replica: replica.clone(),
+                            instance: 0,
+                            call: Request::Remove(container.clone()),
+                            goal: Goal::Undo,
+                            rest: Vec::new(),
+                            outcome: None,
+                        },
+                    );
+                }
+                Err(error)
+            }
+            (_, Ok(_)) => return,
         };
-        self.replica(id, &replica, input);
+        self.drive_replica(id, &replica, |core, now| {
+            core.handle_launched(now, generation, launched);
+        });
     }
 
     /// The listing that a lookup returns to the replica.

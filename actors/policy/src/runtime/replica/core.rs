@@ -1,21 +1,24 @@
 //! Decisions of one replica: the next engine request and the report to publish.
 //!
-//! The core takes inputs and returns effects. At most one slow effect is in flight; each carries a
-//! generation, and outcomes of older generations are ignored. Pull and prepare can be cancelled at
+//! At most one slow action is in flight; each carries a generation, and outcomes of older
+//! generations are ignored. Pull and prepare can be cancelled at
 //! any point; create, start and remove always run to completion, because only their outcome reveals
 //! a container left half-done.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
 use jaco_engine::EngineError;
 use jaco_proto::v1::ReplicaState;
 
 use super::report::{Report, code};
-pub use input::{
-    Assignment, DesiredReplica, Effect, Input, Now, PROGRESS_EVERY, PrepareError, Seed, StartGate,
-};
+pub use action::Action;
+pub use input::{Assignment, DesiredReplica, Now, PROGRESS_EVERY, PrepareError, Seed, StartGate};
 use watch::Watch;
 
+mod action;
 mod input;
 mod start;
 mod watch;
@@ -94,7 +97,7 @@ pub struct Core {
     exhausted: Option<u64>,
     events: bool,
     published: Option<Report>,
-    effects: Vec<Effect>,
+    actions: VecDeque<Action>,
 }
 
 impl Core {
@@ -124,55 +127,16 @@ impl Core {
                 .map(|report| report.raft_index),
             events,
             published: seed.report,
-            effects: Vec::new(),
+            actions: VecDeque::new(),
         }
     }
 
-    /// Handles one input and returns the effects to run, in order.
-    pub fn handle(&mut self, now: Now, input: Input) -> Vec<Effect> {
-        match input {
-            Input::Assign(assignment) => self.assign(assignment),
-            Input::Timeout => self.timeout(now),
-            Input::EngineEvent => self.handle_engine_event(),
-            Input::DuplicateContainers => self.handle_duplicates(),
-            Input::Events(up) => self.events_changed(now, up),
-            Input::Found(generation, result) if self.expects(generation) => {
-                self.found(now, result);
-            }
-            Input::Prepared(generation, result) if self.expects(generation) => {
-                self.prepared(now, result);
-            }
-            Input::PullProgressed(generation) if self.expects(generation) => {
-                self.pull_progressed(now);
-            }
-            Input::Pulled(generation, result) if self.expects(generation) => {
-                self.pulled(now, result);
-            }
-            Input::Launched(generation, result) if self.expects(generation) => {
-                self.launched(now, result);
-            }
-            Input::Started(generation, result) if self.expects(generation) => {
-                self.started(now, result);
-            }
-            Input::Inspected(generation, result) if self.expects(generation) => {
-                self.inspected(now, result);
-            }
-            Input::Discarded(generation, result) if self.expects(generation) => {
-                self.discarded(now, result);
-            }
-            Input::Found(..)
-            | Input::Prepared(..)
-            | Input::PullProgressed(_)
-            | Input::Pulled(..)
-            | Input::Launched(..)
-            | Input::Started(..)
-            | Input::Inspected(..)
-            | Input::Discarded(..) => {}
-        }
-        std::mem::take(&mut self.effects)
+    /// Returns the next action to run.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
     }
 
-    /// Deadline of the next [`Input::Timeout`]; always later than the last one handled.
+    /// Time at which to call [`Core::handle_timeout`]; always later than its last call.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         match &self.phase {
@@ -239,7 +203,8 @@ impl Core {
         unwanted && passive && self.listed
     }
 
-    fn assign(&mut self, assignment: Assignment) {
+    /// Handles the assignment that the current state gives; an unchanged one has no effect.
+    pub fn handle_assignment(&mut self, assignment: Assignment) {
         let first = matches!(self.phase, Phase::Finished);
         if self.assignment == assignment && !first {
             return;
@@ -269,7 +234,7 @@ impl Core {
             Phase::Preparing | Phase::Pulling(_) | Phase::PullBackoff(_) => {
                 if self.raft_index() != self.target || self.is_gate_closed() {
                     self.mark_abandoned_start();
-                    self.effects.push(Effect::Cancel);
+                    self.actions.push_back(Action::Cancel);
                     self.lookup();
                 }
             }
@@ -302,7 +267,8 @@ impl Core {
         }
     }
 
-    fn timeout(&mut self, now: Now) {
+    /// Handles the passing of the deadline; has no effect before it.
+    pub fn handle_timeout(&mut self, now: Now) {
         if self.poll_timeout().is_none_or(|due| due > now.instant) {
             return;
         }
@@ -327,7 +293,8 @@ impl Core {
         }
     }
 
-    fn events_changed(&mut self, now: Now, up: bool) {
+    /// Handles the start (`up`) or the break of the engine's event stream.
+    pub fn handle_event_stream(&mut self, now: Now, up: bool) {
         let came_up = up && !self.events;
         self.events = up;
         if came_up && self.engine_down {
@@ -341,8 +308,9 @@ impl Core {
         }
     }
 
-    /// Lists the containers to remove surplus ones; phases other than watching list them anyway.
-    fn handle_duplicates(&mut self) {
+    /// Handles the discovery of several containers with this replica's label: lists them to remove
+    /// surplus ones. Phases other than watching list them anyway.
+    pub fn handle_duplicates(&mut self) {
         if matches!(self.phase, Phase::Watching(_)) {
             self.lookup();
         }
@@ -352,16 +320,21 @@ impl Core {
     fn lookup(&mut self) {
         self.phase = Phase::LookingUp;
         let generation = self.next_generation();
-        self.effects.push(Effect::Lookup(generation));
+        self.actions.push_back(Action::Lookup(generation));
     }
 
     fn discard(&mut self, containers: Vec<String>) {
         self.phase = Phase::Discarding;
         let generation = self.next_generation();
-        self.effects.push(Effect::Discard(generation, containers));
+        self.actions
+            .push_back(Action::Discard(generation, containers));
     }
 
-    fn discarded(&mut self, now: Now, result: Result<(), EngineError>) {
+    /// Handles the outcome of [`Action::Discard`].
+    pub fn handle_discarded(&mut self, now: Now, generation: u64, result: Result<(), EngineError>) {
+        if !self.expects(generation) {
+            return;
+        }
         match result {
             Ok(()) => self.lookup(),
             Err(error) => self.engine_failed(now, &error),
@@ -393,7 +366,7 @@ impl Core {
             return;
         }
         self.published = Some(report.clone());
-        self.effects.push(Effect::Publish(Box::new(report)));
+        self.actions.push_back(Action::Publish(Box::new(report)));
     }
 
     fn next_generation(&mut self) -> u64 {

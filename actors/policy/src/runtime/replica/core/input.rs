@@ -1,8 +1,8 @@
-//! Inputs and effects of a replica's core.
+//! Parameters of the events that a replica's core handles.
 
 use std::time::{Duration, Instant, SystemTime};
 
-use jaco_engine::{EngineError, Found, Inspected};
+use jaco_engine::EngineError;
 
 use crate::runtime::replica::report::Report;
 
@@ -78,64 +78,9 @@ pub enum PrepareError {
     Retry(String),
 }
 
-/// Minimum interval between two [`Input::PullProgressed`].
+/// Minimum interval between two calls of
+/// [`Core::handle_pull_progress`](super::Core::handle_pull_progress).
 pub const PROGRESS_EVERY: Duration = Duration::from_secs(1);
-
-/// Input of the core.
-#[derive(Clone, Debug)]
-pub enum Input {
-    /// The state was read again.
-    Assign(Assignment),
-    /// The deadline of [`Core::poll_timeout`](super::Core::poll_timeout) passed.
-    Timeout,
-    /// The engine sent an event about a container of this replica.
-    EngineEvent,
-    /// More than one container carries the replica's label.
-    DuplicateContainers,
-    /// The engine's event stream came up or broke.
-    Events(bool),
-    /// Outcome of [`Effect::Lookup`].
-    Found(u64, Result<Vec<Found>, EngineError>),
-    /// Outcome of [`Effect::Prepare`].
-    Prepared(u64, Result<(), PrepareError>),
-    /// The pull of [`Effect::Pull`] progressed; sent at most once per [`PROGRESS_EVERY`].
-    PullProgressed(u64),
-    /// Outcome of [`Effect::Pull`].
-    Pulled(u64, Result<(), EngineError>),
-    /// Outcome of [`Effect::Launch`]: the container's id.
-    Launched(u64, Result<String, EngineError>),
-    /// Outcome of [`Effect::Start`].
-    Started(u64, Result<(), EngineError>),
-    /// Outcome of [`Effect::Inspect`].
-    Inspected(u64, Result<Inspected, EngineError>),
-    /// Outcome of [`Effect::Discard`].
-    Discarded(u64, Result<(), EngineError>),
-}
-
-/// Effect for the driver to run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// List the containers of this replica.
-    Lookup(u64),
-    /// Read the service, ensure its networks, build the create request.
-    Prepare(u64),
-    /// Pull the image, one attempt.
-    Pull(u64),
-    /// Create from the prepared request, connect and start; on failure remove the container.
-    Launch(u64),
-    /// Start a container that exists.
-    Start(u64, String),
-    /// Inspect a container.
-    Inspect(u64, String),
-    /// Stop each with its own signal and grace period, then remove it and its anonymous volumes.
-    Discard(u64, Vec<String>),
-    /// Cancel the effect in flight; only ever a prepare or a pull.
-    Cancel,
-    /// Publish the report to the cluster.
-    Publish(Box<Report>),
-    /// No container of this replica is left on this host.
-    Finished,
-}
 
 /// Replicated facts about the replica when its actor starts.
 #[derive(Clone, Debug, Default)]

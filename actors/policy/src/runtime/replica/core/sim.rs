@@ -11,9 +11,9 @@ use super::*;
 /// Step of the simulation.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// The effect in flight completes.
+    /// The action in flight completes.
     Answer,
-    /// The effect in flight fails, before or after it took place.
+    /// The action in flight fails, before or after it took place.
     Fail { late: bool, kind: u8 },
     /// Time passes until the core's deadline.
     Timeout,
@@ -25,7 +25,7 @@ enum Step {
     Toggle,
     /// The start gate changes.
     Gate(u8),
-    /// The actor is killed; its effects in flight may still take place.
+    /// The actor is killed; its actions in flight may still take place.
     Kill { late: bool },
     /// The engine sends an event.
     EngineEvent,
@@ -48,6 +48,31 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Outcome of an action of this generation.
+enum Outcome {
+    Found(u64, Result<Vec<Found>, EngineError>),
+    Prepared(u64, Result<(), PrepareError>),
+    Pulled(u64, Result<(), EngineError>),
+    Launched(u64, Result<String, EngineError>),
+    Started(u64, Result<(), EngineError>),
+    Inspected(u64, Result<Inspected, EngineError>),
+    Discarded(u64, Result<(), EngineError>),
+}
+
+impl Outcome {
+    fn report(self, core: &mut Core, now: Now) {
+        match self {
+            Self::Found(g, result) => core.handle_found(now, g, result),
+            Self::Prepared(g, result) => core.handle_prepared(now, g, result),
+            Self::Pulled(g, result) => core.handle_pulled(now, g, result),
+            Self::Launched(g, result) => core.handle_launched(now, g, result),
+            Self::Started(g, result) => core.handle_started(now, g, result),
+            Self::Inspected(g, result) => core.handle_inspected(now, g, result),
+            Self::Discarded(g, result) => core.handle_discarded(now, g, result),
+        }
+    }
+}
+
 /// Model of an engine that holds containers of one replica; the unique name allows only one.
 #[derive(Default)]
 struct Engine {
@@ -56,22 +81,22 @@ struct Engine {
 }
 
 impl Engine {
-    /// Executes an effect and returns its outcome.
-    fn perform(&mut self, effect: &Effect, raft_index: u64) -> Option<Input> {
-        Some(match effect {
-            Effect::Lookup(g) => Input::Found(*g, Ok(self.container.iter().cloned().collect())),
-            Effect::Prepare(g) => Input::Prepared(*g, Ok(())),
-            Effect::Pull(g) => Input::Pulled(*g, Ok(())),
-            Effect::Launch(g) => Input::Launched(*g, self.launch(raft_index)),
-            Effect::Start(g, id) => Input::Started(*g, self.start(id)),
-            Effect::Inspect(g, id) => Input::Inspected(*g, self.inspect(id)),
-            Effect::Discard(g, ids) => {
+    /// Executes an action and returns its outcome.
+    fn perform(&mut self, action: &Action, raft_index: u64) -> Option<Outcome> {
+        Some(match action {
+            Action::Lookup(g) => Outcome::Found(*g, Ok(self.container.iter().cloned().collect())),
+            Action::Prepare(g) => Outcome::Prepared(*g, Ok(())),
+            Action::Pull(g) => Outcome::Pulled(*g, Ok(())),
+            Action::Launch(g) => Outcome::Launched(*g, self.launch(raft_index)),
+            Action::Start(g, id) => Outcome::Started(*g, self.start(id)),
+            Action::Inspect(g, id) => Outcome::Inspected(*g, self.inspect(id)),
+            Action::Discard(g, ids) => {
                 if self.container.as_ref().is_some_and(|c| ids.contains(&c.id)) {
                     self.container = None;
                 }
-                Input::Discarded(*g, Ok(()))
+                Outcome::Discarded(*g, Ok(()))
             }
-            Effect::Cancel | Effect::Publish(_) | Effect::Finished => return None,
+            Action::Cancel | Action::Publish(_) | Action::Finished => return None,
         })
     }
 
@@ -119,7 +144,7 @@ struct Simulation {
     core: Core,
     engine: Engine,
     now: Now,
-    inflight: VecDeque<Effect>,
+    inflight: VecDeque<Action>,
     raft_index: u64,
     wanted: bool,
     gate: StartGate,
@@ -128,7 +153,7 @@ struct Simulation {
     /// Launches of one row since it was last running.
     launches: u32,
     finished: bool,
-    /// Effect that the gate forbids.
+    /// Action that the gate forbids.
     violation: Option<String>,
 }
 
@@ -154,37 +179,38 @@ impl Simulation {
         simulation
     }
 
-    fn give(&mut self, input: Input) {
-        for effect in self.core.handle(self.now, input) {
-            if self.is_forbidden(&effect) {
-                self.violation = Some(format!("{effect:?} with {:?}", self.gate));
+    fn feed(&mut self, handle: impl FnOnce(&mut Core, Now)) {
+        handle(&mut self.core, self.now);
+        while let Some(action) = self.core.poll_action() {
+            if self.is_forbidden(&action) {
+                self.violation = Some(format!("{action:?} with {:?}", self.gate));
             }
-            match effect {
-                Effect::Publish(report) => {
+            match action {
+                Action::Publish(report) => {
                     if report.state == ReplicaState::Running {
                         self.launches = 0;
                     }
                     self.observed = Some(*report);
                 }
-                Effect::Cancel => {
+                Action::Cancel => {
                     self.inflight
-                        .retain(|effect| !matches!(effect, Effect::Prepare(_) | Effect::Pull(_)));
+                        .retain(|action| !matches!(action, Action::Prepare(_) | Action::Pull(_)));
                 }
-                Effect::Finished => self.finished = true,
-                Effect::Lookup(_)
-                | Effect::Prepare(_)
-                | Effect::Pull(_)
-                | Effect::Launch(_)
-                | Effect::Start(..)
-                | Effect::Inspect(..)
-                | Effect::Discard(..) => self.inflight.push_back(effect),
+                Action::Finished => self.finished = true,
+                Action::Lookup(_)
+                | Action::Prepare(_)
+                | Action::Pull(_)
+                | Action::Launch(_)
+                | Action::Start(..)
+                | Action::Inspect(..)
+                | Action::Discard(..) => self.inflight.push_back(action),
             }
         }
     }
 
-    /// Whether the gate forbids this effect. Restarts continue unless the node cannot isolate
+    /// Whether the gate forbids this action. Restarts continue unless the node cannot isolate
     /// tenants.
-    fn is_forbidden(&self, effect: &Effect) -> bool {
+    fn is_forbidden(&self, action: &Action) -> bool {
         let restarting = self.core.restarting;
         let shut = self.wanted
             && match self.gate {
@@ -193,12 +219,12 @@ impl Simulation {
                 StartGate::IsolationMissing => true,
             };
         let deferred = matches!(self.gate, StartGate::Deferred(_));
-        match effect {
-            Effect::Prepare(_) => shut,
+        match action {
+            Action::Prepare(_) => shut,
             // Dependencies are checked once, before the start is prepared.
-            Effect::Pull(_) | Effect::Launch(_) => shut && !deferred,
-            Effect::Start(..) => self.gate == StartGate::NotCaughtUp && shut,
-            Effect::Discard(_, ids) => {
+            Action::Pull(_) | Action::Launch(_) => shut && !deferred,
+            Action::Start(..) => self.gate == StartGate::NotCaughtUp && shut,
+            Action::Discard(_, ids) => {
                 let keeps_serving = |container: &Found| {
                     container.status == Status::Running
                         && container.raft_index != Some(self.raft_index)
@@ -206,11 +232,11 @@ impl Simulation {
                 };
                 shut && !restarting && self.engine.container.as_ref().is_some_and(keeps_serving)
             }
-            Effect::Lookup(_)
-            | Effect::Inspect(..)
-            | Effect::Cancel
-            | Effect::Publish(_)
-            | Effect::Finished => false,
+            Action::Lookup(_)
+            | Action::Inspect(..)
+            | Action::Cancel
+            | Action::Publish(_)
+            | Action::Finished => false,
         }
     }
 
@@ -228,14 +254,14 @@ impl Simulation {
             Assignment::Gone
         };
         self.finished = false;
-        self.give(Input::Assign(assignment));
+        self.feed(|core, _| core.handle_assignment(assignment));
     }
 
-    fn perform(&mut self, effect: &Effect) -> Option<Input> {
+    fn perform(&mut self, action: &Action) -> Option<Outcome> {
         let before = self.engine.made;
         // A create uses the row that was read when it was prepared.
         let raft_index = self.core.target.unwrap_or(self.raft_index);
-        let outcome = self.engine.perform(effect, raft_index);
+        let outcome = self.engine.perform(action, raft_index);
         if self.engine.made > before {
             self.launches += 1;
         }
@@ -245,24 +271,24 @@ impl Simulation {
     fn step(&mut self, step: Step) {
         match step {
             Step::Answer => {
-                if let Some(effect) = self.inflight.pop_front()
-                    && let Some(outcome) = self.perform(&effect)
+                if let Some(action) = self.inflight.pop_front()
+                    && let Some(outcome) = self.perform(&action)
                 {
-                    self.give(outcome);
+                    self.feed(|core, now| outcome.report(core, now));
                 }
             }
             Step::Fail { late, kind } => {
-                if let Some(effect) = self.inflight.pop_front() {
+                if let Some(action) = self.inflight.pop_front() {
                     if late {
-                        self.perform(&effect);
+                        self.perform(&action);
                     }
-                    self.give(failure(&effect, kind));
+                    self.feed(|core, now| failure(&action, kind).report(core, now));
                 }
             }
             Step::Timeout => {
                 if let Some(due) = self.core.poll_timeout() {
                     self.now.instant = self.now.instant.max(due);
-                    self.give(Input::Timeout);
+                    self.feed(Core::handle_timeout);
                     let next = self.core.poll_timeout();
                     assert!(
                         next.is_none_or(|next| next > self.now.instant),
@@ -274,7 +300,7 @@ impl Simulation {
                 if let Some(container) = &mut self.engine.container {
                     container.status = Status::Exited;
                 }
-                self.give(Input::EngineEvent);
+                self.feed(|core, _| core.handle_engine_event());
             }
             Step::Reissue => {
                 self.raft_index += 1;
@@ -299,9 +325,9 @@ impl Simulation {
                 self.dispatch();
             }
             Step::Kill { late } => {
-                for effect in std::mem::take(&mut self.inflight) {
+                for action in std::mem::take(&mut self.inflight) {
                     if late {
-                        self.perform(&effect);
+                        self.perform(&action);
                     }
                 }
                 // Restarts of the actor count against its supervisor's budget, not the container's.
@@ -313,8 +339,8 @@ impl Simulation {
                 self.core = Core::new("node-1", seed, true);
                 self.dispatch();
             }
-            Step::EngineEvent => self.give(Input::EngineEvent),
-            Step::DuplicateContainers => self.give(Input::DuplicateContainers),
+            Step::EngineEvent => self.feed(|core, _| core.handle_engine_event()),
+            Step::DuplicateContainers => self.feed(|core, _| core.handle_duplicates()),
         }
     }
 
@@ -340,7 +366,7 @@ impl Simulation {
     }
 }
 
-fn failure(effect: &Effect, kind: u8) -> Input {
+fn failure(action: &Action, kind: u8) -> Outcome {
     let error = match kind {
         0 => EngineError::Unreachable("down".into()),
         1 => EngineError::NotFound("no".into()),
@@ -350,15 +376,15 @@ fn failure(effect: &Effect, kind: u8) -> Input {
             message: "no".into(),
         },
     };
-    match effect {
-        Effect::Lookup(g) => Input::Found(*g, Err(error)),
-        Effect::Prepare(g) => Input::Prepared(*g, Err(PrepareError::Engine(error))),
-        Effect::Pull(g) => Input::Pulled(*g, Err(error)),
-        Effect::Launch(g) => Input::Launched(*g, Err(error)),
-        Effect::Start(g, _) => Input::Started(*g, Err(error)),
-        Effect::Inspect(g, _) => Input::Inspected(*g, Err(error)),
-        Effect::Discard(g, _) => Input::Discarded(*g, Err(error)),
-        Effect::Cancel | Effect::Publish(_) | Effect::Finished => {
+    match action {
+        Action::Lookup(g) => Outcome::Found(*g, Err(error)),
+        Action::Prepare(g) => Outcome::Prepared(*g, Err(PrepareError::Engine(error))),
+        Action::Pull(g) => Outcome::Pulled(*g, Err(error)),
+        Action::Launch(g) => Outcome::Launched(*g, Err(error)),
+        Action::Start(g, _) => Outcome::Started(*g, Err(error)),
+        Action::Inspect(g, _) => Outcome::Inspected(*g, Err(error)),
+        Action::Discard(g, _) => Outcome::Discarded(*g, Err(error)),
+        Action::Cancel | Action::Publish(_) | Action::Finished => {
             unreachable!("expects no outcome")
         }
     }

@@ -5,7 +5,7 @@ use jaco_proto::v1::ReplicaState;
 use prost_types::Timestamp;
 
 use super::{
-    Assignment, Core, DesiredReplica, Effect, Now, PULL_BACKOFF_MAX, PULL_PROGRESS_TIMEOUT, Phase,
+    Action, Assignment, Core, DesiredReplica, Now, PULL_BACKOFF_MAX, PULL_PROGRESS_TIMEOUT, Phase,
     PrepareError, RETRY, StartGate, UNREPORTED_PREPARE_FAILURES, exponential,
     watch::{Origin, Watch},
 };
@@ -15,7 +15,16 @@ use crate::runtime::replica::report::{Report, code};
 const CONFLICTS: u32 = 3;
 
 impl Core {
-    pub(super) fn found(&mut self, now: Now, result: Result<Vec<Found>, EngineError>) {
+    /// Handles the outcome of [`Action::Lookup`].
+    pub fn handle_found(
+        &mut self,
+        now: Now,
+        generation: u64,
+        result: Result<Vec<Found>, EngineError>,
+    ) {
+        if !self.expects(generation) {
+            return;
+        }
         let found = match result {
             Ok(found) => found,
             Err(error) => return self.engine_failed(now, &error),
@@ -39,7 +48,7 @@ impl Core {
             self.failures = 0;
             self.exhausted = None;
             self.restarting = false;
-            self.effects.push(Effect::Finished);
+            self.actions.push_back(Action::Finished);
             return;
         }
         if let Some(last) = &self.published {
@@ -99,7 +108,7 @@ impl Core {
                 self.pulled = false;
                 self.phase = Phase::Preparing;
                 let generation = self.next_generation();
-                self.effects.push(Effect::Prepare(generation));
+                self.actions.push_back(Action::Prepare(generation));
             }
         }
     }
@@ -174,13 +183,17 @@ impl Core {
             Status::Exited | Status::Dead | Status::Other => {
                 self.phase = Phase::Starting(keep.id.clone());
                 let generation = self.next_generation();
-                self.effects
-                    .push(Effect::Start(generation, keep.id.clone()));
+                self.actions
+                    .push_back(Action::Start(generation, keep.id.clone()));
             }
         }
     }
 
-    pub(super) fn started(&mut self, now: Now, result: Result<(), EngineError>) {
+    /// Handles the outcome of [`Action::Start`].
+    pub fn handle_started(&mut self, now: Now, generation: u64, result: Result<(), EngineError>) {
+        if !self.expects(generation) {
+            return;
+        }
         let Phase::Starting(container) = &mut self.phase else {
             return;
         };
@@ -197,7 +210,11 @@ impl Core {
         }
     }
 
-    pub(super) fn prepared(&mut self, now: Now, result: Result<(), PrepareError>) {
+    /// Handles the outcome of [`Action::Prepare`].
+    pub fn handle_prepared(&mut self, now: Now, generation: u64, result: Result<(), PrepareError>) {
+        if !self.expects(generation) {
+            return;
+        }
         let Assignment::Own(wanted) = self.assignment.clone() else {
             return self.lookup();
         };
@@ -253,18 +270,23 @@ impl Core {
         self.phase = Phase::Pulling(now.instant + PULL_PROGRESS_TIMEOUT);
         self.pull_attempts = self.pull_attempts.saturating_add(1);
         let generation = self.next_generation();
-        self.effects.push(Effect::Pull(generation));
+        self.actions.push_back(Action::Pull(generation));
     }
 
-    pub(super) fn pull_progressed(&mut self, now: Now) {
-        if let Phase::Pulling(until) = &mut self.phase {
+    /// Handles progress of [`Action::Pull`]; at most one call per [`PROGRESS_EVERY`] is expected.
+    ///
+    /// [`PROGRESS_EVERY`]: super::PROGRESS_EVERY
+    pub fn handle_pull_progress(&mut self, now: Now, generation: u64) {
+        if self.expects(generation)
+            && let Phase::Pulling(until) = &mut self.phase
+        {
             *until = now.instant + PULL_PROGRESS_TIMEOUT;
         }
     }
 
     /// Fails a pull attempt without progress.
     pub(super) fn pull_timed_out(&mut self, now: Now) {
-        self.effects.push(Effect::Cancel);
+        self.actions.push_back(Action::Cancel);
         // A later outcome of the cancelled attempt must be ignored.
         self.next_generation();
         let message = format!(
@@ -274,7 +296,14 @@ impl Core {
         self.pulled(now, Err(EngineError::Api { status: 0, message }));
     }
 
-    pub(super) fn pulled(&mut self, now: Now, result: Result<(), EngineError>) {
+    /// Handles the outcome of [`Action::Pull`].
+    pub fn handle_pulled(&mut self, now: Now, generation: u64, result: Result<(), EngineError>) {
+        if self.expects(generation) {
+            self.pulled(now, result);
+        }
+    }
+
+    fn pulled(&mut self, now: Now, result: Result<(), EngineError>) {
         let Assignment::Own(wanted) = self.assignment.clone() else {
             return self.lookup();
         };
@@ -307,10 +336,19 @@ impl Core {
         self.listed = false;
         self.phase = Phase::Launching;
         let generation = self.next_generation();
-        self.effects.push(Effect::Launch(generation));
+        self.actions.push_back(Action::Launch(generation));
     }
 
-    pub(super) fn launched(&mut self, now: Now, result: Result<String, EngineError>) {
+    /// Handles the outcome of [`Action::Launch`]: the id of the container.
+    pub fn handle_launched(
+        &mut self,
+        now: Now,
+        generation: u64,
+        result: Result<String, EngineError>,
+    ) {
+        if !self.expects(generation) {
+            return;
+        }
         let wanted = match &self.assignment {
             Assignment::Own(wanted) if self.on_target() => wanted.clone(),
             Assignment::Own(_) | Assignment::Kept { .. } | Assignment::Gone => {

@@ -6,7 +6,7 @@ use jaco_engine::{EngineError, Inspected};
 use jaco_proto::v1::ReplicaState;
 
 use super::{
-    Assignment, Core, Effect, Now, POLL_PENDING, POLL_RUNNING, POLL_SAFETY, Phase, RESTARTS, RETRY,
+    Action, Assignment, Core, Now, POLL_PENDING, POLL_RUNNING, POLL_SAFETY, Phase, RESTARTS, RETRY,
     exponential,
 };
 use crate::runtime::replica::{
@@ -93,8 +93,9 @@ impl Watch {
 }
 
 impl Core {
-    /// Handles an engine event: inspects now rather than at the next poll.
-    pub(super) fn handle_engine_event(&mut self) {
+    /// Handles an engine event about a container of this replica: inspects now rather than at the
+    /// next poll.
+    pub fn handle_engine_event(&mut self) {
         if let Phase::Watching(watch) = &mut self.phase {
             if watch.inflight.is_some() {
                 watch.reinspect = true;
@@ -109,11 +110,21 @@ impl Core {
         if let Phase::Watching(watch) = &mut self.phase {
             watch.inflight = Some(timed);
             let container = watch.container.clone();
-            self.effects.push(Effect::Inspect(generation, container));
+            self.actions
+                .push_back(Action::Inspect(generation, container));
         }
     }
 
-    pub(super) fn inspected(&mut self, now: Now, result: Result<Inspected, EngineError>) {
+    /// Handles the outcome of [`Action::Inspect`].
+    pub fn handle_inspected(
+        &mut self,
+        now: Now,
+        generation: u64,
+        result: Result<Inspected, EngineError>,
+    ) {
+        if !self.expects(generation) {
+            return;
+        }
         let has_healthcheck = match &self.assignment {
             Assignment::Own(wanted) => wanted.has_healthcheck,
             Assignment::Kept { has_healthcheck } => *has_healthcheck,

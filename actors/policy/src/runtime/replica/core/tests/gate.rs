@@ -16,15 +16,10 @@ fn deferred() -> StartGate {
 #[test]
 fn unmet_dependencies_defer_start_without_report() {
     let mut bench = Bench::new();
-    bench
-        .give(Input::Assign(gated(7, deferred())))
-        .found(vec![]);
+    bench.assign(gated(7, deferred())).found(vec![]);
     assert_eq!((bench.states().len(), bench.core.poll_timeout()), (0, None));
     assert_eq!(bench.core.deferred(), Some("db is not running"));
-    bench
-        .give(Input::Assign(own(7)))
-        .found(vec![])
-        .prepared(Ok(()));
+    bench.pulling(7);
     assert_eq!(bench.states(), [Pulling]);
 }
 
@@ -32,7 +27,7 @@ fn unmet_dependencies_defer_start_without_report() {
 fn node_without_isolation_reports_and_starts_nothing() {
     let mut bench = Bench::new();
     bench
-        .give(Input::Assign(gated(7, StartGate::IsolationMissing)))
+        .assign(gated(7, StartGate::IsolationMissing))
         .found(vec![]);
     assert_eq!(bench.last().code, "isolation_unavailable");
     assert_eq!(bench.last().state, Pending);
@@ -56,27 +51,22 @@ fn closing_gate_cancels_start_before_create() {
         ];
         for (number, stage) in stages.into_iter().enumerate() {
             let mut bench = Bench::new();
-            bench.give(Input::Assign(own(7))).found(vec![]);
+            bench.assign(own(7)).found(vec![]);
             stage(&mut bench);
-            bench.give(Input::Assign(gated(7, gate.clone())));
+            bench.assign(gated(7, gate.clone()));
             assert_eq!(bench.cancelled, 1, "{gate:?} in stage {number}");
             bench.found(vec![]);
             assert_eq!(bench.asked, None, "{gate:?} in stage {number}");
             if let Some(due) = bench.core.poll_timeout() {
                 bench.now.instant = due;
-                bench.give(Input::Timeout).found(vec![]);
+                bench.feed(Core::handle_timeout).found(vec![]);
                 assert_eq!(bench.asked, None, "{gate:?} in stage {number}");
             }
-            bench.give(Input::Assign(own(7))).found(vec![]);
-            assert!(matches!(bench.asked, Some(Effect::Prepare(_))));
+            bench.assign(own(7)).found(vec![]);
+            assert!(matches!(bench.asked, Some(Action::Prepare(_))));
         }
         let mut bench = Bench::new();
-        bench
-            .give(Input::Assign(own(7)))
-            .found(vec![])
-            .prepared(Ok(()))
-            .give(Input::Assign(gated(7, gate)))
-            .found(vec![]);
+        bench.pulling(7).assign(gated(7, gate)).found(vec![]);
         assert_eq!(bench.states(), published);
     }
 }
@@ -85,10 +75,8 @@ fn closing_gate_cancels_start_before_create() {
 fn dependencies_are_checked_once() {
     let mut bench = Bench::new();
     bench
-        .give(Input::Assign(own(7)))
-        .found(vec![])
-        .prepared(Ok(()))
-        .give(Input::Assign(gated(7, deferred())))
+        .pulling(7)
+        .assign(gated(7, deferred()))
         .pulled(Ok(()))
         .launched(Ok("c1"));
     assert_eq!(bench.cancelled, 0);
@@ -100,9 +88,8 @@ fn restart_continues_while_node_is_disconnected() {
     bench
         .up(7, "c1")
         .prove()
-        .give(Input::Assign(gated(7, StartGate::NotCaughtUp)))
-        .give(Input::EngineEvent)
-        .inspected(Ok(seen(Status::Exited, None)))
+        .assign(gated(7, StartGate::NotCaughtUp))
+        .crash()
         .timeout();
     bench
         .discarded(&["c1"])
@@ -133,11 +120,7 @@ fn restart_continues_while_node_is_disconnected() {
 fn unavailable_image_is_not_pulled_in_a_loop() {
     let gone = || Err(EngineError::NotFound("no such image".into()));
     let mut bench = Bench::new();
-    bench
-        .up(7, "c1")
-        .give(Input::EngineEvent)
-        .inspected(Ok(seen(Status::Exited, None)))
-        .timeout();
+    bench.up(7, "c1").crash().timeout();
     bench
         .discarded(&["c1"])
         .found(vec![])
@@ -155,7 +138,7 @@ fn serving(gate: StartGate) -> Bench {
     bench
         .up(6, "c1")
         .prove()
-        .give(Input::Assign(gated(7, gate)))
+        .assign(gated(7, gate))
         .found(vec![container("c1", 6, Status::Running)])
         .inspected(Ok(seen(Status::Running, None)));
     bench.published.clear();
@@ -176,7 +159,7 @@ fn outdated_container_serves_until_successor_may_start() {
         let waits = (gate == deferred()).then_some("db is not running");
         assert_eq!(bench.core.deferred(), waits);
         bench
-            .give(Input::Assign(own(7)))
+            .assign(own(7))
             .found(vec![container("c1", 6, Status::Running)])
             .discarded(&["c1"])
             .found(vec![])
@@ -193,9 +176,7 @@ fn exit_of_outdated_container_is_reported_for_successor() {
         StartGate::IsolationMissing,
     ] {
         let mut bench = serving(gate);
-        bench
-            .give(Input::EngineEvent)
-            .inspected(Ok(seen(Status::Exited, None)));
+        bench.crash();
         let last = bench.last();
         assert_eq!((last.state, last.raft_index), (Pending, 7));
         assert_eq!(last.code, "container_exited");
@@ -208,7 +189,7 @@ fn exit_of_outdated_container_is_reported_for_successor() {
             report: Some(Report::new(Running, 6).of("c1")),
             failures: 0,
         });
-        bench.give(Input::Assign(gated(7, deferred()))).found(left);
+        bench.assign(gated(7, deferred())).found(left);
         assert_eq!(bench.states(), [Pending]);
         assert_eq!((bench.last().raft_index, bench.asked.take()), (7, None));
     }
@@ -217,10 +198,7 @@ fn exit_of_outdated_container_is_reported_for_successor() {
 #[test]
 fn brief_engine_outage_keeps_outdated_container_serving() {
     let mut bench = serving(deferred());
-    bench
-        .give(Input::EngineEvent)
-        .inspected(Err(down()))
-        .timeout();
+    bench.engine_event().inspected(Err(down())).timeout();
     bench
         .found(vec![container("c1", 6, Status::Running)])
         .inspected(Ok(seen(Status::Running, None)));
@@ -232,20 +210,20 @@ fn outdated_container_is_kept_for_moving_row() {
     for gate in [deferred(), StartGate::NotCaughtUp] {
         let mut bench = serving(gate);
         bench
-            .give(Input::Assign(Assignment::Kept {
+            .assign(Assignment::Kept {
                 has_healthcheck: false,
-            }))
-            .give(Input::EngineEvent)
+            })
+            .engine_event()
             .inspected(Ok(seen(Status::Running, None)));
         assert_eq!((bench.states(), bench.asked.take()), (vec![], None));
         // The same holds if the row moves during a lookup.
         let mut bench = serving(deferred());
         bench
-            .give(Input::DuplicateContainers)
-            .give(Input::Assign(Assignment::Kept {
+            .duplicates()
+            .assign(Assignment::Kept {
                 has_healthcheck: false,
-            }))
+            })
             .found(vec![container("c1", 6, Status::Running)]);
-        assert!(matches!(bench.asked, Some(Effect::Inspect(..))));
+        assert!(matches!(bench.asked, Some(Action::Inspect(..))));
     }
 }

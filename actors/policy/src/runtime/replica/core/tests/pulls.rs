@@ -3,17 +3,10 @@
 use super::*;
 
 impl Bench {
-    /// Drives a new row to its first pull attempt.
-    fn pulling(&mut self, raft_index: u64) -> &mut Self {
-        self.give(Input::Assign(own(raft_index)))
-            .found(vec![])
-            .prepared(Ok(()))
-    }
-
     /// The attempt in flight progresses.
     fn progress(&mut self) -> &mut Self {
         match self.asked {
-            Some(Effect::Pull(g)) => self.give(Input::PullProgressed(g)),
+            Some(Action::Pull(g)) => self.feed(|core, now| core.handle_pull_progress(now, g)),
             ref other => panic!("expected a pull, not {other:?}"),
         }
     }
@@ -21,17 +14,14 @@ impl Bench {
     fn pass(&mut self, time: Duration) -> &mut Self {
         self.now.instant += time;
         self.now.wall += time;
-        self.give(Input::Timeout)
+        self.feed(Core::handle_timeout)
     }
 }
 
 #[test]
 fn failed_pulls_are_retried_with_doubling_delay() {
     let mut bench = Bench::new();
-    bench
-        .give(Input::Assign(own(7)))
-        .found(vec![])
-        .prepared(Ok(()));
+    bench.pulling(7);
     for attempt in 1..=15u32 {
         bench.pulled(Err(refused()));
         let last = bench.last();
@@ -55,7 +45,7 @@ fn pull_policy_never_skips_the_pull() {
     let mut local = wanted(7);
     local.pull = false;
     bench
-        .give(Input::Assign(Assignment::Own(local)))
+        .assign(Assignment::Own(local))
         .found(vec![])
         .prepared(Ok(()))
         .launched(Err(EngineError::NotFound("no such image".into())));
@@ -65,13 +55,7 @@ fn pull_policy_never_skips_the_pull() {
 #[test]
 fn superseded_pull_is_cancelled() {
     let mut bench = Bench::new();
-    bench
-        .give(Input::Assign(own(7)))
-        .found(vec![])
-        .prepared(Ok(()))
-        .give(Input::Assign(own(8)))
-        .found(vec![])
-        .prepared(Ok(()));
+    bench.pulling(7).pulling(8);
     assert_eq!(bench.cancelled, 1);
     assert_eq!(bench.last().raft_index, 8);
 }
@@ -79,11 +63,7 @@ fn superseded_pull_is_cancelled() {
 #[test]
 fn restart_pulls_only_missing_image() {
     let mut bench = Bench::new();
-    bench
-        .up(7, "c1")
-        .give(Input::EngineEvent)
-        .inspected(Ok(seen(Status::Exited, None)))
-        .timeout();
+    bench.up(7, "c1").crash().timeout();
     bench
         .discarded(&["c1"])
         .found(vec![])
@@ -139,13 +119,13 @@ fn progressing_attempt_may_last_for_hours() {
 fn progress_of_older_attempt_is_ignored() {
     let mut bench = Bench::new();
     bench.pulling(7);
-    let Some(Effect::Pull(old)) = bench.asked else {
+    let Some(Action::Pull(old)) = bench.asked else {
         panic!("expected a pull");
     };
     bench.pulled(Err(refused())).timeout();
     let due = bench.core.poll_timeout();
     bench.now.instant += Duration::from_secs(100);
-    bench.give(Input::PullProgressed(old));
+    bench.feed(|core, now| core.handle_pull_progress(now, old));
     assert_eq!(bench.core.poll_timeout(), due);
 }
 
@@ -157,7 +137,7 @@ fn row_removed_during_pull_finishes_at_once() {
         if failed {
             bench.pulled(Err(refused()));
         }
-        bench.give(Input::Assign(Assignment::Gone)).found(vec![]);
+        bench.assign(Assignment::Gone).found(vec![]);
         assert_eq!(bench.cancelled, 1);
         assert!(bench.finished);
         assert_eq!(bench.core.poll_timeout(), None);

@@ -1,0 +1,141 @@
+//! Polls of a container, its failures, and the budget of its restarts.
+
+use super::*;
+
+#[test]
+fn new_row_is_running_after_five_seconds() {
+    let mut bench = Bench::new();
+    bench.up(7, "c1").prove();
+    assert_eq!(bench.states(), [Pulling, Pending, Running]);
+    let last = bench.last();
+    assert_eq!((last.raft_index, last.container_id.as_str()), (7, "c1"));
+    assert_eq!(last.details["ip.jaco_shop__default"], "10.244.0.2");
+    assert_eq!(last.started_at, Some(UNIX_EPOCH + Duration::from_secs(5)));
+}
+
+#[test]
+fn steady_container_is_polled_slowly_without_reports() {
+    let mut bench = Bench::new();
+    bench.up(7, "c1").prove();
+    let before = bench.published.len();
+    for _ in 0..10 {
+        assert_eq!(bench.timeout(), POLL_SAFETY);
+        bench.inspected(Ok(seen(Status::Running, None)));
+    }
+    assert_eq!(bench.published.len(), before);
+    bench.event_stream(false);
+    bench.timeout();
+    bench.inspected(Ok(seen(Status::Running, None)));
+    assert_eq!(bench.timeout(), POLL_RUNNING);
+}
+
+#[test]
+fn fourth_consecutive_failure_exhausts_budget() {
+    let mut bench = Bench::new();
+    bench.up(7, "c1");
+    for (seconds, (id, next)) in [(1, ("c1", "c2")), (2, ("c2", "c3")), (4, ("c3", "c4"))] {
+        assert_eq!(
+            bench.crash_and_restart(id, next),
+            Duration::from_secs(seconds)
+        );
+    }
+    bench.crash();
+    let last = bench.last().clone();
+    assert_eq!(
+        (last.state, last.code.as_str()),
+        (Failed, "restart_exhausted")
+    );
+    assert_eq!(last.details["consecutive_failures"], "4");
+    assert_eq!(last.details["cause"], "container");
+    assert_eq!(last.container_id, "c4");
+    for _ in 0..5 {
+        assert_eq!(bench.timeout(), POLL_SAFETY);
+        bench.inspected(Ok(seen(Status::Exited, None)));
+    }
+    assert_eq!(*bench.last(), last, "the container is left as it is");
+}
+
+#[test]
+fn running_resets_restart_budget() {
+    let mut bench = Bench::new();
+    bench.up(7, "c1");
+    bench.crash_and_restart("c1", "c2");
+    bench.crash_and_restart("c2", "c3");
+    bench.prove();
+    assert_eq!(bench.crash_and_restart("c3", "c4"), Duration::from_secs(1));
+}
+
+#[test]
+fn budget_continues_from_replicated_counter() {
+    let mut bench = Bench::seeded(Seed {
+        report: None,
+        failures: 3,
+    });
+    bench.up(7, "c1").crash();
+    assert_eq!(bench.last().code, "restart_exhausted");
+}
+
+#[test]
+fn unhealthy_container_is_degraded_and_restarted() {
+    let mut bench = Bench::new();
+    let mut has_healthcheck = wanted(7);
+    has_healthcheck.has_healthcheck = true;
+    bench
+        .assign(Assignment::Own(has_healthcheck))
+        .found(vec![])
+        .prepared(Ok(()))
+        .pulled(Ok(()))
+        .launched(Ok("c1"))
+        .inspected(Ok(seen(Status::Running, Some(Health::Starting))))
+        .engine_event()
+        .inspected(Ok(seen(Status::Running, Some(Health::Healthy))))
+        .engine_event()
+        .inspected(Ok(seen(Status::Running, Some(Health::Unhealthy))));
+    assert_eq!(bench.states(), [Pulling, Pending, Running, Degraded]);
+    assert_eq!(bench.timeout(), Duration::from_secs(1));
+    bench.discarded(&["c1"]);
+}
+
+#[test]
+fn exhausted_replica_recovers_by_running_or_new_row() {
+    let exhausted = Report::new(Failed, 7)
+        .because("restart_exhausted", "")
+        .of("c1");
+    let seed = || Seed {
+        report: Some(exhausted.clone()),
+        failures: 4,
+    };
+    let stopped = || vec![container("c1", 7, Status::Exited)];
+
+    let mut bench = Bench::seeded(seed());
+    bench
+        .assign(own(7))
+        .found(stopped())
+        .inspected(Ok(seen(Status::Exited, None)))
+        .engine_event()
+        .inspected(Ok(seen(Status::Running, None)));
+    assert_eq!(bench.states(), [], "up, but not yet running");
+    bench.timeout();
+    for _ in 0..4 {
+        bench.inspected(Ok(seen(Status::Running, None))).timeout();
+    }
+    bench.inspected(Ok(seen(Status::Running, None)));
+    assert_eq!(bench.states(), [Running]);
+
+    let mut bench = Bench::seeded(seed());
+    bench.assign(own(9)).found(stopped()).discarded(&["c1"]);
+    assert_eq!(bench.states(), [Updating]);
+    assert_eq!(bench.core.failures, 0);
+}
+
+#[test]
+fn vanished_container_counts_as_failure_and_is_recreated() {
+    let mut bench = Bench::new();
+    bench
+        .up(7, "c1")
+        .engine_event()
+        .inspected(Err(EngineError::NotFound("no such container".into())));
+    assert_eq!(bench.last().code, "inspect_failed");
+    assert_eq!(bench.timeout(), Duration::from_secs(1));
+    bench.discarded(&["c1"]).found(vec![]).prepared(Ok(()));
+}
