@@ -6,7 +6,7 @@ use jaco_engine::{EngineError, cidr::Cidr};
 use jaco_policy::network::{
     bridge::{
         Removal,
-        core::{Core, Effect},
+        core::{Action, Core},
         refused_blocks::RefusedBlocks,
     },
     ipam::{SubnetKey, existing},
@@ -102,7 +102,7 @@ impl Worker for BridgeActor {
         let last = states.borrow_and_update().clone();
         let has_row = existing(&last, &key).is_some();
         let mut bridge = Self {
-            core: Core::new(has_row, Instant::now().into_std()),
+            core: Core::new(Instant::now().into_std(), has_row),
             args,
             waiting: Vec::new(),
             answering: Vec::new(),
@@ -115,7 +115,7 @@ impl Worker for BridgeActor {
         ctx.watch_if(states, last, differs, move |state| {
             Msg::Row(existing(&state, &key).is_some())
         });
-        bridge.drain(ctx);
+        bridge.drive(ctx);
         Ok(bridge)
     }
 
@@ -136,7 +136,7 @@ impl Worker for BridgeActor {
                     }
                     Err(_) => {}
                 }
-                self.core.handle_ensured(result.is_ok(), now);
+                self.core.handle_ensured(now, result.is_ok());
                 for reply in self.answering.drain(..) {
                     reply.send(result.clone());
                 }
@@ -152,32 +152,32 @@ impl Worker for BridgeActor {
                     }
                     Err(_) => {}
                 }
-                self.core.handle_removal(result.ok(), now);
+                self.core.handle_removal(now, result.ok());
             }
-            Msg::Row(present) => self.core.handle_row(present, now),
-            Msg::Wake => {}
+            Msg::Row(present) => self.core.handle_row(now, present),
+            Msg::Wake => self.core.handle_timeout(now),
         }
-        self.drain(ctx);
+        self.drive(ctx);
         Ok(())
     }
 }
 
 impl BridgeActor {
-    /// Runs the core's effects, then sets the deadline.
-    fn drain(&mut self, ctx: &Context<Self>) {
-        while let Some(effect) = self.core.poll_effect(Instant::now().into_std()) {
+    /// Runs the core's actions, then sets the deadline.
+    fn drive(&mut self, ctx: &Context<Self>) {
+        while let Some(action) = self.core.poll_action() {
             let Args { env, id, .. } = self.args.clone();
-            match effect {
-                Effect::Ensure => {
+            match action {
+                Action::Ensure => {
                     self.answering.append(&mut self.waiting);
                     ctx.spawn(async move { Msg::Ensured(ensure_with_block(env, id).await) });
                 }
-                Effect::Remove => {
+                Action::Remove => {
                     ctx.spawn(async move {
                         Msg::Removed(remove(&env.engine, &env.cluster_id, &id).await)
                     });
                 }
-                Effect::Gone => {
+                Action::Gone => {
                     // A restarting manager replaces every bridge anyway.
                     let _ = self.args.manager.cast(manager::Msg::Gone(id));
                 }

@@ -15,9 +15,9 @@ pub const LAST_RETRY: Duration = Duration::from_secs(30);
 /// Time for which a newly allocated block may be missing from this host's state.
 pub const ROW_LAG: Duration = Duration::from_secs(60);
 
-/// Effect for the driver to run.
+/// Action for the driver to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum Action {
     /// Ensure the network for all waiting requests.
     Ensure,
     /// Remove the network if nothing is attached.
@@ -36,6 +36,8 @@ enum Row {
     Absent {
         remove_at: Instant,
     },
+    /// Absent, and a removal is due or in progress.
+    Removable,
     /// Absent, and the network is removed.
     Gone,
 }
@@ -52,7 +54,8 @@ pub struct Core {
 
 impl Core {
     /// Creates the core; `has_row` is whether the state has this host's block.
-    pub fn new(has_row: bool, now: Instant) -> Self {
+    #[must_use]
+    pub fn new(now: Instant, has_row: bool) -> Self {
         let remove_at = now + FIRST_REMOVAL;
         Self {
             row: if has_row {
@@ -73,7 +76,7 @@ impl Core {
     }
 
     /// Handles the appearance or disappearance of the block in the state.
-    pub fn handle_row(&mut self, present: bool, now: Instant) {
+    pub fn handle_row(&mut self, now: Instant, present: bool) {
         self.row = match (present, self.row) {
             (true, _) => Row::Present,
             (false, Row::Present) => self.absent(now),
@@ -82,7 +85,7 @@ impl Core {
     }
 
     /// Handles the outcome of ensuring the network.
-    pub fn handle_ensured(&mut self, succeeded: bool, now: Instant) {
+    pub fn handle_ensured(&mut self, now: Instant, succeeded: bool) {
         self.busy = false;
         self.row = match (succeeded, self.row) {
             (_, Row::Present) => Row::Present,
@@ -95,9 +98,9 @@ impl Core {
     }
 
     /// Handles the outcome of a removal; `None` if it failed.
-    pub fn handle_removal(&mut self, outcome: Option<Removal>, now: Instant) {
+    pub fn handle_removal(&mut self, now: Instant, outcome: Option<Removal>) {
         self.busy = false;
-        let Row::Absent { .. } = self.row else {
+        let (Row::Absent { .. } | Row::Removable) = self.row else {
             return;
         };
         self.row = match outcome {
@@ -114,39 +117,42 @@ impl Core {
         };
     }
 
-    /// Returns the next effect; call it until it returns `None`.
-    pub fn poll_effect(&mut self, now: Instant) -> Option<Effect> {
-        if let Row::Expected { until } = self.row
-            && until <= now
-        {
-            self.row = self.absent(now);
+    /// Handles the passing of the deadline; has no effect before it.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.poll_timeout().is_none_or(|due| due > now) {
+            return;
         }
+        self.row = match self.row {
+            Row::Expected { .. } => self.absent(now),
+            Row::Absent { .. } => Row::Removable,
+            row @ (Row::Present | Row::Removable | Row::Gone) => row,
+        };
+    }
+
+    /// Returns the next action.
+    pub fn poll_action(&mut self) -> Option<Action> {
         if self.busy {
             return None;
         }
         if std::mem::take(&mut self.requested) {
             self.busy = true;
             self.gone = false;
-            return Some(Effect::Ensure);
+            return Some(Action::Ensure);
         }
         if std::mem::take(&mut self.gone) {
-            return Some(Effect::Gone);
+            return Some(Action::Gone);
         }
-        match self.row {
-            Row::Absent { remove_at } if remove_at <= now => {
-                self.busy = true;
-                Some(Effect::Remove)
-            }
-            Row::Absent { .. } | Row::Present | Row::Expected { .. } | Row::Gone => None,
-        }
+        self.busy = self.row == Row::Removable;
+        self.busy.then_some(Action::Remove)
     }
 
-    /// Time at which to poll again if no input arrives.
+    /// Time at which to call [`Core::handle_timeout`].
+    #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.row {
             Row::Expected { until } => Some(until),
             Row::Absent { remove_at } if !self.busy => Some(remove_at),
-            Row::Absent { .. } | Row::Present | Row::Gone => None,
+            Row::Absent { .. } | Row::Present | Row::Removable | Row::Gone => None,
         }
     }
 
@@ -164,128 +170,134 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn requested(has_row: bool, now: Instant) -> Core {
-        let mut core = Core::new(has_row, now);
+    /// Returns the next action after the deadlines up to `now`.
+    fn poll_at(core: &mut Core, now: Instant) -> Option<Action> {
+        core.handle_timeout(now);
+        core.poll_action()
+    }
+
+    fn requested(now: Instant, has_row: bool) -> Core {
+        let mut core = Core::new(now, has_row);
         core.handle_request();
-        assert_eq!(core.poll_effect(now), Some(Effect::Ensure));
+        assert_eq!(poll_at(&mut core, now), Some(Action::Ensure));
         core
     }
 
     #[test]
     fn network_with_block_is_unchanged() {
         let now = Instant::now();
-        let mut core = Core::new(true, now);
-        assert_eq!(core.poll_effect(now + SECOND * 3600), None);
+        let mut core = Core::new(now, true);
+        assert_eq!(poll_at(&mut core, now + SECOND * 3600), None);
         assert_eq!(core.poll_timeout(), None);
     }
 
     #[test]
     fn requests_during_a_job_share_the_next() {
         let now = Instant::now();
-        let mut core = requested(true, now);
+        let mut core = requested(now, true);
         core.handle_request();
         core.handle_request();
-        assert_eq!(core.poll_effect(now), None);
-        core.handle_ensured(true, now);
-        assert_eq!(core.poll_effect(now), Some(Effect::Ensure));
-        core.handle_ensured(true, now);
-        assert_eq!(core.poll_effect(now), None);
+        assert_eq!(poll_at(&mut core, now), None);
+        core.handle_ensured(now, true);
+        assert_eq!(poll_at(&mut core, now), Some(Action::Ensure));
+        core.handle_ensured(now, true);
+        assert_eq!(poll_at(&mut core, now), None);
     }
 
     #[test]
     fn network_without_block_is_removed_once_unused() {
         let now = Instant::now();
-        let mut core = Core::new(true, now);
-        core.handle_row(false, now);
-        assert_eq!(core.poll_effect(now), None);
+        let mut core = Core::new(now, true);
+        core.handle_row(now, false);
+        assert_eq!(poll_at(&mut core, now), None);
         let mut at = core.poll_timeout().unwrap();
         assert_eq!(at - now, FIRST_REMOVAL);
         let mut delays = Vec::new();
         for _ in 0..6 {
-            assert_eq!(core.poll_effect(at), Some(Effect::Remove));
+            assert_eq!(poll_at(&mut core, at), Some(Action::Remove));
             assert_eq!(core.poll_timeout(), None);
-            core.handle_removal(Some(Removal::InUse), at);
+            core.handle_removal(at, Some(Removal::InUse));
             delays.push((core.poll_timeout().unwrap() - at).as_secs());
             at = core.poll_timeout().unwrap();
         }
         assert_eq!(delays, [2, 4, 8, 16, 30, 30]);
-        assert_eq!(core.poll_effect(at), Some(Effect::Remove));
-        core.handle_removal(Some(Removal::Gone), at);
-        assert_eq!(core.poll_effect(at), Some(Effect::Gone));
-        assert_eq!(core.poll_effect(at), None);
+        assert_eq!(poll_at(&mut core, at), Some(Action::Remove));
+        core.handle_removal(at, Some(Removal::Gone));
+        assert_eq!(poll_at(&mut core, at), Some(Action::Gone));
+        assert_eq!(poll_at(&mut core, at), None);
         assert_eq!(core.poll_timeout(), None);
     }
 
     #[test]
     fn failed_removal_is_retried() {
         let now = Instant::now();
-        let mut core = Core::new(false, now);
+        let mut core = Core::new(now, false);
         let at = core.poll_timeout().unwrap();
-        assert_eq!(core.poll_effect(at), Some(Effect::Remove));
-        core.handle_removal(None, at);
-        assert_eq!(core.poll_effect(at), None);
+        assert_eq!(poll_at(&mut core, at), Some(Action::Remove));
+        core.handle_removal(at, None);
+        assert_eq!(poll_at(&mut core, at), None);
         assert_eq!(core.poll_timeout(), Some(at + SECOND * 2));
     }
 
     #[test]
     fn new_network_survives_lagging_state() {
         let now = Instant::now();
-        let mut core = requested(false, now);
-        core.handle_ensured(true, now);
-        core.handle_row(false, now);
+        let mut core = requested(now, false);
+        core.handle_ensured(now, true);
+        core.handle_row(now, false);
         for second in 0..60 {
-            assert_eq!(core.poll_effect(now + SECOND * second), None);
+            assert_eq!(poll_at(&mut core, now + SECOND * second), None);
         }
-        core.handle_row(true, now + SECOND * 59);
-        assert_eq!(core.poll_effect(now + ROW_LAG * 2), None);
+        core.handle_row(now + SECOND * 59, true);
+        assert_eq!(poll_at(&mut core, now + ROW_LAG * 2), None);
     }
 
     #[test]
     fn new_network_without_visible_block_is_removed() {
         let now = Instant::now();
-        let mut core = requested(false, now);
-        core.handle_ensured(true, now);
+        let mut core = requested(now, false);
+        core.handle_ensured(now, true);
         let at = core.poll_timeout().unwrap();
-        assert_eq!(core.poll_effect(at), None);
+        assert_eq!(poll_at(&mut core, at), None);
         let at = core.poll_timeout().unwrap();
-        assert_eq!(core.poll_effect(at), Some(Effect::Remove));
+        assert_eq!(poll_at(&mut core, at), Some(Action::Remove));
     }
 
     #[test]
     fn block_returning_during_removal_keeps_the_actor() {
         let now = Instant::now();
-        let mut core = Core::new(false, now);
+        let mut core = Core::new(now, false);
         let at = core.poll_timeout().unwrap();
-        assert_eq!(core.poll_effect(at), Some(Effect::Remove));
-        core.handle_row(true, at);
-        core.handle_removal(Some(Removal::Gone), at);
-        assert_eq!(core.poll_effect(at), None);
+        assert_eq!(poll_at(&mut core, at), Some(Action::Remove));
+        core.handle_row(at, true);
+        core.handle_removal(at, Some(Removal::Gone));
+        assert_eq!(poll_at(&mut core, at), None);
     }
 
     #[test]
     fn request_during_removal_recreates_network() {
         let now = Instant::now();
-        let mut core = Core::new(false, now);
+        let mut core = Core::new(now, false);
         let at = core.poll_timeout().unwrap();
-        assert_eq!(core.poll_effect(at), Some(Effect::Remove));
+        assert_eq!(poll_at(&mut core, at), Some(Action::Remove));
         core.handle_request();
-        assert_eq!(core.poll_effect(at), None);
-        core.handle_removal(Some(Removal::Gone), at);
-        assert_eq!(core.poll_effect(at), Some(Effect::Ensure));
+        assert_eq!(poll_at(&mut core, at), None);
+        core.handle_removal(at, Some(Removal::Gone));
+        assert_eq!(poll_at(&mut core, at), Some(Action::Ensure));
     }
 
     #[test]
     fn failed_request_without_block_leaves_no_network() {
         let now = Instant::now();
-        let mut core = requested(false, now);
-        core.handle_ensured(false, now);
+        let mut core = requested(now, false);
+        core.handle_ensured(now, false);
         let at = core.poll_timeout().unwrap();
-        assert_eq!(core.poll_effect(at), Some(Effect::Remove));
-        core.handle_removal(Some(Removal::Gone), at);
-        assert_eq!(core.poll_effect(at), Some(Effect::Gone));
+        assert_eq!(poll_at(&mut core, at), Some(Action::Remove));
+        core.handle_removal(at, Some(Removal::Gone));
+        assert_eq!(poll_at(&mut core, at), Some(Action::Gone));
         core.handle_request();
-        assert_eq!(core.poll_effect(at), Some(Effect::Ensure));
-        core.handle_ensured(false, at);
+        assert_eq!(poll_at(&mut core, at), Some(Action::Ensure));
+        core.handle_ensured(at, false);
         assert!(core.poll_timeout().is_some());
     }
 }
