@@ -1,12 +1,13 @@
 //! The decisions of JACO's actors: pure cores, without I/O, a clock or a runtime.
 //!
-//! A core is given the time with each input and returns the effects to run. `jaco-actors` runs
-//! them against the engine, the kernel and the peers; the simulator of `jaco-chaos` runs the same
-//! cores on virtual time.
+//! A core has one `handle_*` method per event, which takes the time first, `poll_action` for the
+//! actions to run, and `poll_timeout` for the time of the next `handle_timeout`. `jaco-actors` runs
+//! the actions against the engine, the kernel and the peers; the simulator of `jaco-chaos` runs the
+//! same cores on virtual time.
 //!
 //! - [`api`]: limits of callers.
+//! - [`debounce`]: when to act on a burst of changes; used by the scheduler and the ingress.
 //! - [`health`]: dead members, and whether this node may act on its own state.
-//! - [`ingress`]: when the reverse proxy follows the routes.
 //! - [`membership`]: the voters of the raft group, and when a member may leave.
 //! - [`network`]: address blocks and bridges.
 //! - [`peer`]: duplicate connections, and members that reject this node.
@@ -14,8 +15,8 @@
 //! - [`scheduler`]: which replicas exist, and on which hosts they run.
 
 pub mod api;
+pub mod debounce;
 pub mod health;
-pub mod ingress;
 pub mod membership;
 pub mod network;
 pub mod peer;

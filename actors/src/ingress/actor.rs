@@ -11,7 +11,7 @@ use std::{
 };
 
 use jaco_net::proxy::{Proxy, ProxyServer};
-use jaco_policy::ingress::debounce::Debounce;
+use jaco_policy::debounce::{Action, Debounce};
 use jaco_raftnode::{Propose, State};
 use jaco_supervision::{Context, Failure, Reply, Worker};
 use tokio::{sync::watch, time::Instant};
@@ -137,19 +137,16 @@ impl Worker for ProxyActor {
                 let before = std::mem::replace(&mut self.seen, newest);
                 if !same_input(&before, &self.seen) {
                     self.debounce.handle_change(Instant::now().into_std());
-                    self.arm(ctx);
+                    self.drive(ctx);
                 }
             }
             Msg::Fresh => {
                 self.debounce.handle_change(Instant::now().into_std());
-                self.arm(ctx);
+                self.drive(ctx);
             }
             Msg::DebounceElapsed => {
-                if self.debounce.handle_timeout(Instant::now().into_std()) {
-                    self.publish();
-                    self.open(ctx);
-                }
-                self.arm(ctx);
+                self.debounce.handle_timeout(Instant::now().into_std());
+                self.drive(ctx);
             }
             Msg::Bind => {
                 self.retrying = false;
@@ -170,8 +167,16 @@ impl Worker for ProxyActor {
 }
 
 impl ProxyActor {
-    /// Arms the timer for the debounce deadline.
-    fn arm(&self, ctx: &Context<Self>) {
+    /// Runs the debouncer's actions, then sets the deadline.
+    fn drive(&mut self, ctx: &Context<Self>) {
+        while let Some(action) = self.debounce.poll_action() {
+            match action {
+                Action::Run => {
+                    self.publish();
+                    self.open(ctx);
+                }
+            }
+        }
         let due = self.debounce.poll_timeout().map(Instant::from_std);
         ctx.set_deadline(due, Msg::DebounceElapsed);
     }

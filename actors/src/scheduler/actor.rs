@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use jaco_policy::scheduler::{
-    pass_timer::{Outcome, PassTimer},
+    pass_timer::{Action, Outcome, PassTimer},
     reconcile::{Pass, PassCache, reconcile},
 };
 use jaco_raftnode::{Committed, Propose, ProposeError, State};
@@ -120,11 +120,7 @@ impl Worker for SchedulerActor {
         match msg {
             Msg::Leadership(leads) => self.leadership_changed(ctx, leads),
             Msg::Changed => self.pass_timer.handle_change(now),
-            Msg::Wake => {
-                if self.pass_timer.handle_timeout(now) {
-                    self.begin(ctx);
-                }
-            }
+            Msg::Wake => self.pass_timer.handle_timeout(now),
             Msg::Begin {
                 leadership_epoch,
                 guard,
@@ -148,24 +144,34 @@ impl Worker for SchedulerActor {
                     Err(_) => {}
                 }
                 self.pass_timer
-                    .handle_finished(outcome_of(&outcome, partial), now);
+                    .handle_finished(now, outcome_of(&outcome, partial));
             }
             Msg::Finished { .. } => {}
         }
-        let deadline = self.pass_timer.deadline().map(Instant::from_std);
-        ctx.set_deadline(deadline, Msg::Wake);
+        self.drive(ctx);
         Ok(())
     }
 }
 
 impl SchedulerActor {
+    /// Runs the timer's actions, then sets the deadline.
+    fn drive(&mut self, ctx: &Context<Self>) {
+        while let Some(action) = self.pass_timer.poll_action() {
+            match action {
+                Action::Pass => self.begin(ctx),
+            }
+        }
+        let deadline = self.pass_timer.poll_timeout().map(Instant::from_std);
+        ctx.set_deadline(deadline, Msg::Wake);
+    }
+
     fn leadership_changed(&mut self, ctx: &Context<Self>, leads: bool) {
         if leads == self.leading {
             return;
         }
         self.leading = leads;
         self.pass_timer
-            .handle_leadership(leads, Instant::now().into_std());
+            .handle_leadership(Instant::now().into_std(), leads);
         self.leadership_epoch += 1;
         for task in [self.following.take(), self.proposing.take()]
             .into_iter()
@@ -209,7 +215,7 @@ impl SchedulerActor {
             reconcile(&state, &mut self.cache, self.args.clock.timestamp());
         let Some(batch) = batch else {
             self.pass_timer
-                .handle_finished(Outcome::Done, Instant::now().into_std());
+                .handle_finished(Instant::now().into_std(), Outcome::Done);
             return;
         };
         info!(

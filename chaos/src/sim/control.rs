@@ -103,7 +103,7 @@ impl Cluster {
             return;
         };
         let control = &mut daemon.control;
-        control.pass_timer.handle_leadership(leads, instant);
+        control.pass_timer.handle_leadership(instant, leads);
         control.leadership_epoch += 1;
         control.waiting = false;
         control.schedule_at = None;
@@ -112,7 +112,7 @@ impl Cluster {
         if leads {
             control.pass_cache = pass_cache();
         }
-        self.arm_scheduler(id);
+        self.drive_scheduler(id);
     }
 
     /// Lets the actors of node `id` handle the newest state.
@@ -144,11 +144,20 @@ impl Cluster {
         let confirm = control.fencing.handle(instant, marked_down);
         self.health_effects(id, verdicts, confirm);
         self.reconcile(id);
-        self.arm_scheduler(id);
+        self.drive_scheduler(id);
     }
 
-    fn arm_scheduler(&mut self, id: u64) {
+    /// Runs the actions of the pass timer, then schedules its deadline.
+    fn drive_scheduler(&mut self, id: u64) {
         let now = self.now;
+        while let Some(action) = self
+            .daemon(id)
+            .and_then(|daemon| daemon.control.pass_timer.poll_action())
+        {
+            match action {
+                pass_timer::Action::Pass => self.begin_pass(id),
+            }
+        }
         let Some(machine) = self.machines.get_mut(&id) else {
             return;
         };
@@ -159,7 +168,7 @@ impl Cluster {
         let control = &mut daemon.control;
         let due = control
             .pass_timer
-            .deadline()
+            .poll_timeout()
             .map(|at| clock.time_of(now, at));
         if due == control.schedule_at {
             return;
@@ -177,13 +186,20 @@ impl Cluster {
         };
         let control = &mut daemon.control;
         control.schedule_at = control.schedule_at.filter(|at| *at > now);
-        if control.pass_timer.handle_timeout(instant) {
-            control.waiting = control.proposing;
-            if !control.waiting {
-                self.pass(id);
-            }
+        control.pass_timer.handle_timeout(instant);
+        self.drive_scheduler(id);
+    }
+
+    /// Begins a pass, or lets it wait for the end of an earlier proposal.
+    fn begin_pass(&mut self, id: u64) {
+        let Some(daemon) = self.daemon(id) else {
+            return;
+        };
+        let control = &mut daemon.control;
+        control.waiting = control.proposing;
+        if !control.waiting {
+            self.pass(id);
         }
-        self.arm_scheduler(id);
     }
 
     fn pass(&mut self, id: u64) {
@@ -203,7 +219,7 @@ impl Cluster {
         match batch {
             None => control
                 .pass_timer
-                .handle_finished(pass_timer::Outcome::Done, instant),
+                .handle_finished(instant, pass_timer::Outcome::Done),
             Some(batch) => {
                 control.proposing = true;
                 self.note(&[20, id, state.applied_index], || {
@@ -233,12 +249,12 @@ impl Cluster {
                 Reply::Rejected(_) | Reply::NotAppended => pass_timer::Outcome::Failed,
                 Reply::Unknown => pass_timer::Outcome::Unknown,
             };
-            control.pass_timer.handle_finished(outcome, instant);
+            control.pass_timer.handle_finished(instant, outcome);
         }
         if std::mem::take(&mut control.waiting) {
             self.pass(id);
         }
-        self.arm_scheduler(id);
+        self.drive_scheduler(id);
     }
 
     /// Crashes a deciding actor, which loses everything it held in memory.
@@ -252,12 +268,12 @@ impl Cluster {
         match actor {
             Actor::Scheduler => {
                 control.pass_timer = PassTimer::default();
-                control.pass_timer.handle_leadership(leads, instant);
+                control.pass_timer.handle_leadership(instant, leads);
                 control.pass_cache = pass_cache();
                 control.leadership_epoch += 1;
                 control.waiting = false;
                 control.schedule_at = None;
-                self.arm_scheduler(id);
+                self.drive_scheduler(id);
             }
             // The times of heartbeats are kept outside the actor.
             Actor::Health => {

@@ -2,10 +2,12 @@
 //!
 //! Changes are debounced because they arrive in bursts, but never delayed for long; a failed pass
 //! is retried with exponential backoff; and only one pass is in flight at a time. After a pass
-//! begins, [`PassTimer::deadline`] lies in the future or is `None`, so a driver that sleeps until
+//! begins, [`PassTimer::poll_timeout`] lies in the future or is `None`, so a driver that sleeps until
 //! then never spins.
 
 use std::time::{Duration, Instant};
+
+use crate::debounce::Debounce;
 
 /// Quiet time after the last change before a pass begins.
 pub const DEBOUNCE: Duration = Duration::from_millis(50);
@@ -33,13 +35,20 @@ pub enum Outcome {
     Unknown,
 }
 
+/// Action for the driver to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Begin a pass; it covers all changes so far.
+    Pass,
+}
+
 /// Determines when a pass is due; see the module documentation.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct PassTimer {
     leading: bool,
     running: bool,
-    /// Times of the first and the last change not yet covered by a pass.
-    changes: Option<(Instant, Instant)>,
+    /// Changes not yet covered by a pass.
+    changes: Debounce,
     /// Time of the first change not yet covered by a finished pass, or of a pass begun without one.
     uncovered: Option<Instant>,
     /// Time of the next pass if nothing changes.
@@ -47,11 +56,27 @@ pub struct PassTimer {
     /// Earliest time of the next pass.
     not_before: Option<Instant>,
     failures: u32,
+    action: Option<Action>,
+}
+
+impl Default for PassTimer {
+    fn default() -> Self {
+        Self {
+            leading: false,
+            running: false,
+            changes: Debounce::new(DEBOUNCE, MAX_DEBOUNCE),
+            uncovered: None,
+            tick: None,
+            not_before: None,
+            failures: 0,
+            action: None,
+        }
+    }
 }
 
 impl PassTimer {
     /// Handles a change of leadership; a new leader begins a pass at once.
-    pub fn handle_leadership(&mut self, leading: bool, now: Instant) {
+    pub fn handle_leadership(&mut self, now: Instant, leading: bool) {
         if leading == self.leading {
             return;
         }
@@ -65,25 +90,30 @@ impl PassTimer {
     /// Handles a change that a pass depends on.
     pub fn handle_change(&mut self, now: Instant) {
         if self.leading {
-            let first = self.changes.map_or(now, |(first, _)| first);
-            self.changes = Some((first, now));
+            self.changes.handle_change(now);
         }
     }
 
-    /// Returns whether to begin a pass now; if so, the pass covers all changes so far.
-    pub fn handle_timeout(&mut self, now: Instant) -> bool {
-        let due = self.deadline().is_some_and(|deadline| deadline <= now);
-        if due {
-            self.running = true;
-            let first = self.changes.take().map_or(now, |(first, _)| first);
-            self.uncovered.get_or_insert(first);
-            self.tick = Some(now + SAFETY_TICK);
+    /// Handles the passing of the deadline; has no effect before it.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.poll_timeout().is_none_or(|due| due > now) {
+            return;
         }
-        due
+        self.running = true;
+        let first = self.changes.pending_since().unwrap_or(now);
+        self.changes = Debounce::new(DEBOUNCE, MAX_DEBOUNCE);
+        self.uncovered.get_or_insert(first);
+        self.tick = Some(now + SAFETY_TICK);
+        self.action = Some(Action::Pass);
+    }
+
+    /// Returns the next action.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.action.take()
     }
 
     /// Handles the end of a pass; a failed or partial pass is followed by another.
-    pub fn handle_finished(&mut self, outcome: Outcome, now: Instant) {
+    pub fn handle_finished(&mut self, now: Instant, outcome: Outcome) {
         if !self.running {
             return; // outcome of an earlier leadership epoch
         }
@@ -118,16 +148,15 @@ impl PassTimer {
         self.uncovered.filter(|_| self.running)
     }
 
-    /// Time of the next pass; `None` while one is in flight or this node does not lead.
+    /// Time at which to call [`PassTimer::handle_timeout`]; `None` while a pass is in flight or this
+    /// node does not lead.
     #[must_use]
-    pub fn deadline(&self) -> Option<Instant> {
+    pub fn poll_timeout(&self) -> Option<Instant> {
         if !self.leading || self.running {
             return None;
         }
-        let debounce_end = self
-            .changes
-            .map(|(first, last)| (last + DEBOUNCE).min(first + MAX_DEBOUNCE));
-        let earliest = [debounce_end, self.tick].into_iter().flatten().min()?;
+        let due = [self.changes.poll_timeout(), self.tick];
+        let earliest = due.into_iter().flatten().min()?;
         Some(
             self.not_before
                 .map_or(earliest, |floor| earliest.max(floor)),
@@ -145,11 +174,17 @@ mod tests {
         Duration::from_millis(ms)
     }
 
+    /// Whether a pass begins at `now`.
+    fn passes(pass_timer: &mut PassTimer, now: Instant) -> bool {
+        pass_timer.handle_timeout(now);
+        pass_timer.poll_action() == Some(Action::Pass)
+    }
+
     fn idle_timer(start: Instant) -> PassTimer {
         let mut pass_timer = PassTimer::default();
-        pass_timer.handle_leadership(true, start);
-        assert!(pass_timer.handle_timeout(start));
-        pass_timer.handle_finished(Outcome::Done, start);
+        pass_timer.handle_leadership(start, true);
+        assert!(passes(&mut pass_timer, start));
+        pass_timer.handle_finished(start, Outcome::Done);
         pass_timer
     }
 
@@ -158,16 +193,16 @@ mod tests {
         let now = Instant::now();
         let mut pass_timer = PassTimer::default();
         pass_timer.handle_change(now);
-        pass_timer.handle_leadership(false, now);
-        assert_eq!(pass_timer.deadline(), None);
-        assert!(!pass_timer.handle_timeout(now + SAFETY_TICK));
+        pass_timer.handle_leadership(now, false);
+        assert_eq!(pass_timer.poll_timeout(), None);
+        assert!(!passes(&mut pass_timer, now + SAFETY_TICK));
     }
 
     #[test]
     fn new_leader_passes_at_once_then_every_tick() {
         let now = Instant::now();
         let pass_timer = idle_timer(now);
-        assert_eq!(pass_timer.deadline(), Some(now + SAFETY_TICK));
+        assert_eq!(pass_timer.poll_timeout(), Some(now + SAFETY_TICK));
     }
 
     #[test]
@@ -175,17 +210,17 @@ mod tests {
         let now = Instant::now();
         let mut pass_timer = idle_timer(now);
         pass_timer.handle_change(now);
-        assert!(pass_timer.handle_timeout(now + DEBOUNCE));
-        pass_timer.handle_finished(Outcome::Partial, now + ms(90));
-        assert_eq!(pass_timer.deadline(), Some(now + ms(90)));
-        assert!(pass_timer.handle_timeout(now + ms(90)));
+        assert!(passes(&mut pass_timer, now + DEBOUNCE));
+        pass_timer.handle_finished(now + ms(90), Outcome::Partial);
+        assert_eq!(pass_timer.poll_timeout(), Some(now + ms(90)));
+        assert!(passes(&mut pass_timer, now + ms(90)));
         assert_eq!(
             pass_timer.covers_since(),
             Some(now),
             "several passes cover one change"
         );
-        pass_timer.handle_finished(Outcome::Done, now + ms(95));
-        assert_eq!(pass_timer.deadline(), Some(now + ms(90) + SAFETY_TICK));
+        pass_timer.handle_finished(now + ms(95), Outcome::Done);
+        assert_eq!(pass_timer.poll_timeout(), Some(now + ms(90) + SAFETY_TICK));
     }
 
     #[test]
@@ -194,9 +229,9 @@ mod tests {
         let mut pass_timer = idle_timer(now);
         pass_timer.handle_change(now + ms(10));
         pass_timer.handle_change(now + ms(40));
-        assert_eq!(pass_timer.deadline(), Some(now + ms(90)));
-        assert!(!pass_timer.handle_timeout(now + ms(89)));
-        assert!(pass_timer.handle_timeout(now + ms(90)));
+        assert_eq!(pass_timer.poll_timeout(), Some(now + ms(90)));
+        assert!(!passes(&mut pass_timer, now + ms(89)));
+        assert!(passes(&mut pass_timer, now + ms(90)));
     }
 
     #[test]
@@ -205,7 +240,7 @@ mod tests {
         let mut pass_timer = idle_timer(now);
         let begun = (0..).map(|step| ms(step * 20)).find(|&at| {
             pass_timer.handle_change(now + at);
-            pass_timer.handle_timeout(now + at)
+            passes(&mut pass_timer, now + at)
         });
         assert_eq!(begun, Some(MAX_DEBOUNCE));
     }
@@ -215,26 +250,26 @@ mod tests {
         let now = Instant::now();
         let mut pass_timer = idle_timer(now);
         pass_timer.handle_change(now);
-        assert!(pass_timer.handle_timeout(now + DEBOUNCE));
+        assert!(passes(&mut pass_timer, now + DEBOUNCE));
         pass_timer.handle_change(now + ms(60));
-        assert_eq!(pass_timer.deadline(), None);
-        assert!(!pass_timer.handle_timeout(now + ms(1000)));
-        pass_timer.handle_finished(Outcome::Done, now + ms(1000));
-        assert_eq!(pass_timer.deadline(), Some(now + ms(110)));
-        assert!(pass_timer.handle_timeout(now + ms(1000)));
+        assert_eq!(pass_timer.poll_timeout(), None);
+        assert!(!passes(&mut pass_timer, now + ms(1000)));
+        pass_timer.handle_finished(now + ms(1000), Outcome::Done);
+        assert_eq!(pass_timer.poll_timeout(), Some(now + ms(110)));
+        assert!(passes(&mut pass_timer, now + ms(1000)));
     }
 
     #[test]
     fn failed_passes_are_retried_with_backoff() {
         let mut now = Instant::now();
         let mut pass_timer = PassTimer::default();
-        pass_timer.handle_leadership(true, now);
+        pass_timer.handle_leadership(now, true);
         let mut delays = Vec::new();
         for _ in 0..9 {
-            assert!(pass_timer.handle_timeout(now));
-            pass_timer.handle_finished(Outcome::Failed, now);
+            assert!(passes(&mut pass_timer, now));
+            pass_timer.handle_finished(now, Outcome::Failed);
             pass_timer.handle_change(now); // must not shorten the delay
-            let next = pass_timer.deadline().unwrap();
+            let next = pass_timer.poll_timeout().unwrap();
             delays.push((next - now).as_millis());
             now = next;
         }
@@ -251,15 +286,15 @@ mod tests {
         assert_eq!(pass_timer.covers_since(), None);
         pass_timer.handle_change(now + ms(10));
         pass_timer.handle_change(now + ms(20));
-        assert!(pass_timer.handle_timeout(now + ms(70)));
+        assert!(passes(&mut pass_timer, now + ms(70)));
         assert_eq!(pass_timer.covers_since(), Some(now + ms(10)));
-        pass_timer.handle_finished(Outcome::Failed, now + ms(100));
+        pass_timer.handle_finished(now + ms(100), Outcome::Failed);
         pass_timer.handle_change(now + ms(200));
-        assert!(pass_timer.handle_timeout(now + ms(400)));
+        assert!(passes(&mut pass_timer, now + ms(400)));
         assert_eq!(pass_timer.covers_since(), Some(now + ms(10)));
-        pass_timer.handle_finished(Outcome::Done, now + ms(410));
+        pass_timer.handle_finished(now + ms(410), Outcome::Done);
         // No change is pending, so the pass counts from its own beginning.
-        assert!(pass_timer.handle_timeout(now + ms(400) + SAFETY_TICK));
+        assert!(passes(&mut pass_timer, now + ms(400) + SAFETY_TICK));
         assert_eq!(pass_timer.covers_since(), Some(now + ms(400) + SAFETY_TICK));
     }
 
@@ -267,24 +302,24 @@ mod tests {
     fn unknown_outcome_delays_pass_by_commit_budget() {
         let now = Instant::now();
         let mut pass_timer = PassTimer::default();
-        pass_timer.handle_leadership(true, now);
-        assert!(pass_timer.handle_timeout(now));
-        pass_timer.handle_finished(Outcome::Unknown, now);
+        pass_timer.handle_leadership(now, true);
+        assert!(passes(&mut pass_timer, now));
+        pass_timer.handle_finished(now, Outcome::Unknown);
         pass_timer.handle_change(now);
-        assert_eq!(pass_timer.deadline(), Some(now + COMMIT_BUDGET));
+        assert_eq!(pass_timer.poll_timeout(), Some(now + COMMIT_BUDGET));
     }
 
     #[test]
     fn new_leadership_resets_backoff_and_pass() {
         let now = Instant::now();
         let mut pass_timer = PassTimer::default();
-        pass_timer.handle_leadership(true, now);
-        assert!(pass_timer.handle_timeout(now));
-        pass_timer.handle_leadership(false, now);
-        assert_eq!(pass_timer.deadline(), None);
-        pass_timer.handle_leadership(true, now + ms(5));
-        pass_timer.handle_finished(Outcome::Failed, now + ms(6));
-        assert_eq!(pass_timer.deadline(), Some(now + ms(5)));
+        pass_timer.handle_leadership(now, true);
+        assert!(passes(&mut pass_timer, now));
+        pass_timer.handle_leadership(now, false);
+        assert_eq!(pass_timer.poll_timeout(), None);
+        pass_timer.handle_leadership(now + ms(5), true);
+        pass_timer.handle_finished(now + ms(6), Outcome::Failed);
+        assert_eq!(pass_timer.poll_timeout(), Some(now + ms(5)));
     }
 
     proptest! {
@@ -297,17 +332,18 @@ mod tests {
             for (step, delay) in steps {
                 now += ms(delay);
                 match step {
-                    0 => pass_timer.handle_leadership(true, now),
-                    1 => pass_timer.handle_leadership(delay % 7 != 0, now),
-                    2 => pass_timer.handle_finished(Outcome::Done, now),
-                    3 => pass_timer.handle_finished(Outcome::Failed, now),
+                    0 => pass_timer.handle_leadership(now, true),
+                    1 => pass_timer.handle_leadership(now, delay % 7 != 0),
+                    2 => pass_timer.handle_finished(now, Outcome::Done),
+                    3 => pass_timer.handle_finished(now, Outcome::Failed),
                     _ => pass_timer.handle_change(now),
                 }
                 pass_timer.handle_timeout(now);
-                prop_assert!(pass_timer.deadline().is_none_or(|deadline| deadline > now));
+                prop_assert!(pass_timer.poll_timeout().is_none_or(|deadline| deadline > now));
                 // Without failures a change is never delayed past its limit.
-                if let (Some((first, _)), Some(deadline), 0) =
-                    (pass_timer.changes, pass_timer.deadline(), pass_timer.failures)
+                let first = pass_timer.changes.pending_since();
+                if let (Some(first), Some(deadline), 0) =
+                    (first, pass_timer.poll_timeout(), pass_timer.failures)
                 {
                     prop_assert!(deadline <= first + MAX_DEBOUNCE);
                 }

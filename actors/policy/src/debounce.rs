@@ -2,17 +2,25 @@
 
 use std::time::{Duration, Instant};
 
+/// Action for the driver to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Act on all changes so far.
+    Run,
+}
+
 /// Debouncer with a bounded delay.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Debounce {
     quiet: Duration,
     limit: Duration,
     /// First and last pending change.
     waiting: Option<(Instant, Instant)>,
+    action: Option<Action>,
 }
 
 impl Debounce {
-    /// Creates a debouncer that fires `quiet` after the last change of a burst, but at most `limit`
+    /// Creates a debouncer that acts `quiet` after the last change of a burst, but at most `limit`
     /// after the first.
     #[must_use]
     pub fn new(quiet: Duration, limit: Duration) -> Self {
@@ -20,29 +28,40 @@ impl Debounce {
             quiet,
             limit,
             waiting: None,
+            action: None,
         }
     }
 
-    /// Records a change.
+    /// Handles a change.
     pub fn handle_change(&mut self, now: Instant) {
         let first = self.waiting.map_or(now, |(first, _)| first);
         self.waiting = Some((first, now));
     }
 
-    /// Time at which to fire; `None` without pending changes.
+    /// Time of the first pending change.
+    #[must_use]
+    pub fn pending_since(&self) -> Option<Instant> {
+        self.waiting.map(|(first, _)| first)
+    }
+
+    /// Time at which to call [`Debounce::handle_timeout`]; `None` without pending changes.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.waiting
             .map(|(first, last)| (first + self.limit).min(last + self.quiet))
     }
 
-    /// Returns whether to fire now; if so, clears the pending changes.
-    pub fn handle_timeout(&mut self, now: Instant) -> bool {
-        let due = self.poll_timeout().is_some_and(|due| due <= now);
-        if due {
+    /// Handles the passing of the deadline; has no effect before it.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.poll_timeout().is_some_and(|due| due <= now) {
             self.waiting = None;
+            self.action = Some(Action::Run);
         }
-        due
+    }
+
+    /// Returns the next action.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.action.take()
     }
 }
 
@@ -54,16 +73,22 @@ mod tests {
         Duration::from_millis(ms)
     }
 
+    /// Whether the changes are acted on at `now`.
+    fn runs(debounce: &mut Debounce, now: Instant) -> bool {
+        debounce.handle_timeout(now);
+        debounce.poll_action() == Some(Action::Run)
+    }
+
     #[test]
-    fn fires_once_after_a_burst() {
+    fn acts_once_after_a_burst() {
         let start = Instant::now();
         let mut debounce = Debounce::new(ms(200), ms(1000));
-        assert!(!debounce.handle_timeout(start));
+        assert!(!runs(&mut debounce, start));
         debounce.handle_change(start);
         debounce.handle_change(start + ms(150));
-        assert!(!debounce.handle_timeout(start + ms(349)));
-        assert!(debounce.handle_timeout(start + ms(350)));
-        assert!(!debounce.handle_timeout(start + ms(900)));
+        assert!(!runs(&mut debounce, start + ms(349)));
+        assert!(runs(&mut debounce, start + ms(350)));
+        assert!(!runs(&mut debounce, start + ms(900)));
         assert_eq!(debounce.poll_timeout(), None);
     }
 
@@ -74,7 +99,7 @@ mod tests {
         let mut acted = Vec::new();
         for at in (0..3000).step_by(100) {
             debounce.handle_change(start + ms(at));
-            if debounce.handle_timeout(start + ms(at)) {
+            if runs(&mut debounce, start + ms(at)) {
                 acted.push(at);
             }
         }
