@@ -1,12 +1,15 @@
-//! Task that reads one replica: executes the steps of [`Reattach`] on the engine.
+//! Task that reads one replica: runs the actions of [`Reattach`] on the engine.
 
 use std::{sync::Arc, time::Duration};
 
-use futures::StreamExt;
-use jaco_engine::{EngineError, Event, EventKind, Found, LogRequest, LogStream};
+use futures::{
+    StreamExt,
+    stream::{self, BoxStream},
+};
+use jaco_engine::{EngineError, Event, EventKind, Found, LogFrame, LogRequest, LogStream};
 use jaco_policy::runtime::logs::{
     lines::Line,
-    reattach::{Next, Reattach},
+    reattach::{Action, Reattach},
 };
 use jaco_proto::v1::LogLine;
 use jaco_state::State;
@@ -33,6 +36,9 @@ pub(super) struct LogSource {
     state: watch::Receiver<Arc<State>>,
     engine_events: broadcast::Receiver<Event>,
 }
+
+/// Output of the container being read.
+type Frames = BoxStream<'static, Result<LogFrame, EngineError>>;
 
 /// Reason a source ends early.
 enum StopReason {
@@ -71,31 +77,34 @@ impl LogSource {
 
     async fn follow(&mut self, lines: &Buffer) -> Result<(), StopReason> {
         let mut reader = self.shared.tails.join(&self.id);
-        let mut next = Next::List;
+        let mut frames: Frames = stream::empty().boxed();
         loop {
-            next = match next {
-                Next::List => {
-                    reader.begin_listing();
-                    let found = self.containers().await.map_err(StopReason::Failed)?;
-                    let wanted = self.wanted();
-                    self.core.handle_found(&found, wanted)
+            while let Some(action) = self.core.poll_action() {
+                match action {
+                    Action::Deliver(stream, line) => lines.put(self.line(stream, line)).await?,
+                    Action::List => {
+                        reader.begin_listing();
+                        let found = self.containers().await.map_err(StopReason::Failed)?;
+                        let wanted = self.wanted();
+                        self.core.handle_found(&found, wanted);
+                    }
+                    Action::Read {
+                        container,
+                        since,
+                        follow,
+                    } => {
+                        let request = LogRequest { since, follow };
+                        frames = self.shared.deps.engine.logs(&container, request);
+                    }
+                    Action::Pause => {
+                        reader.mark_read();
+                        self.pause(&mut reader, lines).await?;
+                    }
+                    Action::End => return Ok(()),
                 }
-                Next::Read {
-                    container,
-                    since,
-                    follow,
-                } => {
-                    self.read(&container, LogRequest { since, follow }, &reader, lines)
-                        .await?
-                }
-                Next::Pause => {
-                    reader.mark_read();
-                    self.pause(&mut reader, lines).await?;
-                    Next::List
-                }
-                Next::End => return Ok(()),
-            };
-            self.deliver(lines).await?;
+            }
+            // No action is left while a read is open.
+            self.read_frame(&mut frames, &reader, lines).await?;
         }
     }
 
@@ -114,38 +123,28 @@ impl LogSource {
         row.is_some_and(|row| row.host == self.shared.deps.host)
     }
 
-    /// Reads a container's output to its end.
-    async fn read(
+    /// Reads the next frame of a container's output; closes `frames` at their end.
+    async fn read_frame(
         &mut self,
-        container: &str,
-        request: LogRequest,
+        frames: &mut Frames,
         reader: &TailProgress,
         lines: &Buffer,
-    ) -> Result<Next, StopReason> {
-        let mut frames = self.shared.deps.engine.logs(container, request);
-        loop {
-            let frame = tokio::select! {
-                frame = frames.next() => frame,
-                () = lines.closed() => return Err(StopReason::Closed),
-            };
-            match frame {
-                Some(Ok(frame)) => {
-                    reader.record_progress();
-                    self.core.handle_frame(frame.stream, &frame.bytes);
-                }
-                // The container is removed or being removed.
-                None | Some(Err(EngineError::NotFound(_) | EngineError::Conflict(_))) => {
-                    return Ok(self.core.handle_ended());
-                }
-                Some(Err(error)) => return Err(StopReason::Failed(error)),
+    ) -> Result<(), StopReason> {
+        let frame = tokio::select! {
+            frame = frames.next() => frame,
+            () = lines.closed() => return Err(StopReason::Closed),
+        };
+        match frame {
+            Some(Ok(frame)) => {
+                reader.record_progress();
+                self.core.handle_frame(frame.stream, &frame.bytes);
             }
-            self.deliver(lines).await?;
-        }
-    }
-
-    async fn deliver(&mut self, lines: &Buffer) -> Result<(), StopReason> {
-        while let Some((stream, line)) = self.core.poll_line() {
-            lines.put(self.line(stream, line)).await?;
+            // The container is removed or being removed.
+            None | Some(Err(EngineError::NotFound(_) | EngineError::Conflict(_))) => {
+                *frames = stream::empty().boxed();
+                self.core.handle_ended();
+            }
+            Some(Err(error)) => return Err(StopReason::Failed(error)),
         }
         Ok(())
     }
@@ -155,7 +154,7 @@ impl LogSource {
         tokio::select! {
             () = wait_for_event(&mut self.engine_events, &self.id) => self.core.handle_event(),
             () = reader.stopped() => self.core.handle_event(),
-            () = tokio::time::sleep(LOOK_AGAIN) => {}
+            () = tokio::time::sleep(LOOK_AGAIN) => self.core.handle_pause_ended(),
             () = lines.closed() => return Err(StopReason::Closed),
         }
         Ok(())

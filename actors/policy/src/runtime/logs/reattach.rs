@@ -20,9 +20,11 @@ use super::lines::{Line, LineSplitter};
 /// container's two streams in another order than that of their timestamps.
 const OVERLAP: i64 = 5;
 
-/// Next step of a replica's tail.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Next {
+/// Action for the driver to run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Deliver a line.
+    Deliver(LogStream, Line),
     /// List the containers, then call [`Reattach::handle_found`].
     List,
     /// Read a container's output to its end: call [`Reattach::handle_frame`] for each frame, then
@@ -35,9 +37,10 @@ pub enum Next {
         /// Stay attached after the newest line.
         follow: bool,
     },
-    /// Wait for an event of the replica or a timeout, then [`Next::List`].
+    /// Wait for an event of the replica or a short time, then call [`Reattach::handle_event`] or
+    /// [`Reattach::handle_pause_ended`].
     Pause,
-    /// The tail is complete.
+    /// The tail is complete; no action follows.
     End,
 }
 
@@ -49,7 +52,8 @@ pub struct Reattach {
     reading: Option<Reading>,
     /// Replaced containers that are still listed.
     replaced: BTreeSet<String>,
-    lines: VecDeque<(LogStream, Line)>,
+    paused: bool,
+    actions: VecDeque<Action>,
 }
 
 /// Container being read.
@@ -95,13 +99,14 @@ impl Reattach {
             follow,
             reading: None,
             replaced: BTreeSet::new(),
-            lines: VecDeque::new(),
+            paused: false,
+            actions: VecDeque::from([Action::List]),
         }
     }
 
     /// Handles a listing of the replica's containers in any state; `wanted` while the replica has a
     /// row here.
-    pub fn handle_found(&mut self, found: &[Found], wanted: bool) -> Next {
+    pub fn handle_found(&mut self, found: &[Found], wanted: bool) {
         self.replaced.retain(|id| found.iter().any(|f| f.id == *id));
         let current = self.reading.as_ref().map(|reading| &reading.container);
         let is_new = |f: &&Found| Some(&f.id) != current && !self.replaced.contains(&f.id);
@@ -116,7 +121,8 @@ impl Reattach {
             let reading = self
                 .reading
                 .insert(Reading::new(successor.id.clone(), since));
-            return reading.read(successor.status, self.follow);
+            let read = reading.read(successor.status, self.follow);
+            return self.actions.push_back(read);
         }
         let listed = self.reading.as_mut().and_then(|reading| {
             let found = found.iter().find(|f| f.id == reading.container)?;
@@ -127,18 +133,19 @@ impl Reattach {
             // a loop.
             Some((reading, Status::Running)) if reading.live && !reading.returned_lines => {
                 reading.returned_lines = true;
-                Next::Pause
+                self.pause();
             }
             Some((reading, status)) if reading.stale || status == Status::Running => {
-                reading.read(status, self.follow)
+                let read = reading.read(status, self.follow);
+                self.actions.push_back(read);
             }
             Some(_) | None => {
                 self.flush_open_lines();
                 if self.follow && wanted {
-                    Next::Pause
+                    self.pause();
                 } else {
                     self.reading = None;
-                    Next::End
+                    self.actions.push_back(Action::End);
                 }
             }
         }
@@ -153,33 +160,46 @@ impl Reattach {
         for line in channel.cutter.feed(bytes) {
             if channel.advance_mark(&line) {
                 reading.returned_lines = true;
-                self.lines.push_back((stream, line));
+                self.actions.push_back(Action::Deliver(stream, line));
             }
         }
     }
 
     /// Handles the end of a read.
-    pub fn handle_ended(&mut self) -> Next {
+    pub fn handle_ended(&mut self) {
         if !self.follow {
             self.finish_container();
-            return Next::End;
+            return self.actions.push_back(Action::End);
         }
         if let Some(reading) = &mut self.reading {
             reading.stale = reading.live;
         }
-        Next::List
+        self.actions.push_back(Action::List);
     }
 
-    /// Handles an engine event about a container of the replica.
+    /// Handles an engine event about a container of the replica; it ends a pause.
     pub fn handle_event(&mut self) {
         if let Some(reading) = &mut self.reading {
             reading.stale = true;
         }
+        self.handle_pause_ended();
     }
 
-    /// Returns the next line to deliver.
-    pub fn poll_line(&mut self) -> Option<(LogStream, Line)> {
-        self.lines.pop_front()
+    /// Handles the end of a pause without an event; has no effect outside a pause.
+    pub fn handle_pause_ended(&mut self) {
+        if std::mem::take(&mut self.paused) {
+            self.actions.push_back(Action::List);
+        }
+    }
+
+    /// Returns the next action.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    fn pause(&mut self) {
+        self.paused = true;
+        self.actions.push_back(Action::Pause);
     }
 
     /// Delivers incomplete lines: nothing shows that they will be continued.
@@ -191,7 +211,7 @@ impl Reattach {
             if let Some(line) = channel.cutter.finish()
                 && channel.advance_mark(&line)
             {
-                self.lines.push_back((*stream, line));
+                self.actions.push_back(Action::Deliver(*stream, line));
             }
         }
     }
@@ -215,11 +235,11 @@ impl Reading {
         }
     }
 
-    fn read(&mut self, status: Status, follow: bool) -> Next {
+    fn read(&mut self, status: Status, follow: bool) -> Action {
         self.live = status == Status::Running;
         self.stale = false;
         self.returned_lines = false;
-        Next::Read {
+        Action::Read {
             container: self.container.clone(),
             since: self.resume(),
             follow: follow && self.live,

@@ -50,7 +50,8 @@ struct World {
     lines: u64,
     container: Option<Container>,
     tail: Reattach,
-    next: Next,
+    /// Action in progress; [`Action::Deliver`] never is.
+    next: Action,
     cursor: Option<Cursor>,
     news: bool,
     written: Vec<(LogStream, String)>,
@@ -88,8 +89,8 @@ impl World {
             made: 0,
             lines: 0,
             container: None,
-            tail: Reattach::new(0, true),
-            next: Next::List,
+            tail: begin(0, true),
+            next: Action::List,
             cursor: None,
             news: false,
             written: Vec::new(),
@@ -116,6 +117,7 @@ impl World {
                 let stopped = self.container.as_ref().is_some_and(|c| !c.running);
                 if stopped && self.cursor.as_ref().is_some_and(|cursor| cursor.follow) {
                     self.ended();
+                    self.drive();
                 }
             }
         }
@@ -152,7 +154,7 @@ impl World {
     /// Replaces the container once the tail has read its output; the runtime waits for that.
     fn recreate(&mut self) {
         self.run(false);
-        while self.container.is_some() && (self.news || self.next != Next::Pause) {
+        while self.container.is_some() && (self.news || self.next != Action::Pause) {
             self.tail();
         }
         self.made += 1;
@@ -166,26 +168,38 @@ impl World {
 
     fn tail(&mut self) {
         match self.next.clone() {
-            Next::List => {
+            Action::List => {
                 let found: Vec<_> = self.container.iter().map(found).collect();
-                self.next = self.tail.handle_found(&found, true);
+                self.tail.handle_found(&found, true);
             }
-            Next::Read {
+            Action::Read {
                 container,
                 since,
                 follow,
             } => self.read(container, since, follow),
-            Next::Pause => {
+            Action::Pause => {
                 if std::mem::take(&mut self.news) {
                     self.tail.handle_event();
+                } else {
+                    self.tail.handle_pause_ended();
                 }
-                self.next = Next::List;
             }
-            Next::End => panic!("unexpected end of the tail"),
+            other @ (Action::End | Action::Deliver(..)) => panic!("unexpected action {other:?}"),
         }
-        while let Some((stream, line)) = self.tail.poll_line() {
-            let text = String::from_utf8(line.text).unwrap();
-            self.delivered.push((stream, text));
+        self.drive();
+    }
+
+    fn drive(&mut self) {
+        while let Some(action) = self.tail.poll_action() {
+            match action {
+                Action::Deliver(stream, line) => {
+                    let text = String::from_utf8(line.text).unwrap();
+                    self.delivered.push((stream, text));
+                }
+                other @ (Action::List | Action::Read { .. } | Action::Pause | Action::End) => {
+                    self.next = other;
+                }
+            }
         }
     }
 
@@ -217,14 +231,14 @@ impl World {
 
     fn ended(&mut self) {
         self.cursor = None;
-        self.next = self.tail.handle_ended();
+        self.tail.handle_ended();
     }
 
     /// Stops the container and lets the tail read the remaining output.
     fn run_until_idle(&mut self) {
         self.run(false);
         for _ in 0..100_000 {
-            if self.next == Next::Pause && !self.news {
+            if self.next == Action::Pause && !self.news {
                 return;
             }
             self.tail();
@@ -292,8 +306,8 @@ proptest! {
     }
 }
 
-fn read(container: &str, since: i64, follow: bool) -> Next {
-    Next::Read {
+fn read(container: &str, since: i64, follow: bool) -> Action {
+    Action::Read {
         container: container.to_owned(),
         since,
         follow,
@@ -309,67 +323,120 @@ fn listed(id: &str, status: Status) -> Found {
     }
 }
 
+/// A tail whose first listing is in progress.
+fn begin(since: i64, follow: bool) -> Reattach {
+    let mut tail = Reattach::new(since, follow);
+    assert_eq!(tail.poll_action(), Some(Action::List));
+    tail
+}
+
+/// The lines delivered by the actions so far, and the one action after them, if any.
+fn polled(tail: &mut Reattach) -> (Vec<String>, Option<Action>) {
+    let mut lines = Vec::new();
+    while let Some(action) = tail.poll_action() {
+        match action {
+            Action::Deliver(_, line) => lines.push(String::from_utf8(line.text).unwrap()),
+            other @ (Action::List | Action::Read { .. } | Action::Pause | Action::End) => {
+                assert_eq!(tail.poll_action(), None, "after {other:?}");
+                return (lines, Some(other));
+            }
+        }
+    }
+    (lines, None)
+}
+
+/// Handles a listing and returns the action that follows, without lines before it.
+fn after_found(tail: &mut Reattach, found: &[Found], wanted: bool) -> Action {
+    tail.handle_found(found, wanted);
+    next(tail)
+}
+
+/// Handles the end of a read and returns the action that follows, without lines before it.
+fn after_ended(tail: &mut Reattach) -> Action {
+    tail.handle_ended();
+    next(tail)
+}
+
+fn next(tail: &mut Reattach) -> Action {
+    let (lines, action) = polled(tail);
+    assert!(lines.is_empty(), "{lines:?}");
+    action.expect("an action")
+}
+
 #[test]
 fn tail_without_follow_reads_once() {
-    let mut tail = Reattach::new(7, false);
-    assert_eq!(tail.handle_found(&[], true), Next::End);
+    let mut tail = begin(7, false);
+    assert_eq!(after_found(&mut tail, &[], true), Action::End);
+    let mut tail = begin(7, false);
     let found = [listed("a", Status::Exited), listed("b", Status::Running)];
-    assert_eq!(tail.handle_found(&found, true), read("b", 7, false));
+    assert_eq!(after_found(&mut tail, &found, true), read("b", 7, false));
     tail.handle_frame(LogStream::Stdout, b"no newline");
-    assert_eq!(tail.handle_ended(), Next::End);
-    assert_eq!(tail.poll_line().unwrap().1.text, b"no newline");
+    tail.handle_ended();
+    assert_eq!(
+        polled(&mut tail),
+        (vec!["no newline".to_owned()], Some(Action::End))
+    );
 }
 
 #[test]
 fn stopped_container_is_read_once_more() {
-    let mut tail = Reattach::new(0, true);
+    let mut tail = begin(0, true);
     let running = [listed("a", Status::Running)];
     let exited = [listed("a", Status::Exited)];
-    assert_eq!(tail.handle_found(&running, true), read("a", 0, true));
-    assert_eq!(tail.handle_ended(), Next::List);
-    assert_eq!(tail.handle_found(&exited, true), read("a", 0, false));
-    assert_eq!(tail.handle_ended(), Next::List);
-    assert_eq!(tail.handle_found(&exited, true), Next::Pause);
-    assert_eq!(tail.handle_found(&exited, true), Next::Pause);
+    assert_eq!(after_found(&mut tail, &running, true), read("a", 0, true));
+    assert_eq!(after_ended(&mut tail), Action::List);
+    assert_eq!(after_found(&mut tail, &exited, true), read("a", 0, false));
+    assert_eq!(after_ended(&mut tail), Action::List);
+    assert_eq!(after_found(&mut tail, &exited, true), Action::Pause);
+    tail.handle_pause_ended();
+    assert_eq!(next(&mut tail), Action::List);
+    assert_eq!(after_found(&mut tail, &exited, true), Action::Pause);
     // The container ran again in between without an event.
     tail.handle_event();
-    assert_eq!(tail.handle_found(&exited, true), read("a", 0, false));
+    assert_eq!(next(&mut tail), Action::List);
+    assert_eq!(after_found(&mut tail, &exited, true), read("a", 0, false));
 }
 
 #[test]
 fn immediately_ending_reads_are_delayed() {
-    let mut tail = Reattach::new(0, true);
+    let mut tail = begin(0, true);
     let running = [listed("a", Status::Running)];
-    assert_eq!(tail.handle_found(&running, true), read("a", 0, true));
-    assert_eq!(tail.handle_ended(), Next::List);
-    assert_eq!(tail.handle_found(&running, true), Next::Pause);
-    assert_eq!(tail.handle_found(&running, true), read("a", 0, true));
+    assert_eq!(after_found(&mut tail, &running, true), read("a", 0, true));
+    assert_eq!(after_ended(&mut tail), Action::List);
+    assert_eq!(after_found(&mut tail, &running, true), Action::Pause);
+    tail.handle_pause_ended();
+    assert_eq!(next(&mut tail), Action::List);
+    assert_eq!(after_found(&mut tail, &running, true), read("a", 0, true));
 }
 
 #[test]
 fn replacement_container_is_read_from_its_beginning() {
-    let mut tail = Reattach::new(7, true);
+    let mut tail = begin(7, true);
     let both = [listed("a", Status::Exited), listed("b", Status::Running)];
-    assert_eq!(tail.handle_found(&both[..1], true), read("a", 7, false));
+    assert_eq!(
+        after_found(&mut tail, &both[..1], true),
+        read("a", 7, false)
+    );
     tail.handle_frame(LogStream::Stdout, b"open");
-    assert_eq!(tail.handle_ended(), Next::List);
-    assert_eq!(tail.handle_found(&both, true), read("b", 0, true));
-    assert_eq!(tail.poll_line().unwrap().1.text, b"open");
-    assert_eq!(tail.handle_ended(), Next::List);
-    assert_eq!(tail.handle_found(&both, true), Next::Pause);
+    assert_eq!(after_ended(&mut tail), Action::List);
+    tail.handle_found(&both, true);
+    let replaced = (vec!["open".to_owned()], Some(read("b", 0, true)));
+    assert_eq!(polled(&mut tail), replaced);
+    assert_eq!(after_ended(&mut tail), Action::List);
+    assert_eq!(after_found(&mut tail, &both, true), Action::Pause);
 }
 
 #[test]
 fn tail_of_removed_row_ends_after_reading() {
-    let mut tail = Reattach::new(0, true);
+    let mut tail = begin(0, true);
     let exited = [listed("a", Status::Exited)];
-    tail.handle_found(&[listed("a", Status::Running)], true);
-    tail.handle_ended();
-    assert_eq!(tail.handle_found(&exited, false), read("a", 0, false));
-    tail.handle_ended();
-    assert_eq!(tail.handle_found(&exited, false), Next::End);
-    let mut tail = Reattach::new(0, true);
-    assert_eq!(tail.handle_found(&[], false), Next::End);
+    after_found(&mut tail, &[listed("a", Status::Running)], true);
+    after_ended(&mut tail);
+    assert_eq!(after_found(&mut tail, &exited, false), read("a", 0, false));
+    after_ended(&mut tail);
+    assert_eq!(after_found(&mut tail, &exited, false), Action::End);
+    let mut tail = begin(0, true);
+    assert_eq!(after_found(&mut tail, &[], false), Action::End);
 }
 
 #[test]
@@ -384,31 +451,31 @@ fn reread_overlaps_newest_line_within_requested_range() {
         frame.frame()
     };
     for (since, newest, again) in [(0, 1_000, 995), (900, 1_000, 995), (998, 1_000, 998)] {
-        let mut tail = Reattach::new(since, true);
+        let mut tail = begin(since, true);
         let running = [listed("a", Status::Running)];
-        assert_eq!(tail.handle_found(&running, true), read("a", since, true));
+        assert_eq!(
+            after_found(&mut tail, &running, true),
+            read("a", since, true)
+        );
         tail.handle_frame(LogStream::Stdout, &at(newest));
-        tail.handle_ended();
-        assert_eq!(tail.handle_found(&running, true), read("a", again, true));
+        assert_eq!(polled(&mut tail).1, None);
+        after_ended(&mut tail);
+        assert_eq!(
+            after_found(&mut tail, &running, true),
+            read("a", again, true)
+        );
     }
 }
 
 #[test]
 fn lines_without_timestamps_are_deduplicated_by_count() {
-    let mut tail = Reattach::new(0, true);
+    let mut tail = begin(0, true);
     let running = [listed("a", Status::Running)];
-    let texts = |tail: &mut Reattach| {
-        let lines = std::iter::from_fn(|| tail.poll_line());
-        let texts: Vec<_> = lines
-            .map(|(_, l)| String::from_utf8(l.text).unwrap())
-            .collect();
-        texts
-    };
-    tail.handle_found(&running, true);
+    after_found(&mut tail, &running, true);
     tail.handle_frame(LogStream::Stdout, b"same\nsame\n");
-    assert_eq!(texts(&mut tail), ["same", "same"]);
-    tail.handle_ended();
-    assert_eq!(tail.handle_found(&running, true), read("a", 0, true));
+    assert_eq!(polled(&mut tail).0, ["same", "same"]);
+    after_ended(&mut tail);
+    assert_eq!(after_found(&mut tail, &running, true), read("a", 0, true));
     tail.handle_frame(LogStream::Stdout, b"same\nsame\nsame\n");
-    assert_eq!(texts(&mut tail), ["same"]);
+    assert_eq!(polled(&mut tail).0, ["same"]);
 }
