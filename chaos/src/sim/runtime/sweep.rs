@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use jaco_engine::EngineError;
-use jaco_policy::runtime::assignment;
+use jaco_policy::runtime::{
+    assignment,
+    sweep::{duplicates, orphans},
+};
 
 use super::{EngineRequest, Goal, SWEEP};
 use crate::sim::{
@@ -107,28 +110,28 @@ impl Cluster {
             settles = clean || keeps;
             runtime.orphans_cleared = settles;
         }
-        let mut orphans = Vec::new();
-        for container in found {
-            let replica = container.replica_id.unwrap_or_default();
-            let managed = here.contains(&replica) || runtime.replicas.contains_key(&replica);
-            if !managed && !keeps && runtime.reclaiming.insert(container.id.clone()) {
-                orphans.push((replica, container.id));
-            }
-        }
+        let surplus: Vec<String> = duplicates(&found).into_iter().map(str::to_owned).collect();
+        let managed =
+            |replica: &str| here.contains(replica) || runtime.replicas.contains_key(replica);
+        let mut orphans = orphans(found, managed);
+        orphans.retain(|orphan| !keeps && runtime.reclaiming.insert(orphan.id.clone()));
         if settles {
             self.reconcile(id);
         } else {
             self.schedule_sweep(id, SECOND);
         }
-        for (replica, container) in orphans {
+        for replica in surplus {
+            self.drive_replica(id, &replica, |core, _| core.handle_duplicates());
+        }
+        for orphan in orphans {
             self.ask_engine(
                 id,
                 EngineRequest {
-                    replica,
+                    replica: orphan.replica_id.unwrap_or_default(),
                     instance: 0,
-                    call: Request::Stop(container.clone()),
+                    call: Request::Stop(orphan.id.clone()),
                     goal: Goal::Reclaim,
-                    rest: vec![Request::Remove(container)],
+                    rest: vec![Request::Remove(orphan.id)],
                     outcome: None,
                 },
             );
