@@ -49,13 +49,13 @@ impl ApiContext {
 
     /// Records a failed token check and returns the delay of its answer.
     pub(super) fn failed_token_check(&self, address: IpAddr, now: Instant) -> Duration {
-        lock(&self.failures).failed(address, now)
+        lock(&self.failures).failed(now, address)
     }
 
     /// Counts an attempt to join from `address`; the error is the time until the next attempt is
     /// allowed.
     pub(super) fn join_attempt(&self, address: IpAddr, now: Instant) -> Result<(), Duration> {
-        lock(&self.join_attempts).attempt(address, now)
+        lock(&self.join_attempts).attempt(now, address)
     }
 
     /// Uncounts the last attempt from `address`: its token was valid.

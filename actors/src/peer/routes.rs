@@ -204,8 +204,9 @@ impl PeerTransport {
             hosts.retain(|host| by_host.contains_key(host));
             hosts.len() != before
         });
-        self.rejections
-            .send_if_modified(|rejections| rejections.retain(|host| by_host.contains_key(host)));
+        self.update_rejections(|rejections| {
+            rejections.handle_members(|host| by_host.contains_key(host));
+        });
         self.routes.store(Arc::new(PeerTable { by_host, by_id }));
     }
 
@@ -221,11 +222,21 @@ impl PeerTransport {
     /// node or did not answer.
     pub(super) fn note_rejection(&self, host: &str, rejected: bool) {
         let now = tokio::time::Instant::now().into_std();
-        self.rejections.send_if_modified(|rejections| {
+        self.update_rejections(|rejections| {
             if rejected {
-                rejections.rejected(now, host);
+                rejections.handle_rejected(now, host);
+            } else {
+                rejections.handle_not_rejected(host);
             }
-            rejected || rejections.not_rejected(host)
+        });
+    }
+
+    /// Updates the rejections and notifies their subscribers of a change.
+    fn update_rejections(&self, update: impl FnOnce(&mut Rejections)) {
+        self.rejections.send_if_modified(|rejections| {
+            let before = rejections.clone();
+            update(rejections);
+            *rejections != before
         });
     }
 

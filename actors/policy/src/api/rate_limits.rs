@@ -21,7 +21,7 @@ pub struct FailureLimiter {
 
 impl FailureLimiter {
     /// Records a failed check and returns the delay of its answer.
-    pub fn failed(&mut self, address: IpAddr, now: Instant) -> Duration {
+    pub fn failed(&mut self, now: Instant, address: IpAddr) -> Duration {
         if self.windows.len() >= ADDRESSES && !self.windows.contains_key(&address) {
             self.windows
                 .retain(|_, (start, _)| now.duration_since(*start) < DELAY);
@@ -55,10 +55,11 @@ pub struct JoinLimiter {
 
 impl JoinLimiter {
     /// Records an attempt.
-    /// Time until the address may try again, if it made too many; the attempt is not counted then.
+    ///
     /// # Errors
+    ///
     /// Time until the address may try again, if it made too many; the attempt is not counted then.
-    pub fn attempt(&mut self, address: IpAddr, now: Instant) -> Result<(), Duration> {
+    pub fn attempt(&mut self, now: Instant, address: IpAddr) -> Result<(), Duration> {
         if self.attempts.len() >= ADDRESSES && !self.attempts.contains_key(&address) {
             self.attempts.retain(|_, times| {
                 let last = times.back();
@@ -107,12 +108,12 @@ mod tests {
         );
         let start = Instant::now();
         for _ in 0..BURST {
-            assert_eq!(limiter.failed(a, start), Duration::ZERO);
+            assert_eq!(limiter.failed(start, a), Duration::ZERO);
         }
-        assert_eq!(limiter.failed(a, start), DELAY);
-        assert_eq!(limiter.failed(b, start), Duration::ZERO);
+        assert_eq!(limiter.failed(start, a), DELAY);
+        assert_eq!(limiter.failed(start, b), Duration::ZERO);
         assert_eq!(
-            limiter.failed(a, start + Duration::from_secs(1)),
+            limiter.failed(start + Duration::from_secs(1), a),
             Duration::ZERO
         );
     }
@@ -124,18 +125,18 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         for second in 0..5 {
-            assert_eq!(limiter.attempt(address, at(second)), Ok(()));
+            assert_eq!(limiter.attempt(at(second), address), Ok(()));
         }
         let wait = Err(Duration::from_secs(50));
-        assert_eq!(limiter.attempt(address, at(10)), wait);
-        assert_eq!(limiter.attempt([10, 0, 0, 2].into(), at(10)), Ok(()));
+        assert_eq!(limiter.attempt(at(10), address), wait);
+        assert_eq!(limiter.attempt(at(10), [10, 0, 0, 2].into()), Ok(()));
         limiter.uncount(address);
-        assert_eq!(limiter.attempt(address, at(10)), Ok(()));
+        assert_eq!(limiter.attempt(at(10), address), Ok(()));
         assert_eq!(
-            limiter.attempt(address, at(59)),
+            limiter.attempt(at(59), address),
             Err(Duration::from_secs(1))
         );
-        assert_eq!(limiter.attempt(address, at(60)), Ok(()));
+        assert_eq!(limiter.attempt(at(60), address), Ok(()));
     }
 
     #[test]
@@ -143,7 +144,7 @@ mod tests {
         let mut limiter = FailureLimiter::default();
         let start = Instant::now();
         for i in 0..(ADDRESSES as u32 * 2) {
-            limiter.failed(IpAddr::from(Ipv4Addr::from(i)), start);
+            limiter.failed(start, IpAddr::from(Ipv4Addr::from(i)));
         }
         assert!(limiter.windows.len() <= ADDRESSES);
     }

@@ -27,8 +27,8 @@ struct Series {
 }
 
 impl Rejections {
-    /// Records that `host` rejected this node at `now`.
-    pub fn rejected(&mut self, now: Instant, host: &str) {
+    /// Handles a rejection of this node by `host`.
+    pub fn handle_rejected(&mut self, now: Instant, host: &str) {
         let series = self.0.entry(host.to_owned()).or_insert(Series {
             first: now,
             last: now,
@@ -39,17 +39,14 @@ impl Rejections {
         series.last = now;
     }
 
-    /// Ends the series of `host`, which accepted this node or did not answer. Returns whether there
-    /// was one.
-    pub fn not_rejected(&mut self, host: &str) -> bool {
-        self.0.remove(host).is_some()
+    /// Handles a dial of `host` that was accepted or not answered; ends its series.
+    pub fn handle_not_rejected(&mut self, host: &str) {
+        self.0.remove(host);
     }
 
-    /// Keeps the series of matching `hosts`. Returns whether any was removed.
-    pub fn retain(&mut self, hosts: impl Fn(&str) -> bool) -> bool {
-        let before = self.0.len();
-        self.0.retain(|host, _| hosts(host));
-        self.0.len() != before
+    /// Handles a change of the members; ends the series of hosts that are none.
+    pub fn handle_members(&mut self, is_member: impl Fn(&str) -> bool) {
+        self.0.retain(|host, _| is_member(host));
     }
 
     /// Members whose last outcome was a rejection.
@@ -129,11 +126,13 @@ mod tests {
             for step in *steps {
                 let (at, certain) = match *step {
                     Rejected(at, certain) => {
-                        rejections.rejected(start + Duration::from_secs(at), "a");
+                        rejections.handle_rejected(start + Duration::from_secs(at), "a");
                         (at, certain)
                     }
                     Other(at) => {
-                        assert!(rejections.not_rejected("a"), "{case} at {at}");
+                        assert_eq!(rejections.hosts().count(), 1, "{case} at {at}");
+                        rejections.handle_not_rejected("a");
+                        assert_eq!(rejections.hosts().count(), 0, "{case} at {at}");
                         (at, false)
                     }
                     Nothing(at, certain) => (at, certain),
@@ -148,14 +147,14 @@ mod tests {
     fn rejections_are_counted_per_member() {
         let start = Instant::now();
         let mut rejections = Rejections::default();
-        rejections.rejected(start, "a");
-        rejections.rejected(start, "b");
+        rejections.handle_rejected(start, "a");
+        rejections.handle_rejected(start, "b");
         let later = start + MIN_DURATION;
-        rejections.rejected(later, "a");
+        rejections.handle_rejected(later, "a");
         assert_eq!(rejections.certain(later), BTreeSet::from(["a".to_owned()]));
         assert_eq!(rejections.hosts().collect::<Vec<_>>(), ["a", "b"]);
-        assert!(rejections.retain(|host| host == "b"));
-        assert!(!rejections.retain(|host| host == "b"));
+        rejections.handle_members(|host| host == "b");
+        assert_eq!(rejections.hosts().collect::<Vec<_>>(), ["b"]);
         assert!(rejections.certain(later).is_empty());
     }
 }

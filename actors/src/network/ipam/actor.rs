@@ -115,7 +115,7 @@ impl IpamActor {
     /// Every node tracks freed blocks, so that a new leader knows them.
     fn observe(&mut self, state: &State) {
         self.quarantine
-            .handle_state(state, Instant::now().into_std());
+            .handle_state(Instant::now().into_std(), state);
     }
 
     fn serve(&mut self, ctx: &Context<Self>) {
@@ -163,7 +163,7 @@ impl IpamActor {
             return Err(Error::UnknownHost(key.host.clone()));
         }
         let now = Instant::now().into_std();
-        self.quarantine.handle_state(&state, now);
+        self.quarantine.handle_state(now, &state);
         Ok(decide(
             &state,
             key,

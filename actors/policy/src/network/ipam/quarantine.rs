@@ -20,7 +20,7 @@ pub struct Quarantine {
 
 impl Quarantine {
     /// Records the blocks that `state` frees compared with the previous state.
-    pub fn handle_state(&mut self, state: &State, now: Instant) {
+    pub fn handle_state(&mut self, now: Instant, state: &State) {
         self.freed
             .retain(|_, at| now.saturating_duration_since(*at) < QUARANTINE);
         if let Some(last) = &self.last {

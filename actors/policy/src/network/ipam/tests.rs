@@ -157,10 +157,10 @@ fn freed_block_is_quarantined_for_five_minutes() {
     let mut quarantine = Quarantine::default();
     let mut state = State::default();
     put(&mut state, &key("a", "n1"), "10.244.0.0/24");
-    quarantine.handle_state(&state, start);
+    quarantine.handle_state(start, &state);
     remove(&mut state, &key("a", "n1"));
     let freed = start + Duration::from_secs(60);
-    quarantine.handle_state(&state, freed);
+    quarantine.handle_state(freed, &state);
     let decide_at = |quarantine: &Quarantine, now| {
         decide(
             &state,
@@ -174,7 +174,7 @@ fn freed_block_is_quarantined_for_five_minutes() {
     let first = Decision::Allocate("10.244.0.0/24".parse().unwrap());
     assert_eq!(decide_at(&quarantine, freed), second);
     // Later states neither renew nor end the quarantine.
-    quarantine.handle_state(&state, freed + QUARANTINE / 2);
+    quarantine.handle_state(freed + QUARANTINE / 2, &state);
     let almost = freed + QUARANTINE - Duration::from_millis(1);
     assert_eq!(decide_at(&quarantine, almost), second);
     assert_eq!(decide_at(&quarantine, freed + QUARANTINE), first);
@@ -186,7 +186,7 @@ fn first_state_frees_nothing() {
     let mut quarantine = Quarantine::default();
     let mut state = State::default();
     put(&mut state, &key("a", "n1"), "10.244.0.0/24");
-    quarantine.handle_state(&state, now);
+    quarantine.handle_state(now, &state);
     assert_eq!(quarantine.blocks(now).count(), 0);
 }
 
