@@ -293,14 +293,16 @@ impl Lab {
         self.docker(&args)
     }
 
-    /// Runs a command on the engine without blocking the caller's task.
-    pub(crate) async fn docker_later(&self, args: &[&str]) {
-        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
-        let asked = tokio::task::spawn_blocking(move || {
-            let args: Vec<&str> = args.iter().map(String::as_str).collect();
-            docker(&args)
-        });
-        asked.await.expect("docker").expect("done");
+    /// Restarts a container on the engine; an error if its replica actor replaced it meanwhile.
+    /// Does not block the caller's task.
+    pub(crate) async fn restart(&self, container: &str) -> Result<(), String> {
+        let container = container.to_owned();
+        let asked =
+            tokio::task::spawn_blocking(move || docker(&["restart", "-t", "5", &container]));
+        match asked.await.expect("docker") {
+            Err(error) if !is_replaced(&error) => panic!("docker restart: {error}"),
+            outcome => outcome.map(drop),
+        }
     }
 
     pub(crate) fn docker(&self, args: &[&str]) -> String {
@@ -348,6 +350,19 @@ fn docker(args: &[&str]) -> Result<String, String> {
     } else {
         Err(String::from_utf8_lossy(&output.stderr).into_owned())
     }
+}
+
+/// Whether an engine refused a command because the container is being removed, or is gone.
+fn is_replaced(error: &str) -> bool {
+    let error = error.to_lowercase();
+    [
+        "marked for removal",
+        "no such container",
+        "being removed",
+        "removal of container",
+    ]
+    .iter()
+    .any(|text| error.contains(text))
 }
 
 /// Imports an image with nothing but a static busybox.
