@@ -27,7 +27,7 @@ pub use actor::{
     RaftArgs, RaftHandle, RaftLimits, ReadError, SpawnError, Transport,
 };
 pub use jaco_state::{Change, Delta, EntityType, Event, State, batch, command, command_name};
-pub use propose::{Committed, Propose, ProposeError};
+pub use propose::{Committed, Propose, ProposeError, StateReader};
 pub use snapshot::{OutgoingSnapshot, SnapshotRefused};
 pub use storage::Storage;
 pub use watch::WatchHub;

@@ -36,21 +36,24 @@ pub enum ProposeError {
 /// Future of a proposal.
 pub type ProposeFuture = Pin<Box<dyn Future<Output = Result<Committed, ProposeError>> + Send>>;
 
-/// Proposes changes of the replicated state, and gives access to it.
-pub trait Propose: Send + Sync + 'static {
-    /// Proposes one command; `ts` and `identity` must be set by the caller.
-    fn propose(&self, command: v1::Command) -> ProposeFuture;
-
+/// Gives access to the replicated state of this node.
+pub trait StateReader: Send + Sync + 'static {
     /// Returns the newest applied state.
     fn state(&self) -> Arc<State>;
 
     /// Subscribes to the newest applied state; intermediate states may be skipped.
     fn subscribe(&self) -> watch::Receiver<Arc<State>>;
 
-    /// Subscribes to the part of the state that a node acts on. Like [`Propose::subscribe`], but
+    /// Subscribes to the part of the state that a node acts on. Like [`StateReader::subscribe`], but
     /// changes of only records (the audit trail, tokens, pull credentials and the applied index)
     /// may not wake the receiver: its records may be older than its other tables.
     fn follow(&self) -> watch::Receiver<Arc<State>> {
         self.subscribe()
     }
+}
+
+/// Proposes changes of the replicated state, and gives access to it.
+pub trait Propose: StateReader {
+    /// Proposes one command; `ts` and `identity` must be set by the caller.
+    fn propose(&self, command: v1::Command) -> ProposeFuture;
 }

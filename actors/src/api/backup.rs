@@ -235,7 +235,7 @@ impl Write for ChunkWriter {
 
 #[cfg(test)]
 mod tests {
-    use jaco_raftnode::testing::MemoryRaft;
+    use jaco_raftnode::{StateReader as _, testing::MemoryRaft};
 
     use super::*;
 

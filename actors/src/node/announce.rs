@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use jaco_proto::v1::{self, command::Payload};
-use jaco_raftnode::{Propose, ProposeError};
+use jaco_raftnode::{Propose, ProposeError, StateReader};
 
 use super::{MemberContext, NodeConfig, config::text};
 use crate::identity::NODE_UPDATE_SELF;

@@ -18,7 +18,7 @@ use jaco_proto::{
     Error, ErrorCode, chain,
     v1::{self, command::Payload, internal_client::InternalClient},
 };
-use jaco_raftnode::{Propose as _, State};
+use jaco_raftnode::{State, StateReader as _};
 
 use super::{
     MemberContext, NodeContext, authority,

@@ -13,7 +13,7 @@ use jaco_proto::{
     v1::{self, internal_client::InternalClient},
 };
 use jaco_raftnode::{
-    Committed, Propose, ProposeError, RaftHandle, Role, State, propose::ProposeFuture,
+    Committed, Propose, ProposeError, RaftHandle, Role, State, StateReader, propose::ProposeFuture,
 };
 use prost::Message as _;
 use tokio::{sync::watch, time::Instant};
@@ -40,18 +40,7 @@ impl Submitter {
     }
 }
 
-impl Propose for Submitter {
-    fn propose(&self, command: v1::Command) -> ProposeFuture {
-        match self.0.location() {
-            LeaderLocation::Local => self.raft().propose(command),
-            LeaderLocation::Remote(leader) => Box::pin(submit(self.0.clone(), leader, command)),
-            LeaderLocation::Unknown if self.raft().status().role == Role::Stopped => {
-                Box::pin(ready(Err(ProposeError::Unavailable)))
-            }
-            LeaderLocation::Unknown => Box::pin(ready(Err(ProposeError::NoLeader))),
-        }
-    }
-
+impl StateReader for Submitter {
     fn state(&self) -> Arc<State> {
         self.raft().state()
     }
@@ -62,6 +51,19 @@ impl Propose for Submitter {
 
     fn follow(&self) -> watch::Receiver<Arc<State>> {
         self.raft().follow()
+    }
+}
+
+impl Propose for Submitter {
+    fn propose(&self, command: v1::Command) -> ProposeFuture {
+        match self.0.location() {
+            LeaderLocation::Local => self.raft().propose(command),
+            LeaderLocation::Remote(leader) => Box::pin(submit(self.0.clone(), leader, command)),
+            LeaderLocation::Unknown if self.raft().status().role == Role::Stopped => {
+                Box::pin(ready(Err(ProposeError::Unavailable)))
+            }
+            LeaderLocation::Unknown => Box::pin(ready(Err(ProposeError::NoLeader))),
+        }
     }
 }
 

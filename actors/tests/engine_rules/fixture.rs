@@ -19,7 +19,7 @@ use jaco_actors::{
 };
 use jaco_engine::docker::DockerEngine;
 use jaco_proto::v1::{self, ReplicaState, command::Payload};
-use jaco_raftnode::{Propose, State, testing::MemoryRaft};
+use jaco_raftnode::{Propose, State, StateReader, testing::MemoryRaft};
 use tokio::sync::watch;
 
 /// Hostname of the one node.

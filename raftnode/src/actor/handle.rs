@@ -22,7 +22,7 @@ use super::{
     msg::{Msg, PendingProposal, Proposal},
 };
 use crate::{
-    Committed, Propose, ProposeError, Storage, WatchHub,
+    Committed, Propose, ProposeError, StateReader, Storage, WatchHub,
     core::{RaftStatus, Role},
     propose::ProposeFuture,
     snapshot::ReceiveSlot,
@@ -51,7 +51,7 @@ pub struct RaftHandle {
 pub(super) struct HandleInner {
     pub(super) actor: watch::Sender<Option<ActorRef<Msg>>>,
     pub(super) state: watch::Sender<Arc<State>>,
-    /// See [`Propose::follow`].
+    /// See [`StateReader::follow`].
     followed: watch::Sender<Arc<State>>,
     pub(super) status: watch::Sender<RaftStatus>,
     pub(super) hub: WatchHub,
@@ -333,6 +333,20 @@ impl RaftHandle {
     }
 }
 
+impl StateReader for RaftHandle {
+    fn state(&self) -> Arc<State> {
+        Arc::clone(&self.shared.state.borrow())
+    }
+
+    fn subscribe(&self) -> watch::Receiver<Arc<State>> {
+        self.shared.state.subscribe()
+    }
+
+    fn follow(&self) -> watch::Receiver<Arc<State>> {
+        self.shared.followed.subscribe()
+    }
+}
+
 impl Propose for RaftHandle {
     /// The proposal is queued when this returns; dropping the future does not withdraw it.
     fn propose(&self, command: v1::Command) -> ProposeFuture {
@@ -359,18 +373,6 @@ impl Propose for RaftHandle {
             return refuse(ProposeError::Unavailable);
         }
         Box::pin(self.clone().answer(answer))
-    }
-
-    fn state(&self) -> Arc<State> {
-        Arc::clone(&self.shared.state.borrow())
-    }
-
-    fn subscribe(&self) -> watch::Receiver<Arc<State>> {
-        self.shared.state.subscribe()
-    }
-
-    fn follow(&self) -> watch::Receiver<Arc<State>> {
-        self.shared.followed.subscribe()
     }
 }
 

@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::*;
 use crate::{
-    OutgoingSnapshot, Propose, ProposeError,
+    OutgoingSnapshot, Propose, ProposeError, StateReader,
     core::Role,
     snapshot::SizeLimit,
     storage::{self, Storage},

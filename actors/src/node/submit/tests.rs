@@ -6,7 +6,7 @@ use jaco_proto::{
     error::DecodedError,
     v1::{self, command::Payload, internal_client::InternalClient},
 };
-use jaco_raftnode::{Propose as _, ProposeError, command};
+use jaco_raftnode::{Propose as _, ProposeError, StateReader as _, command};
 use prost::Message as _;
 use prost_types::Timestamp;
 use tokio::time::Instant;
