@@ -1,4 +1,7 @@
-//! Interface to propose changes of the state.
+//! Interfaces to the replicated state: readers, and two kinds of proposers.
+//!
+//! A [`LeaderProposer`] is not a [`ForwardingProposer`], so that a decision of the leader is never
+//! forwarded to its successor.
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -52,8 +55,18 @@ pub trait StateReader: Send + Sync + 'static {
     }
 }
 
-/// Proposes changes of the replicated state, and gives access to it.
-pub trait Propose: StateReader {
-    /// Proposes one command; `ts` and `identity` must be set by the caller.
+/// Proposes changes of the replicated state while this node leads, for decisions that only the
+/// leader makes: a deposed leader writes nothing.
+pub trait LeaderProposer: StateReader {
+    /// Proposes one command to the local raft, which appends it only if this node leads and fails
+    /// with [`ProposeError::NoLeader`] otherwise. `ts` and `identity` must be set by the caller.
     fn propose(&self, command: v1::Command) -> ProposeFuture;
+}
+
+/// Proposes changes of the replicated state on the leader, whichever node that is, for facts that
+/// every node reports.
+pub trait ForwardingProposer: StateReader {
+    /// Submits one command to the leader, over the network if another node leads. `ts` and
+    /// `identity` must be set by the caller.
+    fn submit(&self, command: v1::Command) -> ProposeFuture;
 }

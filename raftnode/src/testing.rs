@@ -16,7 +16,7 @@ use ractor::{ActorCell, SpawnErr};
 use tokio::sync::watch;
 
 use crate::{
-    Committed, Propose, ProposeError, RaftHandle, StateReader, WatchHub,
+    Committed, ForwardingProposer, LeaderProposer, ProposeError, RaftHandle, StateReader, WatchHub,
     actor::{RaftLimits, serve_in_memory},
     propose::ProposeFuture,
 };
@@ -213,10 +213,16 @@ impl StateReader for MemoryRaft {
     }
 }
 
-impl Propose for MemoryRaft {
+impl LeaderProposer for MemoryRaft {
     fn propose(&self, command: v1::Command) -> ProposeFuture {
         let raft = self.clone();
         Box::pin(async move { raft.propose_now(command) })
+    }
+}
+
+impl ForwardingProposer for MemoryRaft {
+    fn submit(&self, command: v1::Command) -> ProposeFuture {
+        self.propose(command)
     }
 }
 

@@ -17,7 +17,7 @@ use jaco_proto::{
     v1::{self, AuditEventType, command::Payload},
 };
 use jaco_raftnode::{
-    Propose, State,
+    LeaderProposer, State,
     archive::{self, Meta},
     command,
 };
@@ -162,7 +162,7 @@ impl Drop for Backup {
 
 /// Audit record of a backup.
 struct Record {
-    raft: Arc<dyn Propose>,
+    raft: Arc<dyn LeaderProposer>,
     clock: Clock,
     requested_by: String,
     index: u64,

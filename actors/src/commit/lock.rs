@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jaco_proto::{Error, v1};
-use jaco_raftnode::{Committed, Propose, ProposeError};
+use jaco_raftnode::{Committed, LeaderProposer, ProposeError};
 use tokio::{sync::OwnedMutexGuard, task::JoinError};
 
 use super::outcome;
@@ -34,7 +34,7 @@ impl CommitGuard {
     /// request must not read a state that this command may still change.
     pub(crate) async fn propose(
         self,
-        raft: &dyn Propose,
+        raft: &dyn LeaderProposer,
         command: v1::Command,
     ) -> Result<Committed, Error> {
         let proposal = raft.propose(command);
@@ -75,7 +75,7 @@ mod tests {
         }
     }
 
-    impl Propose for Slow {
+    impl LeaderProposer for Slow {
         fn propose(&self, _: v1::Command) -> BoxFuture<'static, Outcome> {
             let outcome = lock(&self.0).take().unwrap();
             outcome.map(Result::unwrap).boxed()

@@ -13,7 +13,8 @@ use jaco_proto::{
     v1::{self, internal_client::InternalClient},
 };
 use jaco_raftnode::{
-    Committed, Propose, ProposeError, RaftHandle, Role, State, StateReader, propose::ProposeFuture,
+    Committed, ForwardingProposer, LeaderProposer as _, ProposeError, RaftHandle, Role, State,
+    StateReader, propose::ProposeFuture,
 };
 use prost::Message as _;
 use tokio::{sync::watch, time::Instant};
@@ -54,11 +55,11 @@ impl StateReader for Submitter {
     }
 }
 
-impl Propose for Submitter {
-    fn propose(&self, command: v1::Command) -> ProposeFuture {
+impl ForwardingProposer for Submitter {
+    fn submit(&self, command: v1::Command) -> ProposeFuture {
         match self.0.location() {
             LeaderLocation::Local => self.raft().propose(command),
-            LeaderLocation::Remote(leader) => Box::pin(submit(self.0.clone(), leader, command)),
+            LeaderLocation::Remote(leader) => Box::pin(forward(self.0.clone(), leader, command)),
             LeaderLocation::Unknown if self.raft().status().role == Role::Stopped => {
                 Box::pin(ready(Err(ProposeError::Unavailable)))
             }
@@ -67,7 +68,7 @@ impl Propose for Submitter {
     }
 }
 
-async fn submit(
+async fn forward(
     link: LeaderLink,
     leader: Leader,
     command: v1::Command,

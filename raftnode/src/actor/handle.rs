@@ -22,7 +22,7 @@ use super::{
     msg::{Msg, PendingProposal, Proposal},
 };
 use crate::{
-    Committed, Propose, ProposeError, StateReader, Storage, WatchHub,
+    Committed, LeaderProposer, ProposeError, StateReader, Storage, WatchHub,
     core::{RaftStatus, Role},
     propose::ProposeFuture,
     snapshot::ReceiveSlot,
@@ -267,7 +267,7 @@ impl RaftHandle {
     }
 
     /// Queues a proposal for the actor. An actor that ends drops its untaken proposals.
-    fn submit(&self, proposal: Proposal) -> Result<(), ()> {
+    fn enqueue(&self, proposal: Proposal) -> Result<(), ()> {
         // Borrowed until the proposal is queued: `close` removes the address before it drops the
         // queue.
         let actor = self.shared.actor.borrow();
@@ -347,7 +347,7 @@ impl StateReader for RaftHandle {
     }
 }
 
-impl Propose for RaftHandle {
+impl LeaderProposer for RaftHandle {
     /// The proposal is queued when this returns; dropping the future does not withdraw it.
     fn propose(&self, command: v1::Command) -> ProposeFuture {
         let refuse = |error| -> ProposeFuture { Box::pin(std::future::ready(Err(error))) };
@@ -367,7 +367,7 @@ impl Propose for RaftHandle {
         };
         let (reply, answer) = oneshot::channel();
         if self
-            .submit((data, PendingProposal::new(reply, share)))
+            .enqueue((data, PendingProposal::new(reply, share)))
             .is_err()
         {
             return refuse(ProposeError::Unavailable);

@@ -25,7 +25,7 @@ impl StateReader for Slow {
     }
 }
 
-impl Propose for Slow {
+impl LeaderProposer for Slow {
     fn propose(&self, command: v1::Command) -> jaco_raftnode::propose::ProposeFuture {
         let raft = self.0.clone();
         Box::pin(async move {
