@@ -6,25 +6,47 @@ mod lock;
 use std::time::Duration;
 
 use jaco_proto::{Error, ErrorCode, v1};
-use jaco_raftnode::{Committed, Propose, ProposeError};
+use jaco_raftnode::{
+    Committed, ForwardingProposer, LeaderProposer, ProposeError, StateReader,
+    propose::ProposeFuture,
+};
 
 pub(crate) use lock::CommitLock;
 
 /// Time limit of a commit, after which its outcome counts as unknown.
 const COMMIT_BUDGET: Duration = Duration::from_secs(5);
 
-/// Proposes `command` and waits until the local state includes it, so that the next decision is
-/// based on it.
+/// Proposes `command` on this node, which has to lead, and waits until the local state includes it,
+/// so that the next decision is based on it.
 ///
 /// # Errors
 /// The error of the proposal; [`ProposeError::Unavailable`] also if the state ends before it
 /// includes the command.
 pub(crate) async fn commit(
-    raft: &dyn Propose,
+    raft: &dyn LeaderProposer,
     command: v1::Command,
 ) -> Result<Committed, ProposeError> {
-    let committed = raft.propose(command).await?;
-    let mut states = raft.subscribe();
+    included(raft, raft.propose(command)).await
+}
+
+/// Submits `command` to the leader, and waits like [`commit`].
+///
+/// # Errors
+/// As those of [`commit`].
+pub(crate) async fn submit(
+    raft: &dyn ForwardingProposer,
+    command: v1::Command,
+) -> Result<Committed, ProposeError> {
+    included(raft, raft.submit(command)).await
+}
+
+/// Waits for the end of `proposal`, and then until the state of `reader` includes it.
+async fn included(
+    reader: &dyn StateReader,
+    proposal: ProposeFuture,
+) -> Result<Committed, ProposeError> {
+    let committed = proposal.await?;
+    let mut states = reader.subscribe();
     let shown = states
         .wait_for(|state| state.applied_index >= committed.index)
         .await;
@@ -33,16 +55,23 @@ pub(crate) async fn commit(
         .map_err(|_| ProposeError::Unavailable)
 }
 
-/// Proposes a command for a client and maps a failure to the client's error.
+/// Proposes a command of a client on this node, which has to lead.
+///
+/// # Errors
+/// As those of [`outcome`].
+pub(crate) async fn propose(
+    raft: &dyn LeaderProposer,
+    command: v1::Command,
+) -> Result<Committed, Error> {
+    outcome(raft.propose(command)).await
+}
+
+/// Limits the time of a proposal and maps its failure to the client's error.
 ///
 /// # Errors
 /// The rejection's own code; `no_leader` or `raft_unavailable` if nothing was written;
 /// `raft_apply_failed` with `outcome=unknown` if it may have been.
-pub(crate) async fn propose(raft: &dyn Propose, command: v1::Command) -> Result<Committed, Error> {
-    outcome(raft.propose(command)).await
-}
-
-async fn outcome(
+pub(crate) async fn outcome(
     proposal: impl Future<Output = Result<Committed, ProposeError>>,
 ) -> Result<Committed, Error> {
     match tokio::time::timeout(COMMIT_BUDGET, proposal).await {

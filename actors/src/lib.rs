@@ -45,10 +45,10 @@
 //! # Reading the state
 //!
 //! The replicated state is an immutable snapshot behind an `Arc`; taking one is cheap, and a
-//! [`watch`](jaco_raftnode::Propose::subscribe) channel announces newer ones.
+//! [`watch`](jaco_raftnode::StateReader::subscribe) channel announces newer ones.
 //!
 //! ```
-//! use jaco_actors::{Node, raftnode::Propose};
+//! use jaco_actors::{Node, raftnode::StateReader};
 //!
 //! # tokio::runtime::Runtime::new()?.block_on(async {
 //! # let dir = tempfile::tempdir()?;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use jaco_engine::NetworkEngine;
 use jaco_policy::network::bridge::refused_blocks::RefusedBlocks;
-use jaco_raftnode::Propose;
+use jaco_raftnode::LeaderProposer;
 use jaco_supervision::{ChildSpec, Strategy, SupervisorHandle, SupervisorSpec};
 use tokio::sync::watch;
 
@@ -34,7 +34,7 @@ pub struct Args {
     /// This host.
     pub host: String,
     /// Reads and changes the replicated state.
-    pub raft: Arc<dyn Propose>,
+    pub raft: Arc<dyn LeaderProposer>,
     /// Whether this node leads and has applied an entry of its own term.
     pub is_leader: watch::Receiver<bool>,
     /// Source of the commands' timestamps.

@@ -21,7 +21,7 @@ use async_trait::async_trait;
 use jaco_engine::{Engine, spec::Attachment};
 use jaco_policy::runtime::documents::Documents;
 use jaco_proto::chain;
-use jaco_raftnode::Propose;
+use jaco_raftnode::ForwardingProposer;
 use jaco_supervision::{ChildSpec, Handle, Strategy, SupervisorHandle, SupervisorSpec};
 use tokio::sync::{broadcast, watch};
 
@@ -85,8 +85,8 @@ pub struct Deps {
     pub engine: Arc<dyn Engine>,
     /// Its networks.
     pub networks: Arc<dyn Networks>,
-    /// The replicated state.
-    pub raft: Arc<dyn Propose>,
+    /// The replicated state, and the leader that this node reports to.
+    pub raft: Arc<dyn ForwardingProposer>,
     /// Wall clock for timestamps.
     pub clock: Clock,
     /// Whether this node has caught up with the cluster. While it has not, its state may be stale,

@@ -21,7 +21,7 @@ use jaco_net::{
     pki::{self, BootstrapCert},
     tls::{self, CertSlot, Identity},
 };
-use jaco_raftnode::{Propose as _, RaftHandle, RaftLimits, Storage};
+use jaco_raftnode::{RaftHandle, RaftLimits, StateReader as _, Storage};
 use tokio::sync::mpsc;
 use tonic::body::Body;
 use tower::ServiceExt as _;

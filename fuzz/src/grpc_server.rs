@@ -39,7 +39,7 @@ pub fn grpc_server(data: &[u8]) {
             answer.check(&method);
         }
         if let Some(raft) = &node.raft {
-            check(&jaco_raftnode::Propose::state(raft));
+            check(&jaco_raftnode::StateReader::state(raft));
         }
     });
 }

@@ -3,7 +3,7 @@
 //! The typed state and its state machine are in [`jaco_state`].
 //!
 //! - [`watch`]: the stream of events, with replay and bounded queues.
-//! - [`propose`]: the interface to propose commands, with its errors.
+//! - [`propose`]: the interfaces to read the state and to propose commands, with their errors.
 //! - [`storage`]: raft's log and the state's rows on disk.
 //! - [`mod@core`]: raft without I/O; [`apply`]: the state machine driven by it.
 //! - [`archive`]: reads and writes backups.
@@ -27,7 +27,7 @@ pub use actor::{
     RaftArgs, RaftHandle, RaftLimits, ReadError, SpawnError, Transport,
 };
 pub use jaco_state::{Change, Delta, EntityType, Event, State, batch, command, command_name};
-pub use propose::{Committed, Propose, ProposeError};
+pub use propose::{Committed, ForwardingProposer, LeaderProposer, ProposeError, StateReader};
 pub use snapshot::{OutgoingSnapshot, SnapshotRefused};
 pub use storage::Storage;
 pub use watch::WatchHub;

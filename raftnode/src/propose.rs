@@ -1,4 +1,7 @@
-//! Interface to propose changes of the state.
+//! Interfaces to the replicated state: readers, and two kinds of proposers.
+//!
+//! A [`LeaderProposer`] is not a [`ForwardingProposer`], so that a decision of the leader is never
+//! forwarded to its successor.
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -36,21 +39,34 @@ pub enum ProposeError {
 /// Future of a proposal.
 pub type ProposeFuture = Pin<Box<dyn Future<Output = Result<Committed, ProposeError>> + Send>>;
 
-/// Proposes changes of the replicated state, and gives access to it.
-pub trait Propose: Send + Sync + 'static {
-    /// Proposes one command; `ts` and `identity` must be set by the caller.
-    fn propose(&self, command: v1::Command) -> ProposeFuture;
-
+/// Gives access to the replicated state of this node.
+pub trait StateReader: Send + Sync + 'static {
     /// Returns the newest applied state.
     fn state(&self) -> Arc<State>;
 
     /// Subscribes to the newest applied state; intermediate states may be skipped.
     fn subscribe(&self) -> watch::Receiver<Arc<State>>;
 
-    /// Subscribes to the part of the state that a node acts on. Like [`Propose::subscribe`], but
+    /// Subscribes to the part of the state that a node acts on. Like [`StateReader::subscribe`], but
     /// changes of only records (the audit trail, tokens, pull credentials and the applied index)
     /// may not wake the receiver: its records may be older than its other tables.
     fn follow(&self) -> watch::Receiver<Arc<State>> {
         self.subscribe()
     }
+}
+
+/// Proposes changes of the replicated state while this node leads, for decisions that only the
+/// leader makes: a deposed leader writes nothing.
+pub trait LeaderProposer: StateReader {
+    /// Proposes one command to the local raft, which appends it only if this node leads and fails
+    /// with [`ProposeError::NoLeader`] otherwise. `ts` and `identity` must be set by the caller.
+    fn propose(&self, command: v1::Command) -> ProposeFuture;
+}
+
+/// Proposes changes of the replicated state on the leader, whichever node that is, for facts that
+/// every node reports.
+pub trait ForwardingProposer: StateReader {
+    /// Submits one command to the leader, over the network if another node leads. `ts` and
+    /// `identity` must be set by the caller.
+    fn submit(&self, command: v1::Command) -> ProposeFuture;
 }

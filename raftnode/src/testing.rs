@@ -16,7 +16,7 @@ use ractor::{ActorCell, SpawnErr};
 use tokio::sync::watch;
 
 use crate::{
-    Committed, Propose, ProposeError, RaftHandle, WatchHub,
+    Committed, ForwardingProposer, LeaderProposer, ProposeError, RaftHandle, StateReader, WatchHub,
     actor::{RaftLimits, serve_in_memory},
     propose::ProposeFuture,
 };
@@ -203,18 +203,26 @@ impl MemoryRaft {
     }
 }
 
-impl Propose for MemoryRaft {
-    fn propose(&self, command: v1::Command) -> ProposeFuture {
-        let raft = self.clone();
-        Box::pin(async move { raft.propose_now(command) })
-    }
-
+impl StateReader for MemoryRaft {
     fn state(&self) -> Arc<State> {
         Arc::clone(&self.shared.state.borrow())
     }
 
     fn subscribe(&self) -> watch::Receiver<Arc<State>> {
         self.shared.state.subscribe()
+    }
+}
+
+impl LeaderProposer for MemoryRaft {
+    fn propose(&self, command: v1::Command) -> ProposeFuture {
+        let raft = self.clone();
+        Box::pin(async move { raft.propose_now(command) })
+    }
+}
+
+impl ForwardingProposer for MemoryRaft {
+    fn submit(&self, command: v1::Command) -> ProposeFuture {
+        self.propose(command)
     }
 }
 

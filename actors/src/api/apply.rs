@@ -6,7 +6,7 @@ use jaco_proto::{
     manifest::{self, ClusterView, Resolved},
     v1::{self, command::Payload},
 };
-use jaco_raftnode::Propose;
+use jaco_raftnode::StateReader;
 use jaco_state::{State, fsm};
 use prost::Message as _;
 

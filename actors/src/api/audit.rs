@@ -7,7 +7,7 @@ use jaco_proto::{
     Error,
     v1::{self, AuditEventType, audit_server::Audit},
 };
-use jaco_raftnode::{Propose, State};
+use jaco_raftnode::{State, StateReader};
 use prost_types::Timestamp;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};

@@ -17,16 +17,13 @@ use jaco_proto::{
     v1::{self, AuditEventType, command::Payload},
 };
 use jaco_raftnode::{
-    Propose, State,
+    LeaderProposer, State,
     archive::{self, Meta},
     command,
 };
 use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 
-use super::{
-    caller::Caller,
-    context::{ApiContext, CONCURRENT_BACKUPS},
-};
+use super::{caller::Caller, context::ApiContext};
 use crate::{clock::Clock, node::MemberContext};
 
 /// Size of a piece in bytes.
@@ -48,10 +45,8 @@ pub(super) async fn begin(
 ) -> Result<impl Stream<Item = Result<v1::BackupChunk, Error>> + Send + use<>, Error> {
     let node = api.node().running()?;
     let permit = api
-        .backups
-        .clone()
-        .try_acquire_owned()
-        .map_err(|_| failed(format!("{CONCURRENT_BACKUPS} backups are under way")))?;
+        .try_permit("Cluster/Backup")
+        .map_err(|limit| failed(format!("{limit} backups are under way")))?;
     let (state, term) = confirmed(&node).await?;
     let leader = node.raft.status().leader_id;
     let leader = state.nodes.values().find(|n| leader == Some(n.raft_id));
@@ -162,7 +157,7 @@ impl Drop for Backup {
 
 /// Audit record of a backup.
 struct Record {
-    raft: Arc<dyn Propose>,
+    raft: Arc<dyn LeaderProposer>,
     clock: Clock,
     requested_by: String,
     index: u64,
@@ -235,7 +230,7 @@ impl Write for ChunkWriter {
 
 #[cfg(test)]
 mod tests {
-    use jaco_raftnode::testing::MemoryRaft;
+    use jaco_raftnode::{StateReader as _, testing::MemoryRaft};
 
     use super::*;
 

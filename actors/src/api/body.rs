@@ -10,43 +10,22 @@ use http_body_util::BodyExt as _;
 use jaco_proto::{Error, ErrorCode};
 use tonic::body::Body;
 
+use super::methods::RequestBody;
+
 /// Length of the gRPC header in front of each message.
 pub(super) const FRAME_HEADER: usize = 5;
-/// Size limit of a request; clients send at most 4 MiB, and slightly more is accepted.
-pub(super) const REQUEST_BYTES: usize = 5 << 20;
-/// Size limit of an apply, far above that of a manifest, so that a manifest that is too large is
-/// refused as such, with the position, and not as an undecodable frame. Only operators may send
-/// one.
-pub(super) const APPLY_BYTES: usize = 16 << 20;
-/// Size limit of a request to join, which carries its credential: two names and a signing request.
-const JOIN_BYTES: usize = 64 << 10;
-/// Size limit of a request without credentials; it has no fields.
-const STATUS_BYTES: usize = 1 << 10;
 /// Time limit for a request to arrive.
 const ARRIVAL: Duration = Duration::from_secs(10);
 
-/// Size limit of a message to the method `name`.
-fn request_bytes(name: &str) -> usize {
-    match name {
-        "/jaco.v1.Cluster/Status" => STATUS_BYTES,
-        "/jaco.v1.Cluster/Init" | "/jaco.v1.Cluster/Join" | "/jaco.v1.Cluster/NodeJoin" => {
-            JOIN_BYTES
-        }
-        name if name.starts_with("/jaco.v1.Deploy/") => APPLY_BYTES,
-        _ => REQUEST_BYTES,
-    }
-}
-
-/// Receives the whole body of a request to the method `name`.
+/// Receives the whole body of a request.
 ///
 /// # Errors
 /// `validation_failed` if it is too large, too late or incomplete.
-pub(super) async fn collect(name: &str, body: Body) -> Result<Bytes, Error> {
-    // The only method of the contract with a stream of requests is not served.
-    if name == "/jaco.v1.Cluster/Restore" {
-        return Ok(Bytes::new());
-    }
-    let limit = request_bytes(name) + FRAME_HEADER;
+pub(super) async fn collect(request: RequestBody, body: Body) -> Result<Bytes, Error> {
+    let limit = match request {
+        RequestBody::Message { max_bytes } => max_bytes + FRAME_HEADER,
+        RequestBody::Unread => return Ok(Bytes::new()),
+    };
     match tokio::time::timeout(ARRIVAL, read(body, limit)).await {
         Ok(read) => read,
         Err(_) => Err(refused("the request did not arrive in time")
@@ -85,7 +64,11 @@ mod tests {
     use tonic::Status;
 
     use super::*;
-    use crate::api::methods::{Class, method};
+    use crate::api::methods::{
+        APPLY_BYTES, Class, JOIN_BYTES, REQUEST_BYTES, STATUS_BYTES, method,
+    };
+
+    const STATUS: &str = "/jaco.v1.Cluster/Status";
 
     fn body(frames: impl futures::Stream<Item = usize> + Send + 'static) -> Body {
         let frame = |bytes| Ok::<_, Status>(Frame::data(Bytes::from(vec![0; bytes])));
@@ -105,7 +88,8 @@ mod tests {
             ("Anything/Else", REQUEST_BYTES),
         ] {
             let name = format!("/jaco.v1.{name}");
-            assert_eq!(request_bytes(&name), limit, "{name}");
+            let expected = RequestBody::Message { max_bytes: limit };
+            assert_eq!(method(&name).request, expected, "{name}");
             if matches!(method(&name).class, Class::Public | Class::InBody) {
                 assert!(limit <= 64 << 10, "{name}");
             }
@@ -114,7 +98,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn oversized_body_is_refused() {
-        let status = "/jaco.v1.Cluster/Status";
+        let status = method(STATUS).request;
         for frames in [vec![STATUS_BYTES + FRAME_HEADER], vec![1; 1029], vec![]] {
             let bytes: usize = frames.iter().sum();
             let collected = collect(status, body(stream::iter(frames))).await.unwrap();
@@ -133,7 +117,7 @@ mod tests {
     async fn unfinished_body_times_out() {
         let begun = Instant::now();
         let endless = stream::iter([1]).chain(stream::pending());
-        let error = collect("/jaco.v1.Cluster/Status", body(endless))
+        let error = collect(method(STATUS).request, body(endless))
             .await
             .unwrap_err();
         assert_eq!(error.code, ErrorCode::ValidationFailed);
@@ -144,7 +128,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn body_of_unserved_stream_is_not_read() {
         let endless = stream::pending();
-        let collected = collect("/jaco.v1.Cluster/Restore", body(endless)).await;
+        let restore = method("/jaco.v1.Cluster/Restore").request;
+        let collected = collect(restore, body(endless)).await;
         assert_eq!(collected, Ok(Bytes::new()));
     }
 }

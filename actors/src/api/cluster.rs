@@ -6,7 +6,7 @@ use jaco_proto::{
     Error, ErrorCode,
     v1::{self, cluster_server::Cluster, node_suffrage::Kind},
 };
-use jaco_raftnode::Propose;
+use jaco_raftnode::StateReader;
 use jaco_supervision::{ActorState, KillMode};
 use tonic::{Request, Response, Status, Streaming};
 

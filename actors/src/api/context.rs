@@ -1,19 +1,20 @@
 //! State of a node's API: the node, and the limits on its clients.
 
 use std::{
+    collections::BTreeMap,
     net::IpAddr,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
 use jaco_policy::api::rate_limits::{FailureLimiter, JoinLimiter};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::connection_limits::{ConnectionLimiter, ConnectionLimits};
+use super::{
+    connection_limits::{ConnectionLimiter, ConnectionLimits},
+    methods::METHODS,
+};
 use crate::{lock::lock, node::NodeContext};
-
-/// Limit of concurrent backups; each holds a thread and a state.
-pub(super) const CONCURRENT_BACKUPS: usize = 4;
 
 /// State shared by the listeners and handlers of one node; lives as long as the node, so that a
 /// restarted listener continues with the same counts.
@@ -21,8 +22,8 @@ pub(crate) struct ApiContext {
     node: Arc<NodeContext>,
     /// Connections of the API listeners; they outlive the listener actor that accepted them.
     pub(super) limiter: Arc<Mutex<ConnectionLimiter>>,
-    /// Permits for further concurrent backups.
-    pub(super) backups: Arc<Semaphore>,
+    /// Permits for further concurrent calls, of the methods that have a limit.
+    permits: BTreeMap<&'static str, (usize, Arc<Semaphore>)>,
     /// Failed token checks by client address.
     failures: Mutex<FailureLimiter>,
     /// Join attempts by client address.
@@ -33,10 +34,14 @@ impl ApiContext {
     /// Creates the state of the API of `node`; one per node.
     pub(crate) fn new(node: Arc<NodeContext>) -> Self {
         let limits = ConnectionLimits::of_process();
+        let permits = METHODS.iter().filter_map(|method| {
+            let limit = method.concurrency?;
+            Some((method.name, (limit, Arc::new(Semaphore::new(limit)))))
+        });
         Self {
             node,
             limiter: Arc::new(Mutex::new(ConnectionLimiter::new(limits))),
-            backups: Arc::new(Semaphore::new(CONCURRENT_BACKUPS)),
+            permits: permits.collect(),
             failures: Mutex::default(),
             join_attempts: Mutex::default(),
         }
@@ -45,6 +50,19 @@ impl ApiContext {
     /// State of the node.
     pub(crate) fn node(&self) -> &Arc<NodeContext> {
         &self.node
+    }
+
+    /// Takes one of the permits for concurrent calls of the method `name`, such as
+    /// `Cluster/Backup`; `None` if the method has no limit.
+    ///
+    /// # Errors
+    /// The limit, if no permit is left.
+    pub(super) fn try_permit(&self, name: &str) -> Result<Option<OwnedSemaphorePermit>, usize> {
+        let Some((limit, permits)) = self.permits.get(name) else {
+            return Ok(None);
+        };
+        let permit = permits.clone().try_acquire_owned();
+        permit.map(Some).map_err(|_| *limit)
     }
 
     /// Records a failed token check and returns the delay of its answer.

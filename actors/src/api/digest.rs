@@ -10,7 +10,7 @@ use jaco_proto::{
     error::DecodedError,
     v1::{self, internal_client::InternalClient},
 };
-use jaco_raftnode::Propose;
+use jaco_raftnode::StateReader;
 use tokio::time::timeout;
 use tonic::Request;
 

@@ -26,7 +26,7 @@ use tower::{Service, ServiceExt as _};
 use super::{
     caller::Caller,
     forwarded::Forwarded,
-    methods::{Effect, Method},
+    methods::{Effect, Method, ResponseBody},
 };
 use crate::{
     commit::unknown_outcome,
@@ -45,10 +45,6 @@ pub(super) const APPLIED_INDEX: HeaderName = HeaderName::from_static("jaco-appli
 /// Time limit for finding a leader: slightly less than the shortest time limit of clients, so that
 /// they get the reason, and enough for an election.
 const LEADER_SEARCH_TIMEOUT: Duration = Duration::from_secs(9);
-/// Time limit of an answer if the client sets none.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time limit of a removal, in which the leader waits for replicas to move.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Time limit for the local state to reach a committed answer.
 const LOCAL_APPLY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Delay before the second attempt; it doubles with each attempt.
@@ -223,23 +219,19 @@ impl Call<'_> {
     }
 
     async fn forward_to(&self, leader: &Leader) -> Attempt {
-        let limit = match self.request.parts.uri.path() {
-            "/jaco.v1.Cluster/NodeRemove" => DRAIN_TIMEOUT,
-            _ => ANSWER_TIMEOUT,
-        };
+        let method = self.request.method;
         let deadline = self
             .request
             .deadline
-            .unwrap_or_else(|| Instant::now() + limit);
+            .unwrap_or_else(|| Instant::now() + method.forward_timeout);
         let request = self.request(deadline);
         let link = &self.node.leader;
-        let called = match self.request.method.effect {
-            // A read may stream for any length of time, and reading twice does no harm.
-            Effect::Read => link
+        let called = match method.response {
+            ResponseBody::Stream => link
                 .call(leader, request, Some(deadline))
                 .await
                 .map(Answer::Streaming),
-            Effect::Write => {
+            ResponseBody::Message => {
                 let exchange = answer::exchange(link.peers(), &leader.hostname, request);
                 link.await_answer(leader, Some(deadline), exchange).await
             }
@@ -265,7 +257,8 @@ impl Call<'_> {
                 }
             },
             Err(CallError::NotSent { .. }) => Attempt::Retry(None),
-            Err(CallError::Unanswered { .. }) if self.request.method.effect == Effect::Read => {
+            // Reading twice does no harm.
+            Err(CallError::Unanswered { .. }) if method.effect == Effect::Read => {
                 Attempt::Retry(None)
             }
             Err(error @ CallError::Unanswered { .. }) => {

@@ -11,7 +11,7 @@ use jaco_proto::{
     Error, ErrorCode,
     v1::{self, internal_server::Internal},
 };
-use jaco_raftnode::Propose as _;
+use jaco_raftnode::StateReader as _;
 use tonic::{Request, Response, Status};
 
 use super::{

@@ -6,7 +6,7 @@ use jaco_proto::{
     secret::SecretString,
     v1::{self, command::Payload},
 };
-use jaco_raftnode::{Propose as _, State, batch};
+use jaco_raftnode::{State, StateReader as _, batch};
 use prost_types::Timestamp;
 use subtle::ConstantTimeEq;
 

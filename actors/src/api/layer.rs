@@ -25,7 +25,7 @@ use super::{
     credentials::Credentials,
     error_details,
     forward::{self, BufferedRequest},
-    methods::{Class, Effect, Method, ServedBy, method},
+    methods::{Class, Effect, Method, RateLimit, ServedBy, method},
 };
 use crate::{node::NodeContext, peer::Sender};
 
@@ -97,7 +97,7 @@ where
                 "request started"
             );
             let decided = credentials.admit(api.node());
-            let joiner = peer.filter(|_| method.class == Class::InBody);
+            let joiner = peer.filter(|_| method.rate_limit == RateLimit::JoinAttempts);
             let decided = match joiner {
                 Some(peer) => decided.and_then(|admitted| {
                     let wait = api.join_attempt(peer.ip(), started);
@@ -205,7 +205,7 @@ impl Call<'_> {
         let mut stopping = shared.stopping_for(caller.transport);
         let body = tokio::select! {
             biased;
-            body = body::collect(&name, body) => body?,
+            body = body::collect(method.request, body) => body?,
             _ = stopping.wait_for(|&stopping| stopping) => return Err(NodeContext::stopped()),
         };
         let readmit = || credentials.admit(shared).map(drop);

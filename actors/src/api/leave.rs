@@ -10,7 +10,7 @@ use jaco_proto::{
     Error, ErrorCode, drain_mark,
     v1::{self, NodeStatus, command::Payload},
 };
-use jaco_raftnode::{Propose as _, State};
+use jaco_raftnode::{State, StateReader as _};
 
 use super::caller::Caller;
 use crate::{commit::propose, node::MemberContext};

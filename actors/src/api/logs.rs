@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 use futures::{FutureExt as _, Stream, StreamExt as _, stream, stream::BoxStream};
 use jaco_proto::{Error, ErrorCode, v1};
-use jaco_raftnode::{Propose as _, State};
+use jaco_raftnode::{State, StateReader as _};
 
 use crate::{
     node::MemberContext,

@@ -6,7 +6,7 @@ use jaco_proto::{
     Error, ErrorCode,
     v1::{self, command::Payload, registry_credentials_server::RegistryCredentials},
 };
-use jaco_raftnode::Propose;
+use jaco_raftnode::StateReader;
 use jaco_state::registry::canonical_key;
 use tonic::{Request, Response, Status};
 

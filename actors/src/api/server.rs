@@ -26,6 +26,7 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::{
+    server::NamedService,
     service::Routes,
     transport::server::{Connected, Router, Server},
 };
@@ -37,7 +38,6 @@ use tower::{
 use super::{
     admission::Transport,
     audit::AuditService,
-    body::{APPLY_BYTES, REQUEST_BYTES},
     cluster::ClusterService,
     connection::{ConnectionGuard, IdleTimeoutIo},
     connection_limits::ConnectionLimiter,
@@ -45,6 +45,7 @@ use super::{
     deploy::DeployService,
     internal::InternalService,
     layer::{Admission, AdmissionLayer},
+    methods::largest_request,
     registry::RegistryService,
     tokens::TokensService,
     watch::WatchService,
@@ -91,15 +92,14 @@ fn admission(api: &Arc<ApiContext>, transport: Transport) -> AdmissionLayer {
 fn routes(api: &Arc<ApiContext>) -> Routes {
     let node = api.node();
     macro_rules! service {
-        ($server:ident, $service:expr) => {
-            $server::new($service).max_decoding_message_size(REQUEST_BYTES)
-        };
+        ($server:ident, $service:expr) => {{
+            let server = $server::new($service);
+            let limit = decoding_limit(&server);
+            server.max_decoding_message_size(limit)
+        }};
     }
     Routes::new(service!(ClusterServer, ClusterService(api.clone())))
-        .add_service(
-            service!(DeployServer, DeployService(node.clone()))
-                .max_decoding_message_size(APPLY_BYTES),
-        )
+        .add_service(service!(DeployServer, DeployService(node.clone())))
         .add_service(service!(TokensServer, TokensService(node.clone())))
         .add_service(service!(
             RegistryCredentialsServer,
@@ -108,6 +108,11 @@ fn routes(api: &Arc<ApiContext>) -> Routes {
         .add_service(service!(AuditServer, AuditService(node.clone())))
         .add_service(service!(WatchServer, WatchService(node.clone())))
         .add_service(service!(InternalServer, InternalService(node.clone())))
+}
+
+/// Size limit in bytes of the messages that a service decodes.
+fn decoding_limit<S: NamedService>(_: &S) -> usize {
+    largest_request(S::NAME)
 }
 
 /// Messages of a listener actor, one for each way in which its tasks end.

@@ -6,7 +6,7 @@ use jaco_proto::{
     Error, ErrorCode,
     v1::{self, command::Payload, tokens_server::Tokens},
 };
-use jaco_raftnode::Propose;
+use jaco_raftnode::StateReader;
 use tonic::{Request, Response, Status};
 
 use super::{admission, caller::Caller};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::{FutureExt, StreamExt, stream};
 use jaco_proto::v1::{self, watch_server::Watch};
-use jaco_raftnode::{Propose, watch::Filter};
+use jaco_raftnode::{StateReader, watch::Filter};
 use tonic::{Request, Response, Status};
 
 use super::{

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use jaco_engine::docker::DockerEngine;
 use jaco_net::proxy::{Proxy, Settings};
-use jaco_raftnode::{NoTransport, Propose, RaftArgs, actor::spawn, storage};
+use jaco_raftnode::{
+    ForwardingProposer, LeaderProposer, NoTransport, RaftArgs, actor::spawn, storage,
+};
 use jaco_supervision::{ChildSpec, Strategy, SupervisorSpec};
 use ractor::SpawnErr;
 
@@ -25,9 +27,8 @@ pub(super) fn build(
     ca_pem: String,
 ) -> Vec<ChildSpec> {
     let shared = api.node();
-    // `raft` proposes only on the leader; `submitter` forwards to it, for commands of any node.
-    let raft: Arc<dyn Propose> = Arc::new(node.raft.clone());
-    let submitter: Arc<dyn Propose> = Arc::new(node.submitter());
+    let raft: Arc<dyn LeaderProposer> = Arc::new(node.raft.clone());
+    let submitter: Arc<dyn ForwardingProposer> = Arc::new(node.submitter());
     let is_leader = leading(&node.raft);
     let clock = node.clock.clone();
 

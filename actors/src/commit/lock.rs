@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jaco_proto::{Error, v1};
-use jaco_raftnode::{Committed, Propose, ProposeError};
+use jaco_raftnode::{Committed, LeaderProposer, ProposeError};
 use tokio::{sync::OwnedMutexGuard, task::JoinError};
 
 use super::outcome;
@@ -34,7 +34,7 @@ impl CommitGuard {
     /// request must not read a state that this command may still change.
     pub(crate) async fn propose(
         self,
-        raft: &dyn Propose,
+        raft: &dyn LeaderProposer,
         command: v1::Command,
     ) -> Result<Committed, Error> {
         let proposal = raft.propose(command);
@@ -54,7 +54,7 @@ mod tests {
     use std::{pin::pin, sync::Mutex, time::Duration};
 
     use futures::{FutureExt as _, future::BoxFuture, poll};
-    use jaco_raftnode::State;
+    use jaco_raftnode::{State, StateReader};
     use tokio::sync::{oneshot, watch};
 
     use super::*;
@@ -65,18 +65,20 @@ mod tests {
     /// Commits when the test sends the outcome.
     struct Slow(Mutex<Option<oneshot::Receiver<Outcome>>>);
 
-    impl Propose for Slow {
-        fn propose(&self, _: v1::Command) -> BoxFuture<'static, Outcome> {
-            let outcome = lock(&self.0).take().unwrap();
-            outcome.map(Result::unwrap).boxed()
-        }
-
+    impl StateReader for Slow {
         fn state(&self) -> Arc<State> {
             Arc::default()
         }
 
         fn subscribe(&self) -> watch::Receiver<Arc<State>> {
             watch::channel(Arc::default()).1
+        }
+    }
+
+    impl LeaderProposer for Slow {
+        fn propose(&self, _: v1::Command) -> BoxFuture<'static, Outcome> {
+            let outcome = lock(&self.0).take().unwrap();
+            outcome.map(Result::unwrap).boxed()
         }
     }
 

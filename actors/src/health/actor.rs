@@ -10,7 +10,7 @@ use jaco_policy::health::{
     ready::{self, ReadyConditions},
 };
 use jaco_proto::v1::{self, NodeStatus, command::Payload};
-use jaco_raftnode::{Committed, Propose, ProposeError, State};
+use jaco_raftnode::{Committed, ForwardingProposer, LeaderProposer, ProposeError, State};
 use jaco_supervision::{Context, Failure, Worker};
 use tokio::{
     sync::watch,
@@ -19,7 +19,11 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::failure_detector::{Effect, FailureDetector};
-use crate::{clock::Clock, commit::commit, log_dedup::LogDedup};
+use crate::{
+    clock::Clock,
+    commit::{commit, submit},
+    log_dedup::LogDedup,
+};
 
 /// Reason of a status change after missed heartbeats.
 const SILENT: &str = "heartbeats_missed";
@@ -44,11 +48,10 @@ pub struct Args {
     pub failure_detector: Arc<FailureDetector>,
     /// Hostname of this node.
     pub host: String,
-    /// Raft of this node. Status changes of other members go here and not through forwarding, so
-    /// that only a leader's are committed.
-    pub raft: Arc<dyn Propose>,
-    /// Proposer for this node's own status, which forwards to the leader.
-    pub cluster: Arc<dyn Propose>,
+    /// Raft of this node, for status changes of other members: only a leader's are committed.
+    pub raft: Arc<dyn LeaderProposer>,
+    /// Proposer for this node's own status.
+    pub cluster: Arc<dyn ForwardingProposer>,
     /// Confirms that the node has caught up.
     pub confirm: Confirm,
     /// Whether, since the node caught up, no container is left whose row moved to another node.
@@ -231,8 +234,11 @@ impl HealthActor {
             .into(),
             ..Default::default()
         };
-        let proposal = write(Arc::clone(&self.args.raft), self.command(update));
-        ctx.spawn(async move { Msg::Proposed(host, proposal.await) });
+        let (raft, command) = (Arc::clone(&self.args.raft), self.command(update));
+        ctx.spawn(async move {
+            let outcome = in_time(commit(raft.as_ref(), command)).await;
+            Msg::Proposed(host, outcome)
+        });
     }
 
     /// Proposes this node as `ready` once the conditions hold.
@@ -257,7 +263,7 @@ impl HealthActor {
         };
         self.returning = true;
         let engine = Arc::clone(&self.args.engine);
-        let proposal = write(Arc::clone(&self.args.cluster), self.command(update));
+        let (cluster, command) = (Arc::clone(&self.args.cluster), self.command(update));
         ctx.spawn(async move {
             let ping = timeout(BUDGET, engine.ping()).await;
             let answers = match ping {
@@ -266,7 +272,10 @@ impl HealthActor {
                 Err(_) => Err("the engine does not answer".to_owned()),
             };
             Msg::Returned(match answers {
-                Ok(()) => proposal.await.map(drop).map_err(|error| error.to_string()),
+                Ok(()) => in_time(submit(cluster.as_ref(), command))
+                    .await
+                    .map(drop)
+                    .map_err(|error| error.to_string()),
                 Err(why) => Err(why),
             })
         });
@@ -278,9 +287,11 @@ impl HealthActor {
     }
 }
 
-/// Commits a command and waits until the local state includes it.
-async fn write(raft: Arc<dyn Propose>, command: v1::Command) -> Result<Committed, ProposeError> {
-    let outcome = timeout(BUDGET, commit(raft.as_ref(), command)).await;
+/// Limits the time of a proposal, after which its outcome is unknown.
+async fn in_time(
+    proposal: impl Future<Output = Result<Committed, ProposeError>>,
+) -> Result<Committed, ProposeError> {
+    let outcome = timeout(BUDGET, proposal).await;
     outcome.unwrap_or_else(|_| Err(ProposeError::Unknown("no answer in time".to_owned())))
 }
 

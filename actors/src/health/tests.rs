@@ -12,7 +12,7 @@ use std::{
 use jaco_engine::fake::FakeEngine;
 use jaco_policy::health::core::HEARTBEAT_INTERVAL;
 use jaco_proto::v1::{NodeStatus, NodeStatusUpdate, command::Payload};
-use jaco_raftnode::{Propose, ProposeError, RaftStatus, testing::MemoryRaft};
+use jaco_raftnode::{ProposeError, RaftStatus, StateReader, testing::MemoryRaft};
 use jaco_supervision::{ChildSpec, KillMode, Strategy, SupervisorSpec, Tree};
 use tokio::{
     sync::watch,

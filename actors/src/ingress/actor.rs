@@ -12,7 +12,7 @@ use std::{
 
 use jaco_net::proxy::{Proxy, ProxyServer};
 use jaco_policy::debounce::{Action, Debounce};
-use jaco_raftnode::{Propose, State};
+use jaco_raftnode::{State, StateReader};
 use jaco_supervision::{Context, Failure, Reply, Worker};
 use tokio::{sync::watch, time::Instant};
 
@@ -31,7 +31,7 @@ const DRAIN: Duration = Duration::from_secs(4);
 /// Arguments of a [`ProxyActor`]; clones share the data plane.
 #[derive(Clone)]
 pub struct ProxyArgs {
-    state: Arc<dyn Propose>,
+    state: Arc<dyn StateReader>,
     facts: NodeFacts,
     fresh: watch::Receiver<Hosts>,
     http_port: u16,
@@ -47,7 +47,7 @@ impl ProxyArgs {
     /// `fresh` serve.
     #[must_use]
     pub fn new(
-        state: Arc<dyn Propose>,
+        state: Arc<dyn StateReader>,
         facts: NodeFacts,
         fresh: watch::Receiver<Hosts>,
         http_port: u16,

@@ -7,7 +7,7 @@ use jaco_proto::{
     Error, ErrorCode, drain_mark,
     v1::{self, command::Payload},
 };
-use jaco_raftnode::{MemberChange, Propose, ProposeError, RaftStatus, Role, command};
+use jaco_raftnode::{LeaderProposer, MemberChange, ProposeError, RaftStatus, Role, command};
 use jaco_supervision::{Context, Failure, TaskHandle, Worker};
 use tokio::{
     sync::watch,
@@ -33,7 +33,7 @@ const SAMPLE: Duration = Duration::from_millis(100);
 #[derive(Clone)]
 pub struct Deps {
     /// Source of the rows and target of the commands.
-    pub raft: Arc<dyn Propose>,
+    pub raft: Arc<dyn LeaderProposer>,
     /// Clock for the timestamps of commands.
     pub clock: Clock,
 }
@@ -306,7 +306,7 @@ async fn transfer(group: &dyn Group, to: u64) -> Result<(), String> {
     }
 }
 
-async fn propose(raft: &dyn Propose, command: v1::Command) -> Result<(), String> {
+async fn propose(raft: &dyn LeaderProposer, command: v1::Command) -> Result<(), String> {
     match raft.propose(command).await {
         Ok(_) => Ok(()),
         // The row is already gone.

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use jaco_engine::docker::DockerEngine;
 use jaco_proto::{Error, ErrorCode, v1};
-use jaco_raftnode::{Propose as _, RaftHandle, RaftLimits, Role, Storage, storage};
+use jaco_raftnode::{RaftHandle, RaftLimits, Role, StateReader as _, Storage, storage};
 use jaco_supervision::{ChildSpec, Context, Failure, Reply, Worker};
 
 use super::{

@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use jaco_proto::v1::{self, command::Payload};
-use jaco_raftnode::{Propose, ProposeError};
+use jaco_raftnode::{ForwardingProposer as _, ProposeError, StateReader};
 
 use super::{MemberContext, NodeConfig, config::text};
 use crate::identity::NODE_UPDATE_SELF;
@@ -56,7 +56,7 @@ pub(super) async fn announce(node: Arc<MemberContext>, config: NodeConfig) {
             return;
         };
         let command = node.command(NODE_UPDATE_SELF, Payload::NodeUpdateSelf(update));
-        match submitter.propose(command).await {
+        match submitter.submit(command).await {
             Ok(_) => return,
             Err(ProposeError::Rejected(error)) => {
                 tracing::warn!(subsystem = "daemon/grpc", %error, "own record was not updated");

@@ -7,7 +7,7 @@ use std::{
 
 use jaco_net::pki::{self, ClusterCa, NodeCert};
 use jaco_proto::{Error, ErrorCode, secret::SecretString};
-use jaco_raftnode::{Propose as _, State};
+use jaco_raftnode::{State, StateReader as _};
 
 use super::MemberContext;
 

@@ -15,7 +15,7 @@ use jaco_proto::{
     Error, ErrorCode, chain,
     v1::{self, command::Payload},
 };
-use jaco_raftnode::{Propose, RaftHandle, RaftLimits, ReadError, State, Storage};
+use jaco_raftnode::{RaftHandle, RaftLimits, ReadError, State, StateReader, Storage};
 use jaco_supervision::{
     ActorInfo, CallError, ChildSpec, Failure, Handle, KillError, KillMode, Tree,
 };

@@ -8,7 +8,7 @@ use std::{
 use futures::future::BoxFuture;
 use http::{Request, Response};
 use jaco_proto::{Error, ErrorCode};
-use jaco_raftnode::{Propose as _, RaftHandle, RaftStatus, Role, Writes};
+use jaco_raftnode::{RaftHandle, RaftStatus, Role, StateReader as _, Writes};
 use tokio::{sync::watch, time::Instant};
 use tonic::{Status, body::Body};
 use tower::Service;

@@ -11,7 +11,7 @@ use std::{
 
 use jaco_engine::{Engine, EngineError, Status};
 use jaco_policy::peer::rejections::Rejections;
-use jaco_raftnode::{Propose as _, State};
+use jaco_raftnode::{State, StateReader as _};
 use tokio::sync::watch;
 
 use super::{MemberContext, files::Layout};

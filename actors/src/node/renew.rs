@@ -18,14 +18,14 @@ use jaco_proto::{
     Error, ErrorCode, chain,
     v1::{self, command::Payload, internal_client::InternalClient},
 };
-use jaco_raftnode::{Propose as _, State};
+use jaco_raftnode::{ForwardingProposer as _, State, StateReader as _};
 
 use super::{
     MemberContext, NodeContext, authority,
     files::{FilesError, Layout},
     leader::LeaderLocation,
 };
-use crate::{commit::propose, identity::NODE_UPDATE_SELF, log_dedup::LogDedup};
+use crate::{commit::outcome, identity::NODE_UPDATE_SELF, log_dedup::LogDedup};
 
 /// Time limit for the leader's signature.
 const SIGN_BUDGET: Duration = Duration::from_secs(10);
@@ -87,7 +87,8 @@ async fn attempt(shared: &NodeContext, node: &MemberContext, layout: &Layout) ->
     let state = node.raft.state();
     let row = state.nodes.get(&node.hostname);
     if row.is_none_or(|row| row.server_cert_fingerprint != print.as_bytes()) {
-        propose(&node.submitter(), node.command(NODE_UPDATE_SELF, update)).await?;
+        let command = node.command(NODE_UPDATE_SELF, update);
+        outcome(node.submitter().submit(command)).await?;
     }
     promote(shared, layout, &node.hostname)?;
     tracing::info!(subsystem = "daemon/grpc", fingerprint = %print, "the certificate was renewed");

@@ -10,7 +10,7 @@ use jaco_proto::{
     chain,
     v1::{self, AuditEventType, command::Payload},
 };
-use jaco_raftnode::{Propose, ProposeError, State, archive::Meta, command};
+use jaco_raftnode::{LeaderProposer, ProposeError, State, archive::Meta, command};
 use prost_types::Timestamp;
 use tokio::sync::watch;
 
@@ -125,7 +125,7 @@ pub(super) struct RestoreRecorder<P> {
 
 /// Starts to record the restore whose marker is on disk, if there is one. Called once per node: two
 /// recorders at a time would append the event twice.
-pub(super) fn record_restore<P: Propose>(recorder: RestoreRecorder<P>) {
+pub(super) fn record_restore<P: LeaderProposer>(recorder: RestoreRecorder<P>) {
     match RestoreMarker::read(&recorder.layout) {
         Ok(None) => {}
         Ok(Some(marker)) => {
@@ -142,7 +142,7 @@ pub(super) fn record_restore<P: Propose>(recorder: RestoreRecorder<P>) {
     }
 }
 
-impl<P: Propose> RestoreRecorder<P> {
+impl<P: LeaderProposer> RestoreRecorder<P> {
     async fn run(mut self, marker: RestoreMarker) {
         let mut stopping = self.stopping.clone();
         let recorded = tokio::select! {

@@ -13,7 +13,8 @@ use jaco_proto::{
     v1::{self, internal_client::InternalClient},
 };
 use jaco_raftnode::{
-    Committed, Propose, ProposeError, RaftHandle, Role, State, propose::ProposeFuture,
+    Committed, ForwardingProposer, LeaderProposer as _, ProposeError, RaftHandle, Role, State,
+    StateReader, propose::ProposeFuture,
 };
 use prost::Message as _;
 use tokio::{sync::watch, time::Instant};
@@ -40,18 +41,7 @@ impl Submitter {
     }
 }
 
-impl Propose for Submitter {
-    fn propose(&self, command: v1::Command) -> ProposeFuture {
-        match self.0.location() {
-            LeaderLocation::Local => self.raft().propose(command),
-            LeaderLocation::Remote(leader) => Box::pin(submit(self.0.clone(), leader, command)),
-            LeaderLocation::Unknown if self.raft().status().role == Role::Stopped => {
-                Box::pin(ready(Err(ProposeError::Unavailable)))
-            }
-            LeaderLocation::Unknown => Box::pin(ready(Err(ProposeError::NoLeader))),
-        }
-    }
-
+impl StateReader for Submitter {
     fn state(&self) -> Arc<State> {
         self.raft().state()
     }
@@ -65,7 +55,20 @@ impl Propose for Submitter {
     }
 }
 
-async fn submit(
+impl ForwardingProposer for Submitter {
+    fn submit(&self, command: v1::Command) -> ProposeFuture {
+        match self.0.location() {
+            LeaderLocation::Local => self.raft().propose(command),
+            LeaderLocation::Remote(leader) => Box::pin(forward(self.0.clone(), leader, command)),
+            LeaderLocation::Unknown if self.raft().status().role == Role::Stopped => {
+                Box::pin(ready(Err(ProposeError::Unavailable)))
+            }
+            LeaderLocation::Unknown => Box::pin(ready(Err(ProposeError::NoLeader))),
+        }
+    }
+}
+
+async fn forward(
     link: LeaderLink,
     leader: Leader,
     command: v1::Command,

@@ -8,7 +8,7 @@ use jaco_proto::{
     ErrorCode,
     v1::{self, internal_client::InternalClient},
 };
-use jaco_raftnode::Propose as _;
+use jaco_raftnode::StateReader as _;
 use tokio::time::Instant;
 
 use super::leader::{CallFailure, LeaderChannel, LeaderLink, LeaderLocation};

@@ -14,7 +14,7 @@ use jaco_net::{
     quic::{self, Member},
 };
 use jaco_proto::v1::Node;
-use jaco_raftnode::{Propose as _, RaftHandle, State};
+use jaco_raftnode::{RaftHandle, State, StateReader as _};
 
 use super::{
     Sender,

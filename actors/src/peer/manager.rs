@@ -7,7 +7,7 @@ use std::{
 };
 
 use jaco_net::quic::Reason;
-use jaco_raftnode::{Propose as _, State};
+use jaco_raftnode::{State, StateReader as _};
 use jaco_supervision::{
     ActorState, ChildDone, ChildEvent, ChildSpec, Context, Failure, KeyedChildren, Worker,
 };

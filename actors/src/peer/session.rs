@@ -6,7 +6,7 @@ use jaco_net::quic::{
     Closed, Connection, FrameReader, Kind, Reason, Receiver, Sender as StreamSender, StreamError,
     frame::Batch,
 };
-use jaco_raftnode::{Propose as _, State};
+use jaco_raftnode::{State, StateReader as _};
 use tokio::{
     task::JoinSet,
     time::{MissedTickBehavior, interval, timeout},

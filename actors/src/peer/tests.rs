@@ -11,7 +11,7 @@ use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
 use jaco_net::quic::{Closed, Kind, Reason};
 use jaco_proto::v1::{self, command::Payload};
-use jaco_raftnode::Propose as _;
+use jaco_raftnode::StateReader as _;
 use jaco_supervision::KillMode;
 use tokio::sync::Notify;
 use tonic::{Status, body::Body};

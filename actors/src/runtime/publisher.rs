@@ -108,7 +108,7 @@ impl PublisherActor {
                 return;
             };
             self.in_flight.insert(id);
-            let proposal = self.shared.deps.raft.propose(command);
+            let proposal = self.shared.deps.raft.submit(command);
             ctx.spawn(async move { Msg::Proposed(Box::new(row), proposal.await) });
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jaco_engine::{EngineError, fake::FakeEngine};
 use jaco_policy::runtime::replica::core::PULL_PROGRESS_TIMEOUT;
 use jaco_proto::v1::{self, ReplicaState, command::Payload};
-use jaco_raftnode::{ProposeError, State, testing::MemoryRaft};
+use jaco_raftnode::{ProposeError, State, StateReader as _, testing::MemoryRaft};
 
 use futures::{StreamExt, stream};
 use jaco_supervision::{ActorState, KillMode, Tree};

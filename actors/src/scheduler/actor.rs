@@ -6,7 +6,7 @@ use jaco_policy::scheduler::{
     pass_timer::{Action, Outcome, PassTimer},
     reconcile::{Pass, PassCache, reconcile},
 };
-use jaco_raftnode::{Committed, Propose, ProposeError, State};
+use jaco_raftnode::{Committed, LeaderProposer, ProposeError, State};
 use jaco_supervision::{Context, Failure, TaskHandle, Worker};
 use tokio::{
     sync::{Mutex, OwnedMutexGuard, watch},
@@ -23,7 +23,7 @@ const LONGEST_PROPOSAL: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub struct Args {
     /// Reads and changes the replicated state.
-    pub raft: Arc<dyn Propose>,
+    pub raft: Arc<dyn LeaderProposer>,
     /// Whether this node leads and has applied an entry of its own term.
     pub is_leader: watch::Receiver<bool>,
     /// Source of the commands' timestamps.
@@ -36,7 +36,7 @@ impl Args {
     /// Creates the arguments of one node's scheduler.
     #[must_use]
     pub fn new(
-        raft: Arc<dyn Propose>,
+        raft: Arc<dyn LeaderProposer>,
         is_leader: watch::Receiver<bool>,
         clock: Clock,
         metrics: Metrics,

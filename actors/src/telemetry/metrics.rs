@@ -136,7 +136,7 @@ impl Metrics {
 
     /// Replicated state; `None` until the node is a member.
     pub(super) fn state(&self) -> Option<Arc<State>> {
-        use jaco_raftnode::Propose;
+        use jaco_raftnode::StateReader;
         self.0.counts.sources.raft.get().map(RaftHandle::state)
     }
 

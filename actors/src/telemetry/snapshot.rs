@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt, sync::OnceLock};
 
 use jaco_proto::v1::ReplicaState;
-use jaco_raftnode::{Propose, RaftHandle, Role, State};
+use jaco_raftnode::{RaftHandle, Role, State, StateReader};
 use jaco_supervision::Tree;
 use prometheus_client::{
     encoding::{DescriptorEncoder, EncodeMetric},

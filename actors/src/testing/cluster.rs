@@ -103,7 +103,7 @@ impl Cluster {
             let command = command("bootstrap", Timestamp::default(), payload);
             raft.apply(command).unwrap();
         }
-        let state = State::clone(&jaco_raftnode::Propose::state(&raft));
+        let state = State::clone(&jaco_raftnode::StateReader::state(&raft));
         let (group, actors) = MemoryGroup::start(state, size).await.unwrap();
         let dir = tempfile::tempdir().unwrap();
         storage::bootstrap(dir.path(), 1, &[1]).unwrap();
@@ -162,7 +162,7 @@ impl Cluster {
 
     /// Returns the newest state of member `id`.
     pub(crate) fn state(&self, id: u64) -> Arc<State> {
-        jaco_raftnode::Propose::state(&self.group.handle(id))
+        jaco_raftnode::StateReader::state(&self.group.handle(id))
     }
 }
 

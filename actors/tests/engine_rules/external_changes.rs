@@ -1,7 +1,7 @@
 //! External changes to a container, and exits of containers.
 
 use jaco_proto::v1::ReplicaState;
-use jaco_raftnode::Propose;
+use jaco_raftnode::StateReader;
 
 use super::fixture::{EngineFixture, FOREVER, docker, is_podman, try_docker};
 

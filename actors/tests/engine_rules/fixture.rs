@@ -19,7 +19,7 @@ use jaco_actors::{
 };
 use jaco_engine::docker::DockerEngine;
 use jaco_proto::v1::{self, ReplicaState, command::Payload};
-use jaco_raftnode::{Propose, State, testing::MemoryRaft};
+use jaco_raftnode::{LeaderProposer, State, StateReader, testing::MemoryRaft};
 use tokio::sync::watch;
 
 /// Hostname of the one node.
@@ -63,11 +63,10 @@ impl EngineFixture {
         };
         state.nodes.insert(HOST.into(), Arc::new(node));
         let raft = MemoryRaft::new(state);
-        let shared: Arc<dyn Propose> = Arc::new(raft.clone());
         let (network, _, directory, _) = network::supervisor(network::Args {
             cluster_id: cluster_id.clone(),
             host: HOST.into(),
-            raft: Arc::clone(&shared),
+            raft: Arc::new(raft.clone()),
             is_leader: watch::channel(true).1,
             clock: Clock::system(),
             pool: pool(),
@@ -78,7 +77,7 @@ impl EngineFixture {
             host: HOST.into(),
             engine: Arc::new(DockerEngine::new(way)),
             networks: Arc::new(directory),
-            raft: shared,
+            raft: Arc::new(raft.clone()),
             clock: Clock::system(),
             caught_up: watch::channel(true).1,
             metrics: Metrics::new(HOST, Clock::system()),

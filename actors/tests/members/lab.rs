@@ -18,7 +18,7 @@ use jaco_proto::{
     secret::SecretString,
     v1::{self, command::Payload},
 };
-use jaco_raftnode::{Propose as _, RaftStatus, State, command};
+use jaco_raftnode::{LeaderProposer as _, RaftStatus, State, StateReader as _, command};
 use tempfile::TempDir;
 
 /// Version that every node announces.

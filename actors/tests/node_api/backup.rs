@@ -11,7 +11,7 @@ use jaco_proto::{
     v1::{self, AuditEventType, command::Payload},
 };
 use jaco_raftnode::{
-    Propose, State,
+    LeaderProposer, State,
     archive::{self, Archive, ArchiveLimits},
     command,
 };

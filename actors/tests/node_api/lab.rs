@@ -23,7 +23,7 @@ use jaco_proto::{
         deploy_client::DeployClient, tokens_client::TokensClient, watch_client::WatchClient,
     },
 };
-use jaco_raftnode::{Propose as _, State};
+use jaco_raftnode::{State, StateReader as _};
 use rustls::pki_types::ServerName;
 use tempfile::TempDir;
 use tokio::net::{TcpSocket, UnixStream};

@@ -4,7 +4,7 @@ use std::{fs, net::TcpListener, sync::Arc, time::Duration};
 
 use jaco_actors::{StartError, node::FilesError};
 use jaco_proto::{chain, v1};
-use jaco_raftnode::Propose as _;
+use jaco_raftnode::StateReader as _;
 
 use super::lab::{Lab, TIMEOUT, state, until};
 

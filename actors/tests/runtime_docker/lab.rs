@@ -17,7 +17,7 @@ use jaco_actors::{
 };
 use jaco_engine::{docker::DockerEngine, spec::Attachment};
 use jaco_proto::v1::{self, command::Payload};
-use jaco_raftnode::{Propose, State, testing::MemoryRaft};
+use jaco_raftnode::{LeaderProposer, State, StateReader, testing::MemoryRaft};
 use tokio::sync::watch;
 
 /// Hostname of the one node.

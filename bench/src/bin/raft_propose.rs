@@ -18,7 +18,7 @@ use futures::{StreamExt as _, stream::FuturesUnordered};
 use jaco_bench::{Samples, group::Parent, millis, put_blob};
 use jaco_proto::{chain, v1};
 use jaco_raftnode::{
-    NoTransport, Propose as _, RaftArgs, RaftHandle, RaftLimits, Storage, actor, storage,
+    LeaderProposer as _, NoTransport, RaftArgs, RaftHandle, RaftLimits, Storage, actor, storage,
 };
 use prost::Message as _;
 use ractor::Actor;

@@ -16,7 +16,7 @@ use anyhow::Context as _;
 use clap::Parser;
 use jaco_bench::{Samples, group::Group, millis, put_blob};
 use jaco_proto::v1;
-use jaco_raftnode::{Propose as _, RaftHandle, RaftLimits};
+use jaco_raftnode::{LeaderProposer as _, RaftHandle, RaftLimits};
 
 /// Length of a value in bytes.
 const VALUE: usize = 256;

@@ -18,7 +18,7 @@ use clap::Parser;
 use futures::{StreamExt as _, TryStreamExt as _};
 use jaco_bench::{Samples, group::Group, millis, put_blob};
 use jaco_proto::v1;
-use jaco_raftnode::{Propose as _, RaftHandle, RaftLimits};
+use jaco_raftnode::{LeaderProposer as _, RaftHandle, RaftLimits, StateReader as _};
 
 #[derive(Parser)]
 #[command(about = "Measures a snapshot under load")]

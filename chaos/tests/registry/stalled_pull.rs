@@ -19,7 +19,7 @@ use jaco_chaos::{
 use jaco_engine::{docker::DockerEngine, spec::Attachment};
 use jaco_policy::runtime::replica::core::PULL_PROGRESS_TIMEOUT;
 use jaco_proto::v1::{self, ReplicaObserved, ReplicaState, command::Payload};
-use jaco_raftnode::{Propose, State, testing::MemoryRaft};
+use jaco_raftnode::{LeaderProposer, State, StateReader, testing::MemoryRaft};
 use tokio::sync::watch;
 
 const HOST: &str = "node-1";

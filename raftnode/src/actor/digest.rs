@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use super::{RaftHandle, msg::Msg};
-use crate::Propose as _;
+use crate::StateReader as _;
 
 impl RaftHandle {
     /// Returns the digest of the state right after entry `index` (see [`State::digest`]) and the

@@ -22,7 +22,7 @@ use super::{
     msg::{Msg, PendingProposal, Proposal},
 };
 use crate::{
-    Committed, Propose, ProposeError, Storage, WatchHub,
+    Committed, LeaderProposer, ProposeError, StateReader, Storage, WatchHub,
     core::{RaftStatus, Role},
     propose::ProposeFuture,
     snapshot::ReceiveSlot,
@@ -51,7 +51,7 @@ pub struct RaftHandle {
 pub(super) struct HandleInner {
     pub(super) actor: watch::Sender<Option<ActorRef<Msg>>>,
     pub(super) state: watch::Sender<Arc<State>>,
-    /// See [`Propose::follow`].
+    /// See [`StateReader::follow`].
     followed: watch::Sender<Arc<State>>,
     pub(super) status: watch::Sender<RaftStatus>,
     pub(super) hub: WatchHub,
@@ -267,7 +267,7 @@ impl RaftHandle {
     }
 
     /// Queues a proposal for the actor. An actor that ends drops its untaken proposals.
-    fn submit(&self, proposal: Proposal) -> Result<(), ()> {
+    fn enqueue(&self, proposal: Proposal) -> Result<(), ()> {
         // Borrowed until the proposal is queued: `close` removes the address before it drops the
         // queue.
         let actor = self.shared.actor.borrow();
@@ -333,7 +333,21 @@ impl RaftHandle {
     }
 }
 
-impl Propose for RaftHandle {
+impl StateReader for RaftHandle {
+    fn state(&self) -> Arc<State> {
+        Arc::clone(&self.shared.state.borrow())
+    }
+
+    fn subscribe(&self) -> watch::Receiver<Arc<State>> {
+        self.shared.state.subscribe()
+    }
+
+    fn follow(&self) -> watch::Receiver<Arc<State>> {
+        self.shared.followed.subscribe()
+    }
+}
+
+impl LeaderProposer for RaftHandle {
     /// The proposal is queued when this returns; dropping the future does not withdraw it.
     fn propose(&self, command: v1::Command) -> ProposeFuture {
         let refuse = |error| -> ProposeFuture { Box::pin(std::future::ready(Err(error))) };
@@ -353,24 +367,12 @@ impl Propose for RaftHandle {
         };
         let (reply, answer) = oneshot::channel();
         if self
-            .submit((data, PendingProposal::new(reply, share)))
+            .enqueue((data, PendingProposal::new(reply, share)))
             .is_err()
         {
             return refuse(ProposeError::Unavailable);
         }
         Box::pin(self.clone().answer(answer))
-    }
-
-    fn state(&self) -> Arc<State> {
-        Arc::clone(&self.shared.state.borrow())
-    }
-
-    fn subscribe(&self) -> watch::Receiver<Arc<State>> {
-        self.shared.state.subscribe()
-    }
-
-    fn follow(&self) -> watch::Receiver<Arc<State>> {
-        self.shared.followed.subscribe()
     }
 }
 

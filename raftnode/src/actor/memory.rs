@@ -13,7 +13,7 @@ use super::{RaftHandle, msg::Msg};
 
 pub use group::MemoryGroup;
 
-use crate::{Committed, Propose as _, ProposeError, core::Role};
+use crate::{Committed, ProposeError, StateReader as _, core::Role};
 
 /// Serves `handle` as the leader and only voter of a group, until the actor is stopped.
 ///

@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::*;
 use crate::{
-    OutgoingSnapshot, Propose, ProposeError,
+    LeaderProposer, OutgoingSnapshot, ProposeError, StateReader,
     core::Role,
     snapshot::SizeLimit,
     storage::{self, Storage},

@@ -11,6 +11,7 @@ use jaco_proto::v1::{
     deploy_client::DeployClient,
     internal_server::{Internal, InternalServer},
 };
+use jaco_raftnode::LeaderProposer as _;
 use jaco_state::command;
 use prost_types::Timestamp;
 use tonic::{Status, body::Body};

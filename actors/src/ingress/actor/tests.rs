@@ -3,8 +3,6 @@
 use std::{io::ErrorKind, net::Ipv6Addr};
 
 use jaco_net::proxy::Settings;
-use jaco_proto::v1;
-use jaco_raftnode::propose::{ProposeError, ProposeFuture};
 use jaco_supervision::{ChildSpec, Handle, KillMode, Strategy, SupervisorSpec, Tree};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -31,11 +29,7 @@ impl Fake {
     }
 }
 
-impl Propose for Fake {
-    fn propose(&self, _command: v1::Command) -> ProposeFuture {
-        Box::pin(async { Err(ProposeError::Unavailable) })
-    }
-
+impl StateReader for Fake {
     fn state(&self) -> Arc<State> {
         self.0.borrow().clone()
     }

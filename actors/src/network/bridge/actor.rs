@@ -13,7 +13,7 @@ use jaco_policy::network::{
     names::NetworkId,
 };
 use jaco_proto::chain;
-use jaco_raftnode::{Propose, State};
+use jaco_raftnode::{State, StateReader};
 use jaco_supervision::{Context, Failure, Handle, Reply, Worker};
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -35,7 +35,7 @@ pub struct BridgeContext {
     /// This host.
     pub host: String,
     /// Reads the replicated state.
-    pub raft: Arc<dyn Propose>,
+    pub raft: Arc<dyn StateReader>,
     /// Container engine that holds the networks.
     pub engine: SharedEngine,
     /// Allocates address blocks.

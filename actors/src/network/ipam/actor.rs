@@ -8,7 +8,7 @@ use jaco_policy::network::ipam::{
     Decision, Pool, Quarantine, SubnetKey, allocation, decide, utilisation,
 };
 use jaco_proto::v1::command::Payload;
-use jaco_raftnode::{Committed, Propose, ProposeError, State, command};
+use jaco_raftnode::{Committed, LeaderProposer, ProposeError, State, command};
 use jaco_supervision::{Context, Failure, Handle, Reply, Worker};
 use tokio::{sync::watch, time::Instant};
 use tracing::{error, info, warn};
@@ -25,7 +25,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub struct Args {
     /// Reads and changes the replicated state.
-    pub raft: Arc<dyn Propose>,
+    pub raft: Arc<dyn LeaderProposer>,
     /// Whether this node leads and has applied an entry of its own term.
     pub is_leader: watch::Receiver<bool>,
     /// Source of the commands' timestamps.

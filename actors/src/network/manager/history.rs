@@ -1,6 +1,6 @@
 //! Random histories of one host's networks, with and without actor crashes.
 
-use jaco_raftnode::Propose;
+use jaco_raftnode::StateReader;
 use jaco_supervision::KillMode;
 use proptest::{prelude::*, test_runner::TestCaseError};
 use tokio::time::Instant;

@@ -2,7 +2,7 @@ use std::time::SystemTime;
 
 use jaco_engine::fake::networks::{Event, FakeNetworks};
 use jaco_proto::v1::{self, command::Payload};
-use jaco_raftnode::{Propose, command, testing::MemoryRaft};
+use jaco_raftnode::{StateReader, command, testing::MemoryRaft};
 use jaco_supervision::{ActorState, KillMode, Strategy, SupervisorSpec, Tree};
 use prost_types::Timestamp;
 use tokio::{sync::watch, time::Instant};

@@ -6,7 +6,7 @@ use std::{
 };
 
 use jaco_proto::{Error, ErrorCode, v1};
-use jaco_raftnode::{Propose as _, State};
+use jaco_raftnode::{State, StateReader as _};
 
 use super::{JoinRequest, place, request_admission};
 use crate::node::{MemberContext, NodeContext, NodeMsg, already, files::Layout};

@@ -1,4 +1,4 @@
-use jaco_raftnode::testing::MemoryRaft;
+use jaco_raftnode::{StateReader as _, testing::MemoryRaft};
 use tempfile::TempDir;
 
 use super::*;

@@ -6,7 +6,9 @@ use jaco_proto::{
     error::DecodedError,
     v1::{self, command::Payload, internal_client::InternalClient},
 };
-use jaco_raftnode::{Propose as _, ProposeError, command};
+use jaco_raftnode::{
+    ForwardingProposer as _, LeaderProposer as _, ProposeError, StateReader as _, command,
+};
 use prost::Message as _;
 use prost_types::Timestamp;
 use tokio::time::Instant;
@@ -39,7 +41,7 @@ async fn followers_propose_through_the_leader() {
     for (id, calls) in [(1, 0), (2, 1), (3, 2)] {
         let host = format!("n{id}");
         let submitter = submitter(&cluster, id);
-        let committed = submitter.propose(about(&host, "2.0.0")).await.unwrap();
+        let committed = submitter.submit(about(&host, "2.0.0")).await.unwrap();
         assert_eq!(cluster.network.calls().len(), calls);
         let state = submitter.state();
         assert_eq!(state.applied_index, committed.index);
@@ -57,7 +59,7 @@ async fn answer_waits_for_the_local_apply() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         cluster.group.lag(2, false);
     };
-    let (answer, ()) = tokio::join!(submitter.propose(about("n2", "2.0.0")), catch_up);
+    let (answer, ()) = tokio::join!(submitter.submit(about("n2", "2.0.0")), catch_up);
     answer.unwrap();
     assert_eq!(begun.elapsed().as_secs(), 1);
 }
@@ -66,7 +68,7 @@ async fn answer_waits_for_the_local_apply() {
 async fn failures_map_to_distinct_errors() {
     let cluster = Cluster::start(3).await;
     let submitter = submitter(&cluster, 2);
-    let propose = || submitter.propose(about("n2", "2.0.0"));
+    let propose = || submitter.submit(about("n2", "2.0.0"));
     cluster.network.faults(&[Fault::NotSent]);
     assert_eq!(propose().await, Err(ProposeError::NoLeader));
     for fault in [Fault::Lose, Fault::Hang, Fault::Break] {
@@ -83,7 +85,7 @@ async fn failures_map_to_distinct_errors() {
     assert_eq!(propose().await, Err(ProposeError::NoLeader));
     cluster.group.elect(Some(1));
     // The command is about another member.
-    let answer = submitter.propose(about("n3", "2.0.0")).await;
+    let answer = submitter.submit(about("n3", "2.0.0")).await;
     let Err(ProposeError::Rejected(error)) = answer else {
         panic!("{answer:?}");
     };

@@ -16,8 +16,8 @@ use jaco_net::{
 };
 use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::{
-    Committed, Propose, ProposeError, RaftArgs, RaftHandle, RaftLimits, Storage, actor::spawn,
-    storage,
+    Committed, LeaderProposer, ProposeError, RaftArgs, RaftHandle, RaftLimits, Storage,
+    actor::spawn, storage,
 };
 use jaco_state::{State, batch, command, fsm};
 use jaco_supervision::{ChildSpec, Strategy, SupervisorSpec, Tree};

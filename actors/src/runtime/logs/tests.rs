@@ -163,7 +163,7 @@ async fn removed_row_ends_tail_after_last_line() {
         payload: Some(v1::command::Payload::ReplicaDesiredRemove(remove)),
         ..Default::default()
     };
-    shared.deps.raft.propose(command).await.unwrap();
+    shared.deps.raft.submit(command).await.unwrap();
     engine.die("c0");
     assert_eq!(lines(&mut tail).await, ["web-0 last words"]);
     tail.finish().await.unwrap();

@@ -2,7 +2,7 @@ use std::time::{Duration, SystemTime};
 
 use jaco_policy::scheduler::reconcile::MAX_BATCH_BYTES;
 use jaco_proto::v1::{self, command::Payload};
-use jaco_raftnode::{RaftLimits, command, testing::MemoryRaft};
+use jaco_raftnode::{RaftLimits, StateReader, command, testing::MemoryRaft};
 use jaco_supervision::{KillMode, Strategy, SupervisorSpec, Tree};
 use prost_types::Timestamp;
 
@@ -15,7 +15,17 @@ struct Slow(MemoryRaft);
 
 const COMMIT: Duration = Duration::from_millis(300);
 
-impl Propose for Slow {
+impl StateReader for Slow {
+    fn state(&self) -> Arc<State> {
+        self.0.state()
+    }
+
+    fn subscribe(&self) -> watch::Receiver<Arc<State>> {
+        self.0.subscribe()
+    }
+}
+
+impl LeaderProposer for Slow {
     fn propose(&self, command: v1::Command) -> jaco_raftnode::propose::ProposeFuture {
         let raft = self.0.clone();
         Box::pin(async move {
@@ -26,14 +36,6 @@ impl Propose for Slow {
             });
             commit.await.unwrap()
         })
-    }
-
-    fn state(&self) -> Arc<State> {
-        self.0.state()
-    }
-
-    fn subscribe(&self) -> watch::Receiver<Arc<State>> {
-        self.0.subscribe()
     }
 }
 

@@ -248,7 +248,7 @@ mod tests {
     use prost_types::Timestamp;
 
     use super::*;
-    use crate::Propose as _;
+    use crate::{LeaderProposer as _, StateReader as _};
 
     fn revoke() -> v1::Command {
         let payload = Payload::TokenRevoke(v1::TokenRevoke::default());

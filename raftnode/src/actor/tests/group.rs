@@ -16,7 +16,7 @@ use tokio::{runtime::Handle, sync::mpsc};
 
 use super::{super::*, Parent};
 use crate::{
-    OutgoingSnapshot, Propose as _, ProposeError, RaftStatus,
+    LeaderProposer as _, OutgoingSnapshot, ProposeError, RaftStatus,
     core::MemberChange,
     storage::{self, Storage},
 };

@@ -1,7 +1,7 @@
 use std::time::SystemTime;
 
 use jaco_proto::v1;
-use jaco_raftnode::testing::MemoryRaft;
+use jaco_raftnode::{StateReader as _, testing::MemoryRaft};
 use jaco_supervision::{ChildSpec, KillMode, Strategy, SupervisorSpec, Tree};
 use prost_types::Timestamp;
 
