@@ -8,9 +8,7 @@ use std::{
 
 use jaco_net::quic::Reason;
 use jaco_raftnode::{Propose as _, State};
-use jaco_supervision::{
-    ActorState, ChildDone, ChildEvent, ChildSpec, Context, Failure, KeyedChildren, Worker,
-};
+use jaco_supervision::{ChildDone, ChildEvent, ChildSpec, Context, Failure, KeyedChildren, Worker};
 
 use super::{
     HeartbeatHandler, Services,
@@ -104,7 +102,7 @@ impl Worker for PeerManager {
                     ctx.send_after(RETRY, Msg::Retry);
                 }
                 Some(ChildEvent::Stopped(_)) => self.sync(ctx, self.args.network.raft().state()),
-                Some(ChildEvent::Started(_)) | None => {}
+                Some(ChildEvent::Started(_) | ChildEvent::Exhausted(..)) | None => {}
             },
             Msg::Retry => self.sync(ctx, self.args.network.raft().state()),
         }
@@ -113,14 +111,12 @@ impl Worker for PeerManager {
 }
 
 impl PeerManager {
-    /// Takes over the children of the previous instance of this actor: a running child with a route
-    /// is kept, any other is stopped.
+    /// Takes over the children of the previous instance of this actor: a child with a route is kept,
+    /// any other is stopped.
     fn recall(&mut self, ctx: &Context<Self>) {
         let left = self.args.network.routes();
-        self.peers.adopt(ctx, |host, info| {
-            let route = left.by_host.get(host);
-            route.filter(|_| info.state != ActorState::Stopped).cloned()
-        });
+        self.peers
+            .adopt(ctx, |host, _| left.by_host.get(host).cloned());
     }
 
     /// Starts a read index that confirms that this node has applied every entry committed when the
