@@ -6,10 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use jaco_policy::api::rate_limits::{FailureLimiter, JoinLimiter};
+use jaco_policy::api::{
+    connection_limits::{ConnectionLimiter, ConnectionLimits},
+    rate_limits::{FailureLimiter, JoinLimiter},
+};
+use rustix::process::{Resource, getrlimit};
 use tokio::sync::Semaphore;
 
-use super::connection_limits::{ConnectionLimiter, ConnectionLimits};
 use crate::{lock::lock, node::NodeContext};
 
 /// Limit of concurrent backups; each holds a thread and a state.
@@ -32,7 +35,7 @@ pub(crate) struct ApiContext {
 impl ApiContext {
     /// Creates the state of the API of `node`; one per node.
     pub(crate) fn new(node: Arc<NodeContext>) -> Self {
-        let limits = ConnectionLimits::of_process();
+        let limits = ConnectionLimits::of(getrlimit(Resource::Nofile).current);
         Self {
             node,
             limiter: Arc::new(Mutex::new(ConnectionLimiter::new(limits))),
