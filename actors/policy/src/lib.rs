@@ -10,7 +10,7 @@
 //! - [`membership`]: the voters of the raft group, and when a member may leave.
 //! - [`network`]: address blocks and bridges.
 //! - [`node`]: the commands that a member may submit to the leader.
-//! - [`peer`]: duplicate connections, and members that reject this node.
+//! - [`peer`]: the members to connect to, duplicate connections, and members that reject this node.
 //! - [`runtime`]: the replicas of this host: their containers, images and logs.
 //! - [`scheduler`]: which replicas exist, and on which hosts they run.
 

@@ -7,13 +7,13 @@ use std::{
 };
 
 use jaco_net::quic::Reason;
+use jaco_policy::peer::members::PeerInfo;
 use jaco_raftnode::{Propose as _, State};
 use jaco_supervision::{ChildDone, ChildEvent, ChildSpec, Context, Failure, KeyedChildren, Worker};
 
 use super::{
     HeartbeatHandler, Services,
     actor::{self, PeerActor},
-    directory::PeerInfo,
     routes::{PeerTransport, Route},
 };
 use crate::telemetry::Metrics;
@@ -146,13 +146,13 @@ impl PeerManager {
             .into_iter()
             .map(|record| (record.key(), record))
             .collect();
-        let ids: BTreeSet<u64> = wanted.values().map(|r| r.member.raft_id).collect();
+        let ids: BTreeSet<u64> = wanted.values().map(|r| r.raft_id).collect();
         let mut gone = Vec::new();
         for (host, route) in self.peers.iter() {
             let now = route.record();
             match wanted.get(host) {
                 // The same hostname with a new raft id is a new member.
-                Some(record) if record.member.raft_id == now.member.raft_id => {
+                Some(record) if record.raft_id == now.raft_id => {
                     if *record != *now {
                         route.update(record.clone());
                         if let Some(actor) = route.actor.get() {
@@ -163,7 +163,7 @@ impl PeerManager {
                 _ => {
                     // A namesake that took over its plain hostname has a new key, but is still a
                     // member.
-                    route.close(if ids.contains(&now.member.raft_id) {
+                    route.close(if ids.contains(&now.raft_id) {
                         Reason::Leaving
                     } else {
                         Reason::NotMember
