@@ -24,8 +24,6 @@ pub const LOCAL: &str = "local";
 pub const SETUP: &str = "setup";
 /// Identity of a caller without credentials.
 pub const ANONYMOUS: &str = "anonymous";
-/// Identity of the commands by which a node updates its own record.
-pub(crate) const NODE_UPDATE_SELF: &str = "node-update-self";
 
 /// SHA-256 over the text of a token, the only form in which tokens are stored.
 #[must_use]

@@ -1,6 +1,8 @@
 //! Ingress: maintains the reverse proxy from the routes in the replicated state.
 //!
-//! - [`table`]: derives the route table of one node from the state; pure.
+//! [`jaco_policy::ingress`] decides.
+//!
+//! - [`table`]: the route table of one node.
 //! - [`ProxyActor`]: keeps the proxy's table and listener up to date.
 
 mod actor;

@@ -35,7 +35,6 @@ pub use msg::Msg as NodeMsg;
 pub use restore::{Prepared, RestoreError, RestoreStep, Restored, restore};
 
 pub(crate) use actor::Args as NodeArgs;
-pub(crate) use config::is_dialable;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use context::MemberParts;
 pub(crate) use context::{EndOfService, NodeParts, removed, uninitialized};

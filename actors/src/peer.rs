@@ -5,8 +5,7 @@
 //!
 //! - [`channel`]: [`PeerChannel`], the transport of the generated `jaco.v1` clients.
 //! - [`heartbeat`]: heartbeats; they carry no replicated state and are never persisted.
-//! - `directory`: the members according to the replicated state; `gossip`: members reported by other
-//!   members.
+//! - `directory`: the members according to the replicated state and to reports of other members.
 //! - `endpoint`, `manager`, `actor`: the UDP socket, the manager of the peer actors, and the actor
 //!   of one member.
 //! - `routes`: connections and queues by member, for raft and callers; `outbox`: queued raft
@@ -14,14 +13,14 @@
 //! - `session`: the tasks of one connection; `call`, `serve`, `snapshots`: its streams.
 //! - `wire`: frame encoding, without I/O.
 //!
-//! [`jaco_policy::peer`] chooses between duplicate connections and records rejections.
+//! [`jaco_policy::peer`] computes the members, chooses between duplicate connections and records
+//! rejections.
 
 pub mod actor;
 mod call;
 pub mod channel;
 mod directory;
 pub mod endpoint;
-mod gossip;
 pub mod heartbeat;
 pub mod manager;
 mod outbox;
@@ -36,6 +35,7 @@ use std::{fmt, net::SocketAddr, sync::Arc};
 use futures::future::BoxFuture;
 use http::{Request, Response};
 use jaco_net::{pki::Fingerprint, tls::CertSlot};
+use jaco_policy::peer::gossip::Speaker;
 use jaco_supervision::{ChildSpec, Strategy, SupervisorSpec};
 use tonic::body::Body;
 
@@ -43,7 +43,6 @@ pub use channel::PeerChannel;
 pub use heartbeat::{Heartbeat, HeartbeatHandler};
 pub use routes::PeerTransport;
 
-pub(crate) use directory::{Origin, PeerInfo};
 pub(crate) use serve::Services;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use wire::read_frame;
@@ -154,6 +153,17 @@ impl Sender {
         self.presented
             .iter()
             .any(|presented| presented.as_bytes() == fingerprint)
+    }
+}
+
+impl From<&Sender> for Speaker {
+    fn from(sender: &Sender) -> Self {
+        let presented = sender.presented.iter();
+        Self {
+            hostname: sender.hostname.clone(),
+            raft_id: sender.raft_id,
+            presented: presented.map(|print| *print.as_bytes()).collect(),
+        }
     }
 }
 

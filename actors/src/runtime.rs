@@ -27,6 +27,8 @@ use tokio::sync::{broadcast, watch};
 
 use crate::{clock::Clock, network::BridgeDirectory, telemetry::Metrics};
 
+pub use jaco_policy::node::writers::RUNTIME as IDENTITY;
+
 pub mod events;
 pub mod logs;
 pub mod manager;
@@ -37,9 +39,6 @@ pub mod replica;
 /// Capacity of the engine event channel; a subscriber that falls further behind is notified with
 /// `Lagged`.
 const EVENT_CAPACITY: usize = 64;
-
-/// Identity under which the runtime changes the state.
-pub const IDENTITY: &str = "runtime";
 
 /// Why a network is not ready on this host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

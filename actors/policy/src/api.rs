@@ -1,5 +1,11 @@
-//! Limits of the API.
+//! Limits of the API, and answers computed from the state.
 //!
+//! - [`connection_limits`]: limits on connections, and the time they may stay idle.
+//! - [`diff`]: changes that a command would make.
 //! - [`rate_limits`]: rate limits for callers that guess tokens.
+//! - [`views`]: responses of the read calls.
 
+pub mod connection_limits;
+pub mod diff;
 pub mod rate_limits;
+pub mod views;

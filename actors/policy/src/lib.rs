@@ -5,20 +5,24 @@
 //! the actions against the engine, the kernel and the peers; the simulator of `jaco-chaos` runs the
 //! same cores on virtual time.
 //!
-//! - [`api`]: limits of callers.
+//! - [`api`]: limits of callers and connections, and answers computed from the state.
 //! - [`debounce`]: when to act on a burst of changes; used by the scheduler and the ingress.
 //! - [`health`]: dead members, and whether this node may act on its own state.
+//! - [`ingress`]: the replicas that serve a route.
 //! - [`membership`]: the voters of the raft group, and when a member may leave.
 //! - [`network`]: address blocks and bridges.
-//! - [`peer`]: duplicate connections, and members that reject this node.
+//! - [`node`]: the commands that a member may submit to the leader.
+//! - [`peer`]: the members to connect to, duplicate connections, and members that reject this node.
 //! - [`runtime`]: the replicas of this host: their containers, images and logs.
 //! - [`scheduler`]: which replicas exist, and on which hosts they run.
 
 pub mod api;
 pub mod debounce;
 pub mod health;
+pub mod ingress;
 pub mod membership;
 pub mod network;
+pub mod node;
 pub mod peer;
 pub mod runtime;
 pub mod scheduler;

@@ -1,6 +1,9 @@
 //! `Deploy.Apply`: validates two documents and commits one revision.
 
-use jaco_policy::scheduler::reconcile::{PassCache, reconcile};
+use jaco_policy::{
+    api::diff::diff,
+    scheduler::reconcile::{PassCache, reconcile},
+};
 use jaco_proto::{
     Error, ErrorCode,
     manifest::{self, ClusterView, Resolved},
@@ -10,7 +13,7 @@ use jaco_raftnode::StateReader;
 use jaco_state::{State, fsm};
 use prost::Message as _;
 
-use super::{caller::Caller, diff::diff};
+use super::caller::Caller;
 use crate::node::MemberContext;
 
 /// The cluster's names and ports, against which a manifest is validated.

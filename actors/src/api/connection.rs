@@ -8,6 +8,9 @@ use std::{
     task::{Context, Poll},
 };
 
+use jaco_policy::api::connection_limits::{
+    ConnectionLimiter, ConnectionState, IDLE_TIMEOUT, IdleDeadline,
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -16,7 +19,6 @@ use tokio::{
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
-use super::connection_limits::{ConnectionLimiter, ConnectionState, IDLE_TIMEOUT, IdleDeadline};
 use crate::lock::lock;
 
 /// An accepted connection, counted until its last clone is dropped.
@@ -40,7 +42,7 @@ impl ConnectionGuard {
             Self(Arc::new(Inner {
                 limiter: limiter.clone(),
                 address,
-                state: Mutex::new(ConnectionState::new(Instant::now())),
+                state: Mutex::new(ConnectionState::new(now())),
             }))
         })
     }
@@ -58,7 +60,7 @@ impl ConnectionGuard {
         CallGuard(self.clone())
     }
 
-    fn due(&self, now: Instant) -> IdleDeadline {
+    fn due(&self, now: std::time::Instant) -> IdleDeadline {
         lock(&self.0.state).due(now)
     }
 }
@@ -82,7 +84,7 @@ impl CallGuard {
 
 impl Drop for CallGuard {
     fn drop(&mut self) {
-        lock(&self.0.0.state).end(Instant::now());
+        lock(&self.0.0.state).end(now());
     }
 }
 
@@ -98,7 +100,7 @@ pub(super) struct IdleTimeoutIo<I> {
 impl<I> IdleTimeoutIo<I> {
     /// Wraps a connection after its handshake and starts the time limit for its first request.
     pub(super) fn new(io: I, connection: ConnectionGuard) -> Self {
-        lock(&connection.0.state).restart(Instant::now());
+        lock(&connection.0.state).restart(now());
         Self {
             io,
             connection,
@@ -112,11 +114,11 @@ impl<I> IdleTimeoutIo<I> {
             if timer.as_mut().poll(cx).is_pending() {
                 return Ok(());
             }
-            let now = Instant::now();
+            let now = now();
             match self.connection.due(now) {
                 IdleDeadline::Never => self.timer = None,
                 IdleDeadline::At(at) if at <= now => return Err(io::ErrorKind::TimedOut.into()),
-                IdleDeadline::At(at) => timer.as_mut().reset(at),
+                IdleDeadline::At(at) => timer.as_mut().reset(Instant::from_std(at)),
             }
         }
         Ok(())
@@ -175,19 +177,23 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for IdleTimeoutIo<I> {
     }
 }
 
+fn now() -> std::time::Instant {
+    Instant::now().into_std()
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
+    use jaco_policy::api::connection_limits::ConnectionLimits;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
 
     use super::*;
-    use crate::api::connection_limits::ConnectionLimits;
 
     fn connection() -> ConnectionGuard {
-        let limiter = Arc::new(Mutex::new(ConnectionLimiter::new(
-            ConnectionLimits::of_process(),
-        )));
+        let limiter = Arc::new(Mutex::new(ConnectionLimiter::new(ConnectionLimits::of(
+            None,
+        ))));
         ConnectionGuard::try_open(&limiter, ([10, 0, 0, 1], 1).into()).unwrap()
     }
 
@@ -254,9 +260,9 @@ mod tests {
 
     #[tokio::test]
     async fn connection_is_counted_until_its_last_clone_drops() {
-        let limiter = Arc::new(Mutex::new(ConnectionLimiter::new(
-            ConnectionLimits::of_process(),
-        )));
+        let limiter = Arc::new(Mutex::new(ConnectionLimiter::new(ConnectionLimits::of(
+            None,
+        ))));
         let try_open = || ConnectionGuard::try_open(&limiter, ([10, 0, 0, 1], 1).into());
         let inside: Vec<ConnectionGuard> = std::iter::from_fn(try_open).collect();
         assert!(!inside.is_empty() && try_open().is_none());

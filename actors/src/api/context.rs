@@ -7,13 +7,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use jaco_policy::api::rate_limits::{FailureLimiter, JoinLimiter};
+use jaco_policy::api::{
+    connection_limits::{ConnectionLimiter, ConnectionLimits},
+    rate_limits::{FailureLimiter, JoinLimiter},
+};
+use rustix::process::{Resource, getrlimit};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::{
-    connection_limits::{ConnectionLimiter, ConnectionLimits},
-    methods::METHODS,
-};
+use super::methods::METHODS;
 use crate::{lock::lock, node::NodeContext};
 
 /// State shared by the listeners and handlers of one node; lives as long as the node, so that a
@@ -33,7 +34,7 @@ pub(crate) struct ApiContext {
 impl ApiContext {
     /// Creates the state of the API of `node`; one per node.
     pub(crate) fn new(node: Arc<NodeContext>) -> Self {
-        let limits = ConnectionLimits::of_process();
+        let limits = ConnectionLimits::of(getrlimit(Resource::Nofile).current);
         let permits = METHODS.iter().filter_map(|method| {
             let limit = method.concurrency?;
             Some((method.name, (limit, Arc::new(Semaphore::new(limit)))))

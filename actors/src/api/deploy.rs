@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use jaco_policy::{api::views, ingress::table::replica_addr};
 use jaco_proto::{
     Error, ErrorCode,
     v1::{self, command::Payload, deploy_server::Deploy},
@@ -14,9 +15,8 @@ use super::{
     caller::Caller,
     logs,
     stream::{ResponseStream, guarded},
-    views,
 };
-use crate::{ingress::table::replica_addr, node::NodeContext};
+use crate::node::NodeContext;
 
 pub(super) struct DeployService(pub(super) Arc<NodeContext>);
 

@@ -6,7 +6,10 @@
 use std::sync::Arc;
 
 use jaco_engine::cidr::Cidr;
-use jaco_policy::network::{bridge::refused_blocks::MAX_REFUSED_BLOCKS, ipam::SubnetKey};
+use jaco_policy::{
+    network::{bridge::refused_blocks::MAX_REFUSED_BLOCKS, ipam::SubnetKey},
+    node::authorize,
+};
 use jaco_proto::{
     Error, ErrorCode,
     v1::{self, internal_server::Internal},
@@ -21,7 +24,7 @@ use super::{
 };
 use crate::{
     commit::propose,
-    node::{MemberContext, NodeContext, authority, leader::LeaderLocation, submit::authorize},
+    node::{MemberContext, NodeContext, authority, leader::LeaderLocation},
     peer::Sender,
 };
 

@@ -1,6 +1,7 @@
 //! The members' side of a join: tokens that admit one node each, and the admission of a node.
 
 use jaco_net::pki::{self, Fingerprint, certificates};
+use jaco_policy::node::validate::{KEY_BYTES, is_dialable};
 use jaco_proto::{
     Error, ErrorCode,
     secret::SecretString,
@@ -17,8 +18,6 @@ use crate::{
     node::{
         JoinToken, MemberContext,
         authority::{authority, ca_cert, ca_missing, sign},
-        is_dialable,
-        submit::validate::KEY_BYTES,
     },
 };
 

@@ -10,6 +10,7 @@ use std::{
 };
 
 use futures::Stream;
+use jaco_policy::api::connection_limits::ConnectionLimiter;
 use jaco_proto::v1::{
     audit_server::AuditServer, cluster_server::ClusterServer, deploy_server::DeployServer,
     internal_server::InternalServer, registry_credentials_server::RegistryCredentialsServer,
@@ -40,7 +41,6 @@ use super::{
     audit::AuditService,
     cluster::ClusterService,
     connection::{ConnectionGuard, IdleTimeoutIo},
-    connection_limits::ConnectionLimiter,
     context::ApiContext,
     deploy::DeployService,
     internal::InternalService,

@@ -25,12 +25,12 @@ use crate::{
     log_dedup::LogDedup,
 };
 
+pub use jaco_policy::node::writers::NODE_HEALTH as IDENTITY;
+
 /// Reason of a status change after missed heartbeats.
 const SILENT: &str = "heartbeats_missed";
 /// Reason of a status change of a member that stopped applying the log.
 const HALTED: &str = "log_not_understood";
-/// Identity of the proposed commands.
-pub const IDENTITY: &str = "node-health";
 /// Interval of the checks.
 const TICK: Duration = Duration::from_millis(250);
 /// Timeout of a command and of an engine ping.

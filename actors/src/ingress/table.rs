@@ -1,128 +1,66 @@
-//! Derives from the state which replicas serve which route, as seen from one node.
+//! Route table of the proxy; [`jaco_policy::ingress::table`] decides which replicas serve.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::{IpAddr, SocketAddr},
-};
+use std::collections::BTreeSet;
 
 use jaco_net::proxy::{RouteTable, Rule, Upstream};
-use jaco_policy::network::names::{DEFAULT_NETWORK, NetworkId};
-use jaco_proto::v1;
+use jaco_policy::ingress::table::served_routes;
 use jaco_state::State;
 
-/// Properties of the node that are not in the state.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeFacts {
-    /// Hostname of this node.
-    pub hostname: String,
-    /// Whether HTTPS is served, so that plain HTTP is redirected to it for routes that request it.
-    pub https: bool,
-    /// Whether container addresses of other hosts can be reached from here.
-    ///
-    /// Each host numbers its containers from blocks that only its own kernel routes. Without a mesh
-    /// between the hosts, such an address reaches nothing here or an unrelated machine. Replicas of
-    /// other hosts are then excluded from the table, and local replicas serve their requests. Set
-    /// this once the blocks are routable; freshness of the hosts is checked separately.
-    pub mesh: bool,
-}
+pub use jaco_policy::ingress::table::{NodeFacts, same_input};
 
 /// Builds the table of all routes; a route without an eligible replica has no upstreams.
 ///
-/// A replica is eligible if it has a row, a host in `fresh` or this host reports it as running, it
-/// has an address on one of its service's networks, and that address can be reached. Rebuild the
-/// table when `fresh` changes: replicas of hosts that are not fresh are excluded here and not when
-/// an upstream is picked.
+/// Rebuild the table when `fresh` changes: replicas of hosts that are not fresh are excluded here
+/// and not when an upstream is picked.
 #[must_use]
 pub fn route_table(state: &State, facts: &NodeFacts, fresh: &BTreeSet<String>) -> RouteTable {
-    let services = wanted(state);
-    RouteTable::new(state.routes.values().map(|route| {
-        let service = (route.deployment.as_str(), route.service.as_str());
+    let served = served_routes(state, facts, fresh).into_iter();
+    RouteTable::new(served.map(|served| {
+        let upstreams = served.upstreams.into_iter().map(|upstream| Upstream {
+            replica: upstream.replica.into(),
+            addr: upstream.addr,
+            fresh_until: None,
+        });
         Rule {
-            domain: route.domain.clone(),
-            path: route.path.clone(),
-            strip_path: route.strip_path,
-            redirect_to_https: route.tls_auto && facts.https,
-            service: route.service.clone(),
-            upstreams: services
-                .get(&service)
-                .into_iter()
-                .flatten()
-                .filter_map(|id| upstream(state, facts, fresh, route, id))
-                .collect(),
+            domain: served.route.domain.clone(),
+            path: served.route.path.clone(),
+            strip_path: served.route.strip_path,
+            redirect_to_https: served.redirect_to_https,
+            service: served.route.service.clone(),
+            upstreams: upstreams.collect(),
         }
     }))
 }
 
-/// Whether two states agree on everything the table depends on.
-#[must_use]
-pub fn same_input(a: &State, b: &State) -> bool {
-    a.routes.ptr_eq(&b.routes)
-        && a.deployments.ptr_eq(&b.deployments)
-        && a.replicas_desired.ptr_eq(&b.replicas_desired)
-        && a.replicas_observed.ptr_eq(&b.replicas_observed)
-}
-
-/// Ids of the replicas with a row, by (deployment, service).
-fn wanted(state: &State) -> BTreeMap<(&str, &str), Vec<&str>> {
-    let mut services: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for (id, desired) in &state.replicas_desired {
-        let service = (desired.deployment.as_str(), desired.service.as_str());
-        services.entry(service).or_default().push(id.as_str());
-    }
-    services
-}
-
-fn upstream(
-    state: &State,
-    facts: &NodeFacts,
-    fresh: &BTreeSet<String>,
-    route: &v1::Route,
-    id: &str,
-) -> Option<Upstream> {
-    let is_fresh = |host: &str| host == facts.hostname || fresh.contains(host);
-    let addr = replica_addr(state, is_fresh, route, id)?;
-    let host = &state.replicas_observed.get(id)?.host;
-    let reachable = facts.mesh || *host == facts.hostname;
-    reachable.then(|| Upstream {
-        replica: id.into(),
-        addr,
-        fresh_until: None,
-    })
-}
-
-/// Address at which replica `id` serves `route`, if it is running on a host for which `is_fresh`
-/// returns true. Does not check whether the address can be reached from here.
-pub(crate) fn replica_addr(
-    state: &State,
-    is_fresh: impl Fn(&str) -> bool,
-    route: &v1::Route,
-    id: &str,
-) -> Option<SocketAddr> {
-    let observed = state.replicas_observed.get(id)?;
-    if observed.state() != v1::ReplicaState::Running || !is_fresh(&observed.host) {
-        return None;
-    }
-    let port = u16::try_from(route.port).ok().filter(|port| *port != 0)?;
-    Some(SocketAddr::new(address(state, route, observed)?, port))
-}
-
-/// Address on the first network of the service, in attach order, on which the replica has one.
-fn address(state: &State, route: &v1::Route, observed: &v1::ReplicaObserved) -> Option<IpAddr> {
-    let deployment = state.deployments.get(&route.deployment)?;
-    let service = deployment
-        .services
-        .iter()
-        .find(|service| service.name == route.service)?;
-    let on = |network: &str| {
-        let name = NetworkId::new(&route.deployment, network).engine_name();
-        observed.details.get(&format!("ip.{name}"))?.parse().ok()
-    };
-    if service.networks.is_empty() {
-        on(DEFAULT_NETWORK)
-    } else {
-        service.networks.iter().find_map(|network| on(network))
-    }
-}
-
 #[cfg(test)]
-pub(super) mod tests;
+mod tests {
+    use jaco_net::proxy::Match;
+    use jaco_policy::ingress::table::testing::{add_replica, state_with_route};
+
+    use super::*;
+
+    #[test]
+    fn table_has_routes_and_their_upstreams() {
+        let facts = |https| NodeFacts {
+            hostname: "here".to_owned(),
+            https,
+            mesh: false,
+        };
+        let mut state = state_with_route();
+        add_replica(&mut state, "web-0", "here", "10.1.0.2");
+        let key = ("a.example".to_owned(), String::new());
+        let mut route = (**state.routes.get(&key).unwrap()).clone();
+        route.tls_auto = true;
+        state.routes.insert(key, route.into());
+        let table = route_table(&state, &facts(false), &BTreeSet::new());
+        let expected = Upstream {
+            replica: "web-0".into(),
+            addr: ([10, 1, 0, 2], 8080).into(),
+            fresh_until: None,
+        };
+        assert_eq!(table.routes("a.example")[0].upstreams(), [expected]);
+        let table = route_table(&state, &facts(true), &BTreeSet::new());
+        let found = table.lookup("a.example", "/");
+        assert!(matches!(found, Some(Match::Redirect)));
+    }
+}

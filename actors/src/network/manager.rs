@@ -6,8 +6,8 @@ use jaco_engine::{EngineError, EngineNetwork};
 use jaco_policy::network::names::NetworkId;
 use jaco_state::State;
 use jaco_supervision::{
-    CallError, ChildDone, ChildEvent, ChildSpec, Context, Failure, Handle, KeyedChildren,
-    OnExhausted, Reply, Worker,
+    CallError, ChildDone, ChildEvent, ChildSpec, Context, Failure, Handle, KeyedChildren, Reply,
+    Worker,
 };
 use tracing::{debug, warn};
 
@@ -75,13 +75,11 @@ pub enum Msg {
     Answered(NetworkId),
     /// A bridge's network is removed and has no block here any more.
     Gone(NetworkId),
-    /// A bridge actor exhausted its restarts.
-    Exhausted(NetworkId),
-    /// Restart an exhausted bridge actor.
-    RestartBridge(NetworkId),
+    /// Restart the bridge actor with this child id, if it is exhausted.
+    RestartBridge(String),
     /// The state's address blocks may have changed.
     Changed(Arc<State>),
-    /// A start or stop of a bridge actor has ended.
+    /// A request about a bridge actor has ended, or the actor exhausted its restarts.
     BridgeDone(ChildDone),
     /// The engine has listed its networks.
     Listed(Result<Vec<EngineNetwork>, EngineError>),
@@ -95,6 +93,7 @@ pub struct BridgeManager {
 }
 
 struct Bridge {
+    network: NetworkId,
     handle: Handle<bridge::Msg>,
     /// Number of unanswered requests.
     pending_requests: usize,
@@ -110,7 +109,7 @@ impl Worker for BridgeManager {
     async fn start(ctx: &Context<Self>, env: BridgeContext) -> Result<Self, Failure> {
         // This instance has no handles of bridges that an earlier one started. Bridges hold no
         // state of their own, so they are replaced.
-        let mut bridges = KeyedChildren::new("bridge:", Msg::BridgeDone);
+        let mut bridges = KeyedChildren::new("bridge:", Msg::BridgeDone).report_exhausted();
         bridges.adopt(ctx, |_, _| None);
         let mut states = env.raft.follow();
         let last = states.borrow_and_update().clone();
@@ -135,19 +134,13 @@ impl Worker for BridgeManager {
                 }
             }
             Msg::Gone(id) => self.stop_bridge(ctx, &id),
-            Msg::Exhausted(id) => {
-                warn!(subsystem = "bridge", network = %id, "bridge actor exhausted its restarts");
-                if let Some(bridge) = self.bridges.get_mut(&child_id(&id)) {
-                    bridge.exhausted = true;
-                }
-                ctx.send_after(RETRY, Msg::RestartBridge(id));
-            }
             Msg::RestartBridge(id) => {
-                let id = child_id(&id);
-                if let Some(bridge) = self.bridges.get_mut(&id) {
+                // The bridge may have been replaced since it was exhausted.
+                let bridge = self.bridges.get_mut(&id);
+                if let Some(bridge) = bridge.filter(|bridge| bridge.exhausted) {
                     bridge.exhausted = false;
+                    self.bridges.restart(ctx, &id);
                 }
-                self.bridges.restart(ctx, &id);
             }
             Msg::Changed(state) => {
                 for id in networks_of(&state, &self.env.host) {
@@ -160,6 +153,13 @@ impl Worker for BridgeManager {
                 }
                 Some(ChildEvent::Stopped(id)) => {
                     debug!(subsystem = "bridge", network = %id, "bridge actor stopped");
+                }
+                Some(ChildEvent::Exhausted(id, _)) => {
+                    if let Some(bridge) = self.bridges.get_mut(&id) {
+                        warn!(subsystem = "bridge", network = %bridge.network, "bridge actor exhausted its restarts");
+                        bridge.exhausted = true;
+                    }
+                    ctx.send_after(RETRY, Msg::RestartBridge(id));
                 }
                 Some(ChildEvent::NotStarted(_, error)) => return Err(error.into()),
                 None => {}
@@ -207,12 +207,8 @@ impl BridgeManager {
             manager: ctx.handle(),
         };
         let (spec, handle) = ChildSpec::worker::<BridgeActor>(self.bridges.key(&child), args);
-        let (manager, exhausted) = (ctx.handle(), id.clone());
-        let spec = spec.on_exhausted(OnExhausted::notify(move |_| {
-            // A restarting manager replaces every bridge.
-            let _ = manager.cast(Msg::Exhausted(exhausted.clone()));
-        }));
         let bridge = Bridge {
+            network: id.clone(),
             handle,
             pending_requests: 0,
             exhausted: false,

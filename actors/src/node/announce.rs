@@ -5,11 +5,11 @@
 
 use std::{sync::Arc, time::Duration};
 
+use jaco_policy::node::writers::NODE_UPDATE_SELF;
 use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::{ForwardingProposer as _, ProposeError, StateReader};
 
 use super::{MemberContext, NodeConfig, config::text};
-use crate::identity::NODE_UPDATE_SELF;
 
 /// Delay before the next attempt after a failed one.
 const RETRY: Duration = Duration::from_secs(1);

@@ -51,13 +51,6 @@ pub struct NodeConfig {
     pub clock: Clock,
 }
 
-/// Whether others can dial `address`, the text of an IP address and a port.
-pub(crate) fn is_dialable(address: &str) -> bool {
-    address.parse::<SocketAddr>().is_ok_and(|address| {
-        !address.ip().is_unspecified() && !address.ip().is_multicast() && address.port() != 0
-    })
-}
-
 /// An address in the format of the records; empty if there is none.
 pub(super) fn text(address: Option<SocketAddr>) -> String {
     address

@@ -14,15 +14,13 @@ use jaco_net::{
     },
     tls::Identity,
 };
+use jaco_policy::peer::members::{Origin, PeerInfo};
 use jaco_proto::{secret::SecretString, v1};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::{NodeConfig, lock::DirectoryLock};
-use crate::{
-    identity::{self, random_token},
-    peer::{Origin, PeerInfo},
-};
+use crate::identity::{self, random_token};
 
 /// Flags to open a file without following a symlink, and without blocking on a FIFO.
 const NOFOLLOW_NONBLOCK: i32 = OFlags::NOFOLLOW

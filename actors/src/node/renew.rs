@@ -14,6 +14,7 @@ use jaco_net::{
     pki::{NodeCert, files::NodeFiles},
     tls::{self, Identity},
 };
+use jaco_policy::node::writers::NODE_UPDATE_SELF;
 use jaco_proto::{
     Error, ErrorCode, chain,
     v1::{self, command::Payload, internal_client::InternalClient},
@@ -25,7 +26,7 @@ use super::{
     files::{FilesError, Layout},
     leader::LeaderLocation,
 };
-use crate::{commit::outcome, identity::NODE_UPDATE_SELF, log_dedup::LogDedup};
+use crate::{commit::outcome, log_dedup::LogDedup};
 
 /// Time limit for the leader's signature.
 const SIGN_BUDGET: Duration = Duration::from_secs(10);

@@ -1,8 +1,5 @@
 //! Proposals from any node: made locally on the leader, forwarded to it from the others.
 
-pub(crate) mod authorize;
-pub(crate) mod validate;
-
 #[cfg(test)]
 mod tests;
 

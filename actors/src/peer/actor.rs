@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{
     HeartbeatHandler, Sender, Services,
-    routes::{PeerTransport, Route},
+    routes::{PeerTransport, Route, has_presented},
     session::Session,
 };
 use crate::{log_dedup::LogDedup, telemetry::Metrics};
@@ -84,7 +84,7 @@ impl Drop for Live {
         if route.disconnect(self.serial) {
             self.args.network.note_connected(&self.key, false);
             // Messages in flight may be lost without a report, so raft must probe again.
-            let raft_id = route.record().member.raft_id;
+            let raft_id = route.record().raft_id;
             self.args.network.raft().unreachable(raft_id);
         }
     }
@@ -99,9 +99,9 @@ impl Worker for PeerActor {
         let record = args.route.record();
         let mut this = Self {
             args,
-            host: record.member.hostname.clone(),
+            host: record.hostname.clone(),
             key: record.key(),
-            raft_id: record.member.raft_id,
+            raft_id: record.raft_id,
             live: None,
             serial: 0,
             dialling: None,
@@ -202,10 +202,7 @@ impl PeerActor {
             incarnation: connection.incarnation(),
         };
         // The record changed after the handshake; the next handshake decides by the new one.
-        if !connection
-            .fingerprints()
-            .contains(&self.args.route.record().fingerprint)
-        {
+        if !has_presented(&connection, &self.args.route.record()) {
             connection.close(Reason::Leaving);
             // `Msg::Moved` was ignored while this dial was in progress, so schedule another.
             if self.live.is_none() && self.dialling.is_none() {

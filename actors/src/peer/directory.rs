@@ -1,8 +1,8 @@
-//! Cluster members according to the replicated state.
+//! Member directory of the transport; [`jaco_policy::peer`] computes the members.
 
 use std::{
     collections::BTreeMap,
-    net::{IpAddr, SocketAddr},
+    net::IpAddr,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -13,113 +13,14 @@ use jaco_net::{
     pki::Fingerprint,
     quic::{self, Member},
 };
-use jaco_proto::v1::Node;
-use jaco_raftnode::{RaftHandle, State, StateReader as _};
-
-use super::{
-    Sender,
+use jaco_policy::peer::{
     gossip::{MembershipView, PeerReport, merge_reports},
+    members::{Origin, PeerInfo, members},
 };
+use jaco_raftnode::{RaftHandle, StateReader as _};
+
+use super::Sender;
 use crate::lock::lock;
-
-/// Another cluster member.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PeerInfo {
-    /// Hostname, raft id and address.
-    pub(crate) member: Arc<Member>,
-    /// Fingerprint of the certificate it must present.
-    pub(crate) fingerprint: Fingerprint,
-    /// Addresses reported by other members, apart from its own.
-    pub(crate) reported_addresses: Vec<SocketAddr>,
-    /// Whether the member is known from reports only while the state has another member of the same
-    /// hostname.
-    pub(crate) namesake: bool,
-}
-
-impl PeerInfo {
-    /// Returns a member at `address`. An address that does not parse leaves it without one, and
-    /// only that member can dial.
-    #[must_use]
-    pub(crate) fn new(hostname: &str, raft_id: u64, address: &str, fingerprint: [u8; 32]) -> Self {
-        let member = Member {
-            hostname: hostname.to_owned(),
-            raft_id,
-            address: address.parse::<SocketAddr>().ok(),
-        };
-        Self {
-            member: Arc::new(member),
-            fingerprint: Fingerprint::from_bytes(fingerprint),
-            reported_addresses: Vec::new(),
-            namesake: false,
-        }
-    }
-
-    /// Key of its route: its hostname, or `hostname~raft_id` for a namesake.
-    #[must_use]
-    pub(crate) fn key(&self) -> String {
-        let Member {
-            hostname, raft_id, ..
-        } = &*self.member;
-        if self.namesake {
-            // `~` is invalid in hostnames, so the key is unique.
-            format!("{hostname}~{raft_id}")
-        } else {
-            hostname.clone()
-        }
-    }
-
-    /// Addresses to dial, in order of attempts.
-    pub(super) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
-        let own = self.member.address.into_iter();
-        own.chain(self.reported_addresses.iter().copied())
-    }
-}
-
-/// Identity of this node, and the members known when it joined.
-#[derive(Clone, Debug)]
-pub(crate) struct Origin {
-    /// Hostname of this node.
-    pub(crate) hostname: String,
-    /// Raft id of this node.
-    pub(crate) raft_id: u64,
-    /// Members in the leader's response to the join; empty if this node founded the cluster.
-    pub(crate) members: Vec<PeerInfo>,
-}
-
-impl Origin {
-    pub(super) fn is_other(&self, record: &PeerInfo) -> bool {
-        let member = &record.member;
-        member.hostname != self.hostname && member.raft_id != self.raft_id
-    }
-}
-
-/// Returns the members other than this node.
-///
-/// A node that joined replays entries from before its join, when it was not a member. Until its own
-/// record is applied, the members from the join response are used.
-#[must_use]
-pub(crate) fn members(state: &State, origin: &Origin) -> Vec<PeerInfo> {
-    let own = state.nodes.get(&origin.hostname);
-    let joined = own.is_some_and(|node| node.raft_id == origin.raft_id);
-    if !joined && !origin.members.is_empty() {
-        let others = origin.members.iter().filter(|r| origin.is_other(r));
-        return others.cloned().collect();
-    }
-    let others = rows(state).filter(|record| origin.is_other(record));
-    others.collect()
-}
-
-/// Members in `state`; rows without a raft id or a valid fingerprint are skipped.
-pub(super) fn rows(state: &State) -> impl Iterator<Item = PeerInfo> {
-    let named = state.nodes.values().filter(|node| node.raft_id != 0);
-    named.filter_map(|node| {
-        let print = <[u8; 32]>::try_from(&node.server_cert_fingerprint[..]).ok()?;
-        let Node {
-            hostname, address, ..
-        } = &**node;
-        Some(PeerInfo::new(hostname, node.raft_id, address, print))
-    })
-}
 
 /// Member directory of the transport, computed from the latest applied state on every access.
 #[derive(Clone, Debug)]
@@ -158,7 +59,7 @@ impl MemberDirectory {
         let mut reports = lock(&self.reports);
         let serial = self.serial.fetch_add(1, Ordering::Relaxed) + 1;
         let report = PeerReport {
-            speaker: speaker.clone(),
+            speaker: speaker.into(),
             view,
             serial,
         };
@@ -191,90 +92,20 @@ impl quic::Roster for MemberDirectory {
         let members = self.members();
         let found = members
             .iter()
-            .find(|record| record.fingerprint == *fingerprint);
-        found.map(|record| record.member.clone())
+            .find(|record| record.fingerprint == *fingerprint.as_bytes());
+        found.map(|record| {
+            Arc::new(Member {
+                hostname: record.hostname.clone(),
+                raft_id: record.raft_id,
+                address: record.address,
+            })
+        })
     }
 
     fn has_member_at(&self, address: IpAddr) -> bool {
-        let at = |record: &PeerInfo| record.member.address.map(|at| at.ip());
+        let at = |record: &PeerInfo| record.address.map(|at| at.ip());
         self.members()
             .iter()
             .any(|record| at(record) == Some(address))
-    }
-}
-
-#[cfg(test)]
-pub(super) mod tests {
-    use jaco_proto::v1;
-
-    use super::*;
-
-    pub(in super::super) fn state(rows: &[(&str, u64, &str, u8)]) -> State {
-        let mut state = State::default();
-        for &(hostname, raft_id, address, print) in rows {
-            let node = v1::Node {
-                hostname: hostname.to_owned(),
-                raft_id,
-                address: address.to_owned(),
-                server_cert_fingerprint: vec![print; if print == 0 { 0 } else { 32 }],
-                ..Default::default()
-            };
-            state.nodes.insert(hostname.to_owned(), Arc::new(node));
-        }
-        state
-    }
-
-    pub(in super::super) fn origin(members: &[(&str, u64)]) -> Origin {
-        Origin {
-            hostname: "me".to_owned(),
-            raft_id: 9,
-            members: members
-                .iter()
-                .map(|&(name, id)| PeerInfo::new(name, id, "10.0.0.1:1", [7; 32]))
-                .collect(),
-        }
-    }
-
-    fn names(records: &[PeerInfo]) -> Vec<(&str, u64, bool)> {
-        records
-            .iter()
-            .map(|r| {
-                let member = &r.member;
-                (
-                    member.hostname.as_str(),
-                    member.raft_id,
-                    member.address.is_some(),
-                )
-            })
-            .collect()
-    }
-
-    #[test]
-    fn state_lists_every_member_but_this_node() {
-        let state = state(&[
-            ("a", 1, "10.0.0.1:7001", 1),
-            ("b", 2, "nowhere", 2),
-            ("no-certificate", 3, "10.0.0.3:7001", 0),
-            ("me", 9, "10.0.0.9:7001", 9),
-        ]);
-        let found = members(&state, &origin(&[("gone", 5)]));
-        assert_eq!(names(&found), [("a", 1, true), ("b", 2, false)]);
-    }
-
-    #[test]
-    fn joiner_uses_join_response_until_its_record_applies() {
-        let joiner = origin(&[("a", 1), ("b", 2), ("me", 9)]);
-        let expected = [("a", 1, true), ("b", 2, true)];
-        let past = state(&[("a", 1, "x", 1), ("old", 4, "x", 4)]);
-        assert_eq!(names(&members(&past, &joiner)), expected);
-        // An earlier node with the same hostname.
-        let namesake = state(&[("old", 4, "x", 4), ("me", 3, "x", 3)]);
-        assert_eq!(names(&members(&namesake, &joiner)), expected);
-    }
-
-    #[test]
-    fn founder_takes_members_from_state() {
-        let state = state(&[("a", 1, "10.0.0.1:7001", 1)]);
-        assert_eq!(names(&members(&state, &origin(&[]))), [("a", 1, true)]);
     }
 }

@@ -7,15 +7,13 @@ use std::{
 };
 
 use jaco_net::quic::Reason;
+use jaco_policy::peer::members::PeerInfo;
 use jaco_raftnode::{State, StateReader as _};
-use jaco_supervision::{
-    ActorState, ChildDone, ChildEvent, ChildSpec, Context, Failure, KeyedChildren, Worker,
-};
+use jaco_supervision::{ChildDone, ChildEvent, ChildSpec, Context, Failure, KeyedChildren, Worker};
 
 use super::{
     HeartbeatHandler, Services,
     actor::{self, PeerActor},
-    directory::PeerInfo,
     routes::{PeerTransport, Route},
 };
 use crate::telemetry::Metrics;
@@ -104,7 +102,7 @@ impl Worker for PeerManager {
                     ctx.send_after(RETRY, Msg::Retry);
                 }
                 Some(ChildEvent::Stopped(_)) => self.sync(ctx, self.args.network.raft().state()),
-                Some(ChildEvent::Started(_)) | None => {}
+                Some(ChildEvent::Started(_) | ChildEvent::Exhausted(..)) | None => {}
             },
             Msg::Retry => self.sync(ctx, self.args.network.raft().state()),
         }
@@ -113,14 +111,12 @@ impl Worker for PeerManager {
 }
 
 impl PeerManager {
-    /// Takes over the children of the previous instance of this actor: a running child with a route
-    /// is kept, any other is stopped.
+    /// Takes over the children of the previous instance of this actor: a child with a route is kept,
+    /// any other is stopped.
     fn recall(&mut self, ctx: &Context<Self>) {
         let left = self.args.network.routes();
-        self.peers.adopt(ctx, |host, info| {
-            let route = left.by_host.get(host);
-            route.filter(|_| info.state != ActorState::Stopped).cloned()
-        });
+        self.peers
+            .adopt(ctx, |host, _| left.by_host.get(host).cloned());
     }
 
     /// Starts a read index that confirms that this node has applied every entry committed when the
@@ -150,13 +146,13 @@ impl PeerManager {
             .into_iter()
             .map(|record| (record.key(), record))
             .collect();
-        let ids: BTreeSet<u64> = wanted.values().map(|r| r.member.raft_id).collect();
+        let ids: BTreeSet<u64> = wanted.values().map(|r| r.raft_id).collect();
         let mut gone = Vec::new();
         for (host, route) in self.peers.iter() {
             let now = route.record();
             match wanted.get(host) {
                 // The same hostname with a new raft id is a new member.
-                Some(record) if record.member.raft_id == now.member.raft_id => {
+                Some(record) if record.raft_id == now.raft_id => {
                     if *record != *now {
                         route.update(record.clone());
                         if let Some(actor) = route.actor.get() {
@@ -167,7 +163,7 @@ impl PeerManager {
                 _ => {
                     // A namesake that took over its plain hostname has a new key, but is still a
                     // member.
-                    route.close(if ids.contains(&now.member.raft_id) {
+                    route.close(if ids.contains(&now.raft_id) {
                         Reason::Leaving
                     } else {
                         Reason::NotMember

@@ -9,7 +9,11 @@ use std::{
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use jaco_net::quic::{Connection, Endpoint, Reason};
-use jaco_policy::peer::rejections::Rejections;
+use jaco_policy::peer::{
+    gossip::MembershipView,
+    members::{Origin, PeerInfo},
+    rejections::Rejections,
+};
 use jaco_raftnode::{OutgoingSnapshot, RaftHandle, Transport};
 use jaco_supervision::Handle;
 use tokio::sync::watch;
@@ -18,8 +22,7 @@ use super::{
     Peers, Sender,
     actor::Msg,
     call::QuicLink,
-    directory::{MemberDirectory, Origin, PeerInfo},
-    gossip::MembershipView,
+    directory::MemberDirectory,
     outbox::{Outbox, PutOutcome},
 };
 
@@ -37,6 +40,12 @@ pub(super) struct Route {
 struct Live {
     serial: u64,
     connection: Connection,
+}
+
+/// Whether the other side of `connection` presented the certificate in `record`.
+pub(super) fn has_presented(connection: &Connection, record: &PeerInfo) -> bool {
+    let mut presented = connection.fingerprints().iter();
+    presented.any(|print| *print.as_bytes() == record.fingerprint)
 }
 
 impl Route {
@@ -57,7 +66,7 @@ impl Route {
     /// on which the member did not present the new certificate; the next handshake decides.
     pub(super) fn update(&self, record: PeerInfo) {
         if let Some(live) = &*self.live.load()
-            && !live.connection.fingerprints().contains(&record.fingerprint)
+            && !has_presented(&live.connection, &record)
         {
             live.connection.close(Reason::Leaving);
         }
@@ -197,7 +206,7 @@ impl PeerTransport {
 
     /// Replaces the routes. Only the manager writes them, so no update is lost.
     pub(super) fn set_routes(&self, by_host: BTreeMap<String, Arc<Route>>) {
-        let id = |route: &Arc<Route>| (route.record().member.raft_id, route.clone());
+        let id = |route: &Arc<Route>| (route.record().raft_id, route.clone());
         let by_id = by_host.values().map(id).collect();
         self.connected.send_if_modified(|hosts| {
             let before = hosts.len();

@@ -6,6 +6,7 @@ use jaco_net::quic::{
     Closed, Connection, FrameReader, Kind, Reason, Receiver, Sender as StreamSender, StreamError,
     frame::Batch,
 };
+use jaco_policy::peer::{gossip::MembershipView, members::rows};
 use jaco_raftnode::{State, StateReader as _};
 use tokio::{
     task::JoinSet,
@@ -14,8 +15,6 @@ use tokio::{
 
 use super::{
     HeartbeatHandler, Sender, Services,
-    directory::rows,
-    gossip::MembershipView,
     routes::{PeerTransport, Route},
     snapshots,
     wire::{self, ControlFrame},

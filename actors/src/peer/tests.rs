@@ -10,6 +10,7 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
 use jaco_net::quic::{Closed, Kind, Reason};
+use jaco_policy::peer::{gossip::MembershipView, members::PeerInfo};
 use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::StateReader as _;
 use jaco_supervision::KillMode;
@@ -261,9 +262,13 @@ async fn removed_member_is_disconnected_and_rejected() {
 /// than any, with these `members`.
 fn inject_report(listener: &cluster::Member, host: &str, members: Vec<PeerInfo>) {
     let known = listener.network.directory.members();
-    let own = known.iter().find(|r| r.member.hostname == host).unwrap();
-    let speaker = Sender::new(host, own.member.raft_id, [own.fingerprint]);
-    let told = gossip::MembershipView {
+    let own = known.iter().find(|r| r.hostname == host).unwrap();
+    let speaker = Sender::new(
+        host,
+        own.raft_id,
+        [Fingerprint::from_bytes(own.fingerprint)],
+    );
+    let told = MembershipView {
         applied: u64::MAX,
         members,
     };
@@ -322,8 +327,17 @@ async fn false_reports_never_disconnect_a_member() {
     cluster.members[0].connected(&["node-2", "node-3"]).await;
     let one = &cluster.members[0];
     let record = one.network.route("node-2").unwrap().record();
-    assert_eq!(record.member, true_record[0].member);
-    assert_eq!(record.fingerprint, true_record[0].fingerprint);
+    let identity = |record: &PeerInfo| {
+        let PeerInfo {
+            hostname,
+            raft_id,
+            address,
+            fingerprint,
+            ..
+        } = record.clone();
+        (hostname, raft_id, address, fingerprint)
+    };
+    assert_eq!(identity(&record), identity(&true_record[0]));
     let rejections = cluster.members[1].network.rejections();
     assert_eq!(rejections.borrow().hosts().next(), None);
     cluster.stop().await;
@@ -360,14 +374,14 @@ async fn offline_member_learns_new_members_from_reports() {
     assert!(!away.raft.state().nodes.contains_key("node-4"));
     until(|| away.network.route("node-4").map(drop)).await;
     let known = away.network.directory.members();
-    assert!(known.iter().any(|record| record.member.raft_id == 4));
+    assert!(known.iter().any(|record| record.raft_id == 4));
     // Reports are dropped when their reporter disconnects.
     cluster.members[0].stop().await;
     cluster.members[1].stop().await;
     let away = &cluster.members[2];
     away.connected(&[]).await;
     let known = away.network.directory.members();
-    assert!(known.iter().all(|record| record.member.raft_id != 4));
+    assert!(known.iter().all(|record| record.raft_id != 4));
     cluster.stop().await;
 }
 

@@ -8,7 +8,9 @@ use http::{
     request::Parts,
 };
 
-use super::{Heartbeat, directory::PeerInfo, gossip::MembershipView};
+use jaco_policy::peer::{gossip::MembershipView, members::PeerInfo};
+
+use super::Heartbeat;
 
 /// Largest piece of a body in one frame; longer data is split.
 pub(super) const DATA_BYTES: usize = 1 << 20;
@@ -164,11 +166,11 @@ pub(super) fn encode_view(view: &MembershipView) -> Result<Vec<u8>, WireError> {
     out.put_u64(view.applied);
     out.put_u16(u16::try_from(view.members.len()).map_err(|_| WireError::TooLong)?);
     for record in &view.members {
-        put_short(&mut out, record.member.hostname.as_bytes())?;
-        out.put_u64(record.member.raft_id);
-        let address = record.member.address.map(|address| address.to_string());
+        put_short(&mut out, record.hostname.as_bytes())?;
+        out.put_u64(record.raft_id);
+        let address = record.address.map(|address| address.to_string());
         put_short(&mut out, address.unwrap_or_default().as_bytes())?;
-        out.put_slice(record.fingerprint.as_bytes());
+        out.put_slice(&record.fingerprint);
     }
     if out.len() > HEARTBEAT_BYTES {
         return Err(WireError::TooLong);

@@ -1,10 +1,6 @@
 //! Keeps one replica actor per row of this host, and sweeps containers without a row.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use jaco_engine::{EngineError, Event, Found};
 use jaco_policy::runtime::{
@@ -17,7 +13,9 @@ use jaco_policy::runtime::{
 };
 use jaco_proto::v1::ReplicaState;
 use jaco_state::State;
-use jaco_supervision::{ActorState, ChildSpec, Context, Failure, Handle, OnExhausted, Worker};
+use jaco_supervision::{
+    ActorState, ChildDone, ChildEvent, ChildSpec, Context, Failure, Handle, KeyedChildren, Worker,
+};
 use tracing::{error, info, warn};
 
 use super::{
@@ -61,24 +59,16 @@ pub enum Msg {
     EventsUp(bool),
     /// No container of a replica is left on this host.
     Finished(String),
-    /// A replica actor has exhausted its restart limit.
-    Exhausted {
-        /// Id of the replica.
-        id: String,
-        /// Reason of its last crash.
-        reason: String,
-    },
-    /// Outcome of starting a child.
-    Started(String, bool),
-    /// A child was stopped and removed from its supervisor.
-    Stopped(String),
+    /// A request about a replica actor has ended, or the actor exhausted its restarts.
+    ReplicaDone(ChildDone),
+    /// The delay of a replica actor whose start was refused has passed.
+    RetryStart(String),
 }
 
 /// State of a replica's actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Child {
     Active,
-    Stopping,
     /// Stopped for good, until the row is newer than this log index.
     Exhausted(u64),
 }
@@ -86,7 +76,9 @@ enum Child {
 /// Follows the state and keeps one [`ReplicaActor`] per replica with an assignment on this host.
 pub struct ReplicaManager {
     args: Args,
-    children: BTreeMap<String, Child>,
+    children: KeyedChildren<Self, Child>,
+    /// Replicas whose actors are not started before [`Msg::RetryStart`].
+    refused: BTreeSet<String>,
     seen: Arc<State>,
     removing_orphans: BTreeSet<String>,
     listing: bool,
@@ -109,7 +101,8 @@ impl Worker for ReplicaManager {
         let seen = state.borrow().clone();
         let mut this = Self {
             args,
-            children: BTreeMap::new(),
+            children: KeyedChildren::new("replica:", Msg::ReplicaDone).report_exhausted(),
+            refused: BTreeSet::new(),
             seen,
             removing_orphans: BTreeSet::new(),
             list_errors: LogDedup::default(),
@@ -163,19 +156,14 @@ impl Worker for ReplicaManager {
             Msg::Engine(event) => self.cast_to(&event.replica_id, replica::Msg::EngineEvent),
             Msg::EventsUp(up) => self.cast_to_all(|| replica::Msg::EventsUp(up)),
             Msg::Finished(id) => self.finished(ctx, id),
-            Msg::Exhausted { id, reason } => self.exhausted(&id, &reason),
-            Msg::Started(id, true) => self.cast_to(&id, replica::Msg::Reconcile),
-            Msg::Started(id, false) => {
-                self.remove_child(&id);
-                self.stop_child(ctx, id);
-            }
-            Msg::Stopped(id) => {
-                self.remove_child(&id);
-                let state = self.args.shared.deps.raft.state();
-                if state.cluster.is_some() {
-                    self.reconcile_replica(ctx, &state, &id);
+            Msg::ReplicaDone(done) => {
+                if let Some(event) = self.children.handle_done(ctx, done) {
+                    self.child_changed(ctx, event);
                 }
-                self.schedule_sweep(ctx, true);
+            }
+            Msg::RetryStart(id) => {
+                self.refused.remove(&id);
+                self.reconcile_missing(ctx, &id);
             }
         }
         Ok(())
@@ -185,44 +173,50 @@ impl Worker for ReplicaManager {
 impl ReplicaManager {
     /// Adopts the children that an earlier instance of this actor started.
     fn adopt_children(&mut self, ctx: &Context<Self>) {
-        let parent_path = ctx
-            .path()
-            .rsplit_once('/')
-            .map_or("", |(parent_path, _)| parent_path);
-        let prefix = format!("{parent_path}/{}", key(""));
-        let mut unmanaged = Vec::new();
+        let shared = Arc::clone(&self.args.shared);
+        let mut replica_handles = shared.replica_handles();
         let mut failed = Vec::new();
-        {
-            let mut replica_handles = self.args.shared.replica_handles();
-            for info in ctx.supervisor().describe() {
-                let Some(id) = info.path.strip_prefix(&prefix).map(str::to_owned) else {
-                    continue;
-                };
-                // The earlier instance was stopping this child, and the outcome is lost with that
-                // instance: stop it again.
-                let ending = info.state == ActorState::Stopped;
-                if ending || !replica_handles.contains_key(&id) {
-                    unmanaged.push(id.clone());
-                }
-                let child = match info.state {
-                    ActorState::Exhausted => {
-                        failed.push((id.clone(), info.last_failure.unwrap_or_default()));
-                        Child::Exhausted(self.reported_index(&id))
-                    }
-                    ActorState::Starting
-                    | ActorState::Running
-                    | ActorState::Backoff
-                    | ActorState::Stopped => Child::Active,
-                };
-                self.children.insert(id, child);
-            }
-            replica_handles.retain(|id, _| self.children.contains_key(id));
-        }
+        self.children.adopt(ctx, |id, info| {
+            let child = if info.state == ActorState::Exhausted {
+                failed.push((id.to_owned(), info.last_failure.clone().unwrap_or_default()));
+                Child::Exhausted(reported_index(&shared.deps.raft.state(), id))
+            } else {
+                Child::Active
+            };
+            replica_handles.contains_key(id).then_some(child)
+        });
+        replica_handles
+            .retain(|id, _| self.children.get(id).is_some() || self.children.is_stopping(id));
+        drop(replica_handles);
         for (id, reason) in failed {
             self.publish_exhausted(&id, &reason);
         }
-        for id in unmanaged {
-            self.stop_child(ctx, id);
+    }
+
+    /// Handles a change of the set of replica actors.
+    fn child_changed(&mut self, ctx: &Context<Self>, event: ChildEvent) {
+        match event {
+            ChildEvent::Started(id) => self.cast_to(&id, replica::Msg::Reconcile),
+            ChildEvent::NotStarted(id, error) => {
+                warn!(subsystem = "runtime/reconciler", replica_id = %id, %error, "replica actor not started");
+                self.forget_child(&id);
+                self.refused.insert(id.clone());
+                ctx.send_after(RETRY, Msg::RetryStart(id));
+            }
+            ChildEvent::Stopped(id) => {
+                self.forget_child(&id);
+                self.reconcile_missing(ctx, &id);
+                self.schedule_sweep(ctx, true);
+            }
+            ChildEvent::Exhausted(id, reason) => self.exhausted(&id, &reason),
+        }
+    }
+
+    /// Reconciles a replica that has no actor at the moment.
+    fn reconcile_missing(&mut self, ctx: &Context<Self>, id: &str) {
+        let state = self.args.shared.deps.raft.state();
+        if state.cluster.is_some() {
+            self.reconcile_replica(ctx, &state, id);
         }
     }
 
@@ -252,8 +246,8 @@ impl ReplicaManager {
             shared
                 .documents
                 .retain(|name| state.deployments.contains_key(name));
-            let children = self.children.keys().filter(|id| of(&documents, id));
-            replicas.extend(children.cloned());
+            let children = self.children.ids().map(str::to_owned);
+            replicas.extend(children.filter(|id| of(&documents, id)));
         }
         if !dependencies_changed.is_empty() {
             let deferred = shared.deferred.all().into_iter();
@@ -276,7 +270,7 @@ impl ReplicaManager {
             .documents
             .retain(|name| state.deployments.contains_key(name));
         let mut replicas = assignment::here(&state, &shared.deps.host);
-        replicas.extend(self.children.keys().cloned());
+        replicas.extend(self.children.ids().map(str::to_owned));
         for id in replicas {
             self.reconcile_replica(ctx, &state, &id);
         }
@@ -287,20 +281,25 @@ impl ReplicaManager {
     /// [`Msg::Finished`].
     fn reconcile_replica(&mut self, ctx: &Context<Self>, state: &State, id: &str) {
         let here = assignment::is_here(state, &self.args.shared.deps.host, id);
-        match self.children.get(id) {
-            None if here => self.start_child(ctx, id),
+        match self.children.get(id).copied() {
+            // The handle and the marks of an actor that is being stopped are still its own.
+            None if here && !self.children.is_stopping(id) && !self.refused.contains(id) => {
+                self.start_child(ctx, id);
+            }
             Some(Child::Exhausted(index)) if here => {
                 let row = state.replicas_desired.get(id);
-                if row.is_some_and(|row| row.raft_index > *index) {
-                    self.restart_child(ctx, id.to_owned());
+                if row.is_some_and(|row| row.raft_index > index) {
+                    info!(subsystem = "runtime/reconciler", replica_id = %id, "replica actor re-armed by a new row");
+                    self.set_child(id, Child::Active);
+                    self.children.restart(ctx, id);
                 }
             }
             // An exhausted actor cannot remove its container; the sweep does.
             Some(Child::Exhausted(_)) => {
-                self.stop_child(ctx, id.to_owned());
+                self.children.stop(ctx, id);
                 ctx.send_to_self(Msg::Sweep);
             }
-            None | Some(Child::Active | Child::Stopping) => {}
+            None | Some(Child::Active) => {}
         }
     }
 
@@ -311,50 +310,12 @@ impl ReplicaManager {
             reports: self.args.reports.clone(),
             manager: ctx.handle(),
         };
-        let (spec, handle) = ChildSpec::worker::<ReplicaActor>(key(id), args);
-        let (manager, replica) = (ctx.handle(), id.to_owned());
-        let spec = spec.on_exhausted(OnExhausted::notify(move |report| {
-            // If the cast fails, the next instance reads the exhaustion from `describe` in
-            // `adopt_children`.
-            let _ = manager.cast(Msg::Exhausted {
-                id: replica.clone(),
-                reason: report.last_failure.clone(),
-            });
-        }));
-        self.children.insert(id.to_owned(), Child::Active);
+        let (spec, handle) = ChildSpec::worker::<ReplicaActor>(self.children.key(id), args);
+        self.children.start(ctx, id, spec, Child::Active);
         self.args
             .shared
             .replica_handles()
             .insert(id.to_owned(), handle);
-        let (supervisor, id) = (ctx.supervisor(), id.to_owned());
-        ctx.spawn(async move {
-            let started = supervisor.start_child(spec).await;
-            if let Err(error) = &started {
-                warn!(subsystem = "runtime/reconciler", replica_id = %id, %error, "replica actor not started");
-                tokio::time::sleep(RETRY).await;
-            }
-            Msg::Started(id, started.is_ok())
-        });
-    }
-
-    fn restart_child(&mut self, ctx: &Context<Self>, id: String) {
-        info!(subsystem = "runtime/reconciler", replica_id = %id, "replica actor re-armed by a new row");
-        self.children.insert(id.clone(), Child::Active);
-        let supervisor = ctx.supervisor();
-        ctx.spawn(async move {
-            let revived = supervisor.restart_child(&key(&id)).await;
-            Msg::Started(id, revived.is_ok())
-        });
-    }
-
-    fn stop_child(&mut self, ctx: &Context<Self>, id: String) {
-        self.children.insert(id.clone(), Child::Stopping);
-        let supervisor = ctx.supervisor();
-        ctx.spawn(async move {
-            // A child that the supervisor does not have counts as stopped.
-            let _ = supervisor.stop_child(&key(&id)).await;
-            Msg::Stopped(id)
-        });
     }
 
     fn finished(&mut self, ctx: &Context<Self>, id: String) {
@@ -362,7 +323,7 @@ impl ReplicaManager {
         if assignment::is_here(&deps.raft.state(), &deps.host, &id) {
             self.cast_to(&id, replica::Msg::Reconcile);
         } else if self.children.get(&id) == Some(&Child::Active) {
-            self.stop_child(ctx, id);
+            self.children.stop(ctx, &id);
         }
     }
 
@@ -373,8 +334,14 @@ impl ReplicaManager {
             .replicas_desired
             .get(id)
             .map_or(0, |row| row.raft_index);
-        self.children.insert(id.to_owned(), Child::Exhausted(index));
+        self.set_child(id, Child::Exhausted(index));
         self.publish_exhausted(id, reason);
+    }
+
+    fn set_child(&mut self, id: &str, child: Child) {
+        if let Some(known) = self.children.get_mut(id) {
+            *known = child;
+        }
     }
 
     fn publish_exhausted(&self, id: &str, reason: &str) {
@@ -400,20 +367,8 @@ impl ReplicaManager {
             .cast(publisher::Msg::Report(Box::new(row)));
     }
 
-    /// Log index of the row that an exhausted child was last reported for.
-    fn reported_index(&self, id: &str) -> u64 {
-        let state = self.args.shared.deps.raft.state();
-        let reported = state
-            .replicas_observed
-            .get(id)
-            .filter(|seen| seen.code == code::RESTART_EXHAUSTED)
-            .map(|seen| seen.desired_raft_index);
-        let row = state.replicas_desired.get(id).map(|row| row.raft_index);
-        reported.or(row).unwrap_or(0)
-    }
-
-    fn remove_child(&mut self, id: &str) {
-        self.children.remove(id);
+    /// Drops what the actors of the runtime share about an actor that is gone.
+    fn forget_child(&self, id: &str) {
         let shared = &self.args.shared;
         shared.replica_handles().remove(id);
         shared.deferred.set(id, false);
@@ -434,6 +389,13 @@ impl ReplicaManager {
     }
 }
 
-fn key(id: &str) -> String {
-    format!("replica:{id}")
+/// Log index of the row that an exhausted child was last reported for.
+fn reported_index(state: &State, id: &str) -> u64 {
+    let reported = state
+        .replicas_observed
+        .get(id)
+        .filter(|seen| seen.code == code::RESTART_EXHAUSTED)
+        .map(|seen| seen.desired_raft_index);
+    let row = state.replicas_desired.get(id).map(|row| row.raft_index);
+    reported.or(row).unwrap_or(0)
 }

@@ -1,9 +1,12 @@
 //! Dynamic children that a worker keeps by id.
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use super::{
-    context::Context, report::ActorInfo, spec::ChildSpec, supervisor::StartChildError,
+    context::Context,
+    report::{ActorInfo, ActorState},
+    spec::{ChildSpec, OnExhausted},
+    supervisor::{ChildError, StartChildError},
     worker::Worker,
 };
 
@@ -17,28 +20,55 @@ use super::{
 pub struct KeyedChildren<W: Worker, T> {
     prefix: &'static str,
     make: fn(ChildDone) -> W::Msg,
+    report_exhausted: bool,
     entries: BTreeMap<String, Entry<T>>,
 }
 
 struct Entry<T> {
     /// `None` if the child is not wanted.
     value: Option<T>,
-    /// Specification of a wanted child that is not started yet.
-    next: Option<ChildSpec>,
+    /// Request that the wanted child waits for.
+    next: Option<Request>,
     /// Whether the supervisor has a child with the key.
     present: bool,
     /// Whether a request to the supervisor is in progress.
     busy: bool,
+    /// Identity of the wanted child; `None` if it was adopted.
+    identity: Option<Identity>,
+}
+
+enum Request {
+    Start(ChildSpec),
+    Restart,
 }
 
 impl<T> Entry<T> {
     /// Whether the child that the supervisor has is not the wanted one.
     fn is_outdated(&self) -> bool {
-        self.present && (self.value.is_none() || self.next.is_some())
+        let replaced = matches!(self.next, Some(Request::Start(_)));
+        self.present && (self.value.is_none() || replaced)
+    }
+
+    /// Whether the wanted child is the one with this identity. A child that sends reports to a
+    /// manager that adopted it has an identity that the manager does not know.
+    fn is_wanted(&self, identity: &Identity) -> bool {
+        let known = self.identity.as_ref();
+        self.value.is_some() && known.is_none_or(|known| known == identity)
     }
 }
 
-/// Outcome of a request to the supervisor, for [`KeyedChildren::handle_done`].
+/// Identity of one child, different from that of every earlier child with the same key.
+#[derive(Clone, Debug, Default)]
+struct Identity(Arc<()>);
+
+impl PartialEq for Identity {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// Outcome of a request to the supervisor, or report of a child, for
+/// [`KeyedChildren::handle_done`].
 #[derive(Debug)]
 pub struct ChildDone {
     id: String,
@@ -48,13 +78,17 @@ pub struct ChildDone {
 #[derive(Debug)]
 enum Outcome {
     Started(Result<(), StartChildError>),
+    Restarted(Result<(), ChildError>),
     Stopped,
+    /// The child with this identity exhausted its restarts, for this reason.
+    Exhausted(Identity, String),
 }
 
 /// Change of a set of children.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChildEvent {
-    /// The supervisor has begun to start the child with this id.
+    /// The supervisor has begun to start the child with this id, or to start it again after
+    /// [`KeyedChildren::restart`].
     Started(String),
     /// The supervisor refused to start the child with this id, which is not wanted any more. A
     /// child that has its key, such as one whose start an earlier instance of the manager
@@ -62,6 +96,9 @@ pub enum ChildEvent {
     NotStarted(String, StartChildError),
     /// The child with this id was stopped, and nothing of it is left.
     Stopped(String),
+    /// The child with this id exhausted its restarts and stays down; with the failure that exceeded
+    /// the limit. Only with [`KeyedChildren::report_exhausted`].
+    Exhausted(String, String),
 }
 
 impl<W: Worker, T: fmt::Debug> fmt::Debug for KeyedChildren<W, T> {
@@ -78,12 +115,26 @@ impl<W: Worker, T> KeyedChildren<W, T> {
         Self {
             prefix,
             make,
+            report_exhausted: false,
             entries: BTreeMap::new(),
         }
     }
 
+    /// Lets every child that exhausts its restarts stay down, and reports it as
+    /// [`ChildEvent::Exhausted`]; by default the specification of the child decides.
+    ///
+    /// A report that finds no running manager is lost: [`KeyedChildren::adopt`] shows the next
+    /// instance that the child is exhausted.
+    #[must_use]
+    pub fn report_exhausted(mut self) -> Self {
+        self.report_exhausted = true;
+        self
+    }
+
     /// Adds the children that an earlier instance of the manager left: `keep` returns the value of
-    /// a child that stays, `None` for one to stop. To be called from [`Worker::start`].
+    /// a child that stays, which may be exhausted, and `None` for one to stop. A child that was
+    /// being stopped is stopped without a call of `keep`, since the outcome of the earlier request
+    /// is lost. To be called from [`Worker::start`].
     pub fn adopt(&mut self, ctx: &Context<W>, mut keep: impl FnMut(&str, &ActorInfo) -> Option<T>) {
         let prefix = match ctx.path().rsplit_once('/') {
             Some((parent, _)) => format!("{parent}/{}", self.prefix),
@@ -95,11 +146,19 @@ impl<W: Worker, T> KeyedChildren<W, T> {
             let Some(id) = id.filter(|id| !id.contains('/')) else {
                 continue;
             };
+            let value = match info.state {
+                ActorState::Stopped => None,
+                ActorState::Starting
+                | ActorState::Running
+                | ActorState::Backoff
+                | ActorState::Exhausted => keep(id, &info),
+            };
             let entry = Entry {
-                value: keep(id, &info),
+                value,
                 next: None,
                 present: true,
                 busy: false,
+                identity: None,
             };
             self.entries.insert(id.to_owned(), entry);
             self.reconcile(ctx, id);
@@ -136,6 +195,11 @@ impl<W: Worker, T> KeyedChildren<W, T> {
         entries.filter_map(|(id, entry)| Some((id.as_str(), entry.value.as_ref()?)))
     }
 
+    /// Ids of the wanted children and of those being stopped.
+    pub fn ids(&self) -> impl Iterator<Item = &str> {
+        self.entries.keys().map(String::as_str)
+    }
+
     /// Starts a child with the key [`KeyedChildren::key`], once an earlier one with the same id is
     /// removed. A wanted child with this id stays as it is, and `spec` and `value` are dropped.
     pub fn start(&mut self, ctx: &Context<W>, id: &str, spec: ChildSpec, value: T) {
@@ -144,12 +208,21 @@ impl<W: Worker, T> KeyedChildren<W, T> {
             next: None,
             present: false,
             busy: false,
+            identity: None,
         });
-        if entry.value.is_none() {
-            entry.value = Some(value);
-            entry.next = Some(spec);
-            self.reconcile(ctx, id);
+        if entry.value.is_some() {
+            return;
         }
+        let identity = Identity::default();
+        entry.identity = Some(identity.clone());
+        entry.value = Some(value);
+        let spec = if self.report_exhausted {
+            spec.on_exhausted(report_to(ctx, self.make, id, identity))
+        } else {
+            spec
+        };
+        entry.next = Some(Request::Start(spec));
+        self.reconcile(ctx, id);
     }
 
     /// Requests the stop of a child and returns its value; [`ChildEvent::Stopped`] follows if it
@@ -162,40 +235,57 @@ impl<W: Worker, T> KeyedChildren<W, T> {
         value
     }
 
-    /// Requests the restart of a child that exhausted its restarts. Does nothing if it is being
-    /// started or stopped.
-    pub fn restart(&self, ctx: &Context<W>, id: &str) {
-        let entry = self.entries.get(id);
-        if !entry.is_some_and(|entry| entry.present && !entry.busy) {
+    /// Requests the restart of a child that exhausted its restarts; [`ChildEvent::Started`]
+    /// follows. A child that cannot be restarted is stopped, and [`ChildEvent::Stopped`] follows.
+    /// Does nothing if no child with this id is wanted, or if it waits for its start.
+    pub fn restart(&mut self, ctx: &Context<W>, id: &str) {
+        let entry = self.entries.get_mut(id);
+        let Some(entry) = entry.filter(|entry| entry.value.is_some() && entry.next.is_none())
+        else {
             return;
-        }
-        let (supervisor, key) = (ctx.supervisor(), self.key(id));
-        ctx.run(async move {
-            // Fails if the child has been stopped meanwhile.
-            let _ = supervisor.restart_child(&key).await;
-        });
+        };
+        entry.next = Some(Request::Restart);
+        self.reconcile(ctx, id);
     }
 
-    /// Records the outcome of a request, and makes the next one for the same child.
+    /// Records the outcome of a request, and makes the next one for the same child; or records the
+    /// report of a child, unless the child is not wanted any more.
     pub fn handle_done(&mut self, ctx: &Context<W>, done: ChildDone) -> Option<ChildEvent> {
         let ChildDone { id, outcome } = done;
         let entry = self.entries.get_mut(&id)?;
-        entry.busy = false;
-        entry.present = matches!(
-            outcome,
-            Outcome::Started(Ok(()) | Err(StartChildError::AlreadyExists(_)))
-        );
         // The child may have been stopped, and even started again, meanwhile.
-        let current = entry.value.is_some() && entry.next.is_none();
+        let replaced = matches!(entry.next, Some(Request::Start(_)));
+        let current = entry.value.is_some() && !replaced;
         let event = match outcome {
-            Outcome::Started(Ok(())) => current.then(|| ChildEvent::Started(id.clone())),
-            Outcome::Started(Err(error)) if current => {
-                entry.value = None;
-                Some(ChildEvent::NotStarted(id.clone(), error))
+            Outcome::Exhausted(identity, reason) => {
+                let wanted = entry.is_wanted(&identity);
+                return wanted.then_some(ChildEvent::Exhausted(id, reason));
             }
-            Outcome::Started(Err(_)) => None,
-            Outcome::Stopped => Some(ChildEvent::Stopped(id.clone())),
+            Outcome::Started(Ok(())) | Outcome::Restarted(Ok(())) => {
+                entry.present = true;
+                current.then(|| ChildEvent::Started(id.clone()))
+            }
+            Outcome::Started(Err(error)) => {
+                entry.present = matches!(error, StartChildError::AlreadyExists(_));
+                current.then(|| {
+                    entry.value = None;
+                    entry.next = None;
+                    ChildEvent::NotStarted(id.clone(), error)
+                })
+            }
+            Outcome::Restarted(Err(_)) => {
+                if current {
+                    entry.value = None;
+                    entry.next = None;
+                }
+                None
+            }
+            Outcome::Stopped => {
+                entry.present = false;
+                Some(ChildEvent::Stopped(id.clone()))
+            }
         };
+        entry.busy = false;
         self.reconcile(ctx, &id);
         event
     }
@@ -215,14 +305,42 @@ impl<W: Worker, T> KeyedChildren<W, T> {
                 let outcome = Outcome::Stopped;
                 make(ChildDone { id, outcome })
             });
-        } else if let Some(spec) = entry.next.take() {
-            entry.busy = true;
-            ctx.spawn(async move {
-                let outcome = Outcome::Started(supervisor.start_child(spec).await);
-                make(ChildDone { id, outcome })
-            });
-        } else if !entry.present {
-            self.entries.remove(&id);
+            return;
+        }
+        entry.busy = entry.next.is_some();
+        match entry.next.take() {
+            Some(Request::Start(spec)) => {
+                ctx.spawn(async move {
+                    let outcome = Outcome::Started(supervisor.start_child(spec).await);
+                    make(ChildDone { id, outcome })
+                });
+            }
+            Some(Request::Restart) => {
+                ctx.spawn(async move {
+                    let outcome = Outcome::Restarted(supervisor.restart_child(&key).await);
+                    make(ChildDone { id, outcome })
+                });
+            }
+            None if !entry.present => {
+                self.entries.remove(&id);
+            }
+            None => {}
         }
     }
+}
+
+/// Returns the callback that reports the exhaustion of a child to its manager.
+fn report_to<W: Worker>(
+    ctx: &Context<W>,
+    make: fn(ChildDone) -> W::Msg,
+    id: &str,
+    identity: Identity,
+) -> OnExhausted {
+    let (manager, id) = (ctx.handle(), id.to_owned());
+    OnExhausted::notify(move |report| {
+        let outcome = Outcome::Exhausted(identity.clone(), report.last_failure.clone());
+        let id = id.clone();
+        // If the cast fails, the next instance sees the exhaustion when it adopts the child.
+        let _ = manager.cast(make(ChildDone { id, outcome }));
+    })
 }

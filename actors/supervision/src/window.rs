@@ -29,7 +29,6 @@ impl Default for Intensity {
 ///
 /// Within a window the first restart is delayed by `first`, the second by `base`, and every further
 /// one by twice the previous delay, up to `max`.
-/// twice the one before, up to `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     /// Delay of the first restart.

@@ -3,6 +3,9 @@
 use std::{io::ErrorKind, net::Ipv6Addr};
 
 use jaco_net::proxy::Settings;
+use jaco_policy::ingress::table::testing::{add_replica, state_with_route};
+use jaco_proto::v1;
+use jaco_raftnode::propose::{ProposeError, ProposeFuture};
 use jaco_supervision::{ChildSpec, Handle, KillMode, Strategy, SupervisorSpec, Tree};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -11,10 +14,7 @@ use tokio::{
     time::sleep,
 };
 
-use super::{
-    super::table::tests::{add_replica, state_with_route},
-    *,
-};
+use super::*;
 
 /// Replicated state without raft.
 struct Fake(watch::Sender<Arc<State>>);

@@ -14,6 +14,7 @@ use jaco_net::{
     pki::{ClusterCa, files::NodeFiles},
     tls::{CertSlot, Identity},
 };
+use jaco_policy::peer::members::Origin;
 use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::{
     Committed, LeaderProposer, ProposeError, RaftArgs, RaftHandle, RaftLimits, Storage,
@@ -26,7 +27,7 @@ use tempfile::TempDir;
 
 use crate::{
     clock::Clock,
-    peer::{self, Heartbeat, HeartbeatHandler, Origin, PeerTransport, Sender, Services},
+    peer::{self, Heartbeat, HeartbeatHandler, PeerTransport, Sender, Services},
     telemetry::Metrics,
 };
 

@@ -67,17 +67,16 @@ impl ReplicaManager {
         if shared.orphans_cleared() || !*shared.deps.caught_up.borrow() {
             return;
         }
-        let wanted = |replica: &String| here.contains(replica);
+        let wanted = |replica: &str| here.contains(replica);
         let mut running = found
             .iter()
             .filter(|container| !container.status.has_stopped());
         // A child without an assignment may have been creating its container during the listing.
         let leaving = shared.leaving.all();
-        let gone = |replica: &String| {
-            self.leaving_at_listing.contains(replica) && leaving.contains(replica)
-        };
-        let clean = running.all(|container| container.replica_id.as_ref().is_none_or(wanted))
-            && self.children.keys().all(|id| wanted(id) || gone(id));
+        let gone =
+            |replica: &str| self.leaving_at_listing.contains(replica) && leaving.contains(replica);
+        let clean = running.all(|container| container.replica_id.as_deref().is_none_or(wanted))
+            && self.children.ids().all(|id| wanted(id) || gone(id));
         if !clean {
             return self.schedule_sweep(ctx, false);
         }

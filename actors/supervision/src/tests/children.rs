@@ -21,6 +21,10 @@ enum ManagerMsg {
     Stop(&'static str),
     Restart(&'static str),
     Done(ChildDone),
+    /// Delays the messages behind this one.
+    Pause(Duration),
+    /// Requests the ids of the set, with those being stopped.
+    Ids(Reply<Vec<String>>),
     /// Requests the ids and values of the set.
     List(Reply<Vec<(String, u32)>>),
     Fail,
@@ -28,6 +32,8 @@ enum ManagerMsg {
 
 /// Value of a child that the manager adopts; it adopts `a` only.
 const ADOPTED: u32 = 99;
+/// Value of a child that is exhausted when the manager adopts it.
+const ADOPTED_EXHAUSTED: u32 = 98;
 
 impl Worker for Manager {
     type Msg = ManagerMsg;
@@ -35,8 +41,13 @@ impl Worker for Manager {
     const KIND: &'static str = "Manager";
 
     async fn start(ctx: &Context<Self>, args: ManagerArgs) -> Result<Self, Failure> {
-        let mut children = KeyedChildren::new("child:", ManagerMsg::Done);
-        children.adopt(ctx, |id, _| (id == "a").then_some(ADOPTED));
+        let mut children = KeyedChildren::new("child:", ManagerMsg::Done).report_exhausted();
+        children.adopt(ctx, |id, info| {
+            (id == "a").then_some(match info.state {
+                ActorState::Exhausted => ADOPTED_EXHAUSTED,
+                _ => ADOPTED,
+            })
+        });
         Ok(Self { args, children })
     }
 
@@ -45,7 +56,6 @@ impl Worker for Manager {
             ManagerMsg::Start(id, value) => {
                 let args = self.args.probes[id].clone();
                 let (spec, _) = ChildSpec::worker::<Probe>(self.children.key(id), args);
-                let spec = spec.on_exhausted(OnExhausted::notify(|_| {}));
                 self.children.start(ctx, id, spec, value);
             }
             ManagerMsg::Stop(id) => {
@@ -56,6 +66,10 @@ impl Worker for Manager {
                 if let Some(event) = self.children.handle_done(ctx, done) {
                     let _ = self.args.events.send(format!("{event:?}"));
                 }
+            }
+            ManagerMsg::Pause(pause) => tokio::time::sleep(pause).await,
+            ManagerMsg::Ids(reply) => {
+                reply.send(self.children.ids().map(str::to_owned).collect());
             }
             ManagerMsg::List(reply) => {
                 let children = self.children.iter();
@@ -107,6 +121,15 @@ impl World {
     async fn list(&self) -> Vec<(String, u32)> {
         let listed = self.manager.call(TEST_TIMEOUT, ManagerMsg::List);
         listed.await.unwrap()
+    }
+
+    async fn ids(&self) -> Vec<String> {
+        let ids = self.manager.call(TEST_TIMEOUT, ManagerMsg::Ids);
+        ids.await.unwrap()
+    }
+
+    fn kill(&self, path: &str) {
+        self.tree.kill(path, KillMode::Kill).unwrap();
     }
 
     /// Paths of the children in the tree.
@@ -212,9 +235,119 @@ async fn restarted_manager_adopts_or_stops_children() {
 async fn exhausted_child_is_restarted_on_request() {
     let mut world = World::start(0, |args| args.bad_starts = Arc::new(1.into())).await;
     world.cast(ManagerMsg::Start("a", 1));
+    let exhausted = "Exhausted(\"a\", \"a bad start\")";
+    world.recorder.expect_event(exhausted).await;
     rest().await;
     assert_eq!(state(&world.tree, "node/child:a"), ActorState::Exhausted);
     assert_eq!(world.list().await, [("a".into(), 1)]);
+    world.recorder.recorded().await;
+    world.cast(ManagerMsg::Restart("a"));
+    let recorded = world.recorder.recorded().await;
+    assert!(recorded.contains(&"a up".to_owned()));
+    assert!(recorded.contains(&"Started(\"a\")".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn child_that_cannot_restart_is_stopped() {
+    let mut world = World::start(0, unchanged).await;
+    world.cast(ManagerMsg::Start("a", 1));
+    world.recorder.expect_event("a up").await;
+    world.tree.root().stop_child("child:a").await.unwrap();
+    world.cast(ManagerMsg::Restart("a"));
+    world.recorder.expect_event("Stopped(\"a\")").await;
+    assert!(world.ids().await.is_empty());
+    world.cast(ManagerMsg::Start("a", 2));
+    world.recorder.expect_event("a up").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn stop_during_restart_removes_child() {
+    let start = Duration::from_secs(5);
+    let mut world = World::start(0, |args| args.start = start).await;
+    world.cast(ManagerMsg::Start("a", 1));
+    world.recorder.expect_event("a up").await;
+    world.kill("node/child:a");
+    world
+        .recorder
+        .expect_event("Exhausted(\"a\", \"killed\")")
+        .await;
+    world.cast(ManagerMsg::Restart("a"));
+    world.cast(ManagerMsg::Stop("a"));
+    assert!(world.list().await.is_empty());
+    world.recorder.expect_event("Stopped(\"a\")").await;
+    assert!(world.paths().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_report_spares_successor_of_its_child() {
+    let mut world = World::start(0, unchanged).await;
+    world.cast(ManagerMsg::Start("a", 1));
+    world.recorder.expect_event("a up").await;
+    world.recorder.recorded().await;
+    // The report of the first child arrives when the second is wanted.
+    world.cast(ManagerMsg::Pause(Duration::from_secs(1)));
+    world.cast(ManagerMsg::Stop("a"));
+    world.cast(ManagerMsg::Start("a", 2));
+    world.kill("node/child:a");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let recorded = world.recorder.recorded().await;
+    let reports = recorded
+        .iter()
+        .filter(|event| event.starts_with("Exhausted"));
+    assert_eq!(reports.count(), 0, "{recorded:?}");
+    assert!(recorded.contains(&"a up".to_owned()), "{recorded:?}");
+    assert_eq!(state(&world.tree, "node/child:a"), ActorState::Running);
+    // The successor has reports of its own.
+    world.kill("node/child:a");
+    world
+        .recorder
+        .expect_event("Exhausted(\"a\", \"killed\")")
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn adopted_child_reports_to_new_manager() {
+    let mut world = World::start(1, unchanged).await;
+    world.cast(ManagerMsg::Start("a", 1));
+    world.recorder.expect_event("a up").await;
+    world.cast(ManagerMsg::Fail);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(world.list().await, [("a".into(), ADOPTED)]);
+    world.kill("node/child:a");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    world.kill("node/child:a");
+    world
+        .recorder
+        .expect_event("Exhausted(\"a\", \"killed\")")
+        .await;
     world.cast(ManagerMsg::Restart("a"));
     world.recorder.expect_event("a up").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn adoption_shows_exhausted_children() {
+    let world = World::start(1, |args| args.bad_starts = Arc::new(2.into())).await;
+    world.cast(ManagerMsg::Start("a", 1));
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(state(&world.tree, "node/child:a"), ActorState::Exhausted);
+    world.cast(ManagerMsg::Fail);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(world.list().await, [("a".into(), ADOPTED_EXHAUSTED)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn adoption_stops_children_being_stopped() {
+    let stop = Duration::from_secs(3);
+    let mut world = World::start(3, |args| args.stop = stop).await;
+    world.cast(ManagerMsg::Start("a", 1));
+    world.recorder.expect_event("a up").await;
+    world.cast(ManagerMsg::Stop("a"));
+    world.recorder.expect_event("a stopping").await;
+    assert_eq!(world.ids().await, ["a"]);
+    world.cast(ManagerMsg::Fail);
+    tokio::time::sleep(stop / 2).await;
+    assert!(world.list().await.is_empty());
+    assert_eq!(world.ids().await, ["a"]);
+    world.recorder.expect_event("Stopped(\"a\")").await;
+    assert!(world.ids().await.is_empty());
 }

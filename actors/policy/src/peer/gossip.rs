@@ -20,47 +20,55 @@
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
-use jaco_net::{pki::Fingerprint, quic::Member};
 use jaco_proto::config::is_hostname;
 
-use super::{
-    Sender,
-    directory::{Origin, PeerInfo},
-};
+use super::members::{Origin, PeerInfo};
 
 /// Maximum number of reported addresses of one member.
 const MAX_REPORTED_ADDRESSES: usize = 3;
 
 /// Membership view of another member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct MembershipView {
+pub struct MembershipView {
     /// Index of the last entry applied by that member.
-    pub(super) applied: u64,
+    pub applied: u64,
     /// Its complete member list at that index.
-    pub(super) members: Vec<PeerInfo>,
+    pub members: Vec<PeerInfo>,
+}
+
+/// Authenticated sender of a report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Speaker {
+    /// Its hostname.
+    pub hostname: String,
+    /// Its raft id.
+    pub raft_id: u64,
+    /// SHA-256 of each certificate it presented, all of one key.
+    pub presented: Vec<[u8; 32]>,
 }
 
 /// A [`MembershipView`] and the member that sent it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct PeerReport {
-    pub(super) speaker: Sender,
-    pub(super) view: MembershipView,
+pub struct PeerReport {
+    /// Member that sent it.
+    pub speaker: Speaker,
+    /// The view it sent.
+    pub view: MembershipView,
     /// Number of the report, increasing in order of arrival.
-    pub(super) serial: u64,
+    pub serial: u64,
 }
 
-/// Whether `record` is the authenticated `sender`.
-fn is(record: &PeerInfo, sender: &Sender) -> bool {
-    let member = &record.member;
-    member.hostname == sender.hostname
-        && member.raft_id == sender.raft_id
-        && sender.has_presented(record.fingerprint.as_bytes())
+/// Whether `record` is the authenticated `speaker`.
+fn is(record: &PeerInfo, speaker: &Speaker) -> bool {
+    record.hostname == speaker.hostname
+        && record.raft_id == speaker.raft_id
+        && speaker.presented.contains(&record.fingerprint)
 }
 
 /// Returns the members `own`, known at index `applied`, plus members and addresses from reports of
 /// members in `own` with a higher applied index.
 #[must_use]
-pub(super) fn merge_reports<'a>(
+pub fn merge_reports<'a>(
     own: Vec<PeerInfo>,
     applied: u64,
     reports: impl Iterator<Item = &'a PeerReport>,
@@ -71,15 +79,14 @@ pub(super) fn merge_reports<'a>(
         report.view.applied > applied && own.iter().any(|record| is(record, &report.speaker))
     };
     // Priority: number of reporters, then their highest applied index.
-    let mut said: BTreeMap<(&str, u64, Fingerprint), (usize, u64, &PeerInfo)> = BTreeMap::new();
+    let mut said: BTreeMap<(&str, u64, [u8; 32]), (usize, u64, &PeerInfo)> = BTreeMap::new();
     for PeerReport { speaker, view, .. } in reports.filter(believed) {
         for record in &view.members {
-            let member = &record.member;
-            let sound = is_hostname(&member.hostname) && member.raft_id != 0;
-            if !sound || member.hostname == speaker.hostname || !origin.is_other(record) {
+            let sound = is_hostname(&record.hostname) && record.raft_id != 0;
+            if !sound || record.hostname == speaker.hostname || !origin.is_other(record) {
                 continue;
             }
-            let who = (&*member.hostname, member.raft_id, record.fingerprint);
+            let who = (&*record.hostname, record.raft_id, record.fingerprint);
             let entry = said.entry(who).or_insert((0, view.applied, record));
             let newest = if view.applied > entry.1 {
                 record
@@ -94,15 +101,12 @@ pub(super) fn merge_reports<'a>(
 
     let mut members = own;
     for (_, _, reported) in said {
-        let Member {
+        let PeerInfo {
             hostname, raft_id, ..
-        } = &*reported.member;
-        let same = |known: &&mut PeerInfo| {
-            known.member.hostname == *hostname && known.member.raft_id == *raft_id
-        };
+        } = reported;
+        let same = |known: &&mut PeerInfo| known.hostname == *hostname && known.raft_id == *raft_id;
         if let Some(known) = members.iter_mut().find(same) {
             let address = reported
-                .member
                 .address
                 .filter(|at| known.addresses().all(|k| k != *at));
             if known.reported_addresses.len() < MAX_REPORTED_ADDRESSES {
@@ -112,12 +116,10 @@ pub(super) fn merge_reports<'a>(
         }
         // Ambiguous entries are dropped: raft ids and certificates must be unique.
         let taken = |known: &PeerInfo| {
-            known.member.raft_id == *raft_id || known.fingerprint == reported.fingerprint
+            known.raft_id == *raft_id || known.fingerprint == reported.fingerprint
         };
         if !members.iter().any(taken) {
-            let namesake = members
-                .iter()
-                .any(|known| known.member.hostname == *hostname);
+            let namesake = members.iter().any(|known| known.hostname == *hostname);
             members.push(PeerInfo {
                 namesake,
                 ..reported.clone()
@@ -130,7 +132,7 @@ pub(super) fn merge_reports<'a>(
 #[cfg(test)]
 mod tests {
     use super::{
-        super::directory::{
+        super::members::{
             members,
             tests::{origin, state},
         },
@@ -140,7 +142,6 @@ mod tests {
     /// Report of `speaker` at index `applied` with members of these names, raft ids and
     /// fingerprints; the address of each derives from its fingerprint.
     fn report(speaker: (&str, u64, u8), applied: u64, rows: &[(&str, u64, u8)]) -> PeerReport {
-        let print = Fingerprint::from_bytes([speaker.2; 32]);
         let members = rows
             .iter()
             .map(|&(name, id, print)| {
@@ -148,7 +149,11 @@ mod tests {
             })
             .collect();
         PeerReport {
-            speaker: Sender::new(speaker.0, speaker.1, [print]),
+            speaker: Speaker {
+                hostname: speaker.0.to_owned(),
+                raft_id: speaker.1,
+                presented: vec![[speaker.2; 32]],
+            },
             view: MembershipView { applied, members },
             serial: 0,
         }
@@ -174,7 +179,7 @@ mod tests {
         assert_eq!(found, two());
         added
             .iter()
-            .map(|r| (r.key(), r.member.raft_id, r.fingerprint.as_bytes()[0]))
+            .map(|r| (r.key(), r.raft_id, r.fingerprint[0]))
             .collect()
     }
 
@@ -205,7 +210,7 @@ mod tests {
             report(("e", 5, 9), MOST, &[("c", 3, 5), ("d", 4, 4)]),
         ];
         let found = merge_reports(own, 10, reports.iter(), &origin(&[]));
-        let prints = found[3..].iter().map(|r| r.fingerprint.as_bytes()[0]);
+        let prints = found[3..].iter().map(|r| r.fingerprint[0]);
         assert_eq!(Vec::from_iter(prints), [3, 4]);
     }
 

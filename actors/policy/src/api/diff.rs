@@ -6,7 +6,8 @@ use jaco_state::State;
 /// Compares the parts of two states that belong to one deployment.
 ///
 /// Each list is sorted: the deployment itself, then replicas, routes and TCP routes.
-pub(super) fn diff(before: &State, after: &State, deployment: &str) -> v1::Diff {
+#[must_use]
+pub fn diff(before: &State, after: &State, deployment: &str) -> v1::Diff {
     let mut diff = v1::Diff::default();
     let (old, new) = (
         before.deployments.get(deployment),

@@ -1,6 +1,5 @@
 //! Authorisation of commands submitted by members: a member may only report about itself.
 
-use jaco_policy::membership::leaving;
 use jaco_proto::{
     Error, ErrorCode, drain_mark,
     v1::{self, AuditEventType, NodeStatus, command::Payload},
@@ -8,14 +7,15 @@ use jaco_proto::{
 use jaco_state::{State, command};
 use prost_types::Timestamp;
 
-use super::validate;
+use super::{validate, writers};
+use crate::membership::leaving;
 
 /// Checks the command that the member `sender` submitted and returns the command to propose: the
 /// same payload, with a writer and a time chosen by the leader.
 ///
 /// # Errors
 /// `privilege_denied` with the name of the variant, `validation_failed` for invalid values.
-pub(crate) fn admit(
+pub fn admit(
     sender: &str,
     submitted: v1::Command,
     state: &State,
@@ -29,7 +29,7 @@ pub(crate) fn admit(
     };
     permit(sender, &payload, state)?;
     validate::check(&payload)?;
-    let writer = validate::writer(&payload);
+    let writer = writers::writer(&payload);
     if let Payload::AuditAppend(v1::AuditAppend { event: Some(event) }) = &mut payload {
         // The command carries both.
         event.identity.clear();
@@ -40,7 +40,8 @@ pub(crate) fn admit(
 
 /// Whether `command` clears a drain mark; the state it depends on must not change until it is
 /// applied.
-pub(crate) fn clears_mark(command: &v1::Command) -> bool {
+#[must_use]
+pub fn clears_mark(command: &v1::Command) -> bool {
     matches!(
         &command.payload,
         Some(Payload::NodeStatusUpdate(update)) if update.drain_mark == drain_mark::CLEAR
@@ -137,7 +138,7 @@ fn is_own_event(sender: &str, event: &v1::AuditEvent) -> bool {
     let named = ["node", "hostname"]
         .iter()
         .filter_map(|key| event.payload.get(*key));
-    let writer = event.identity.is_empty() || event.identity == validate::audit_writer(event);
+    let writer = event.identity.is_empty() || event.identity == writers::audit_writer(event);
     kind && writer && named.into_iter().all(|host| host == sender)
 }
 

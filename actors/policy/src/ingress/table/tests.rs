@@ -2,60 +2,10 @@
 
 use std::sync::Arc;
 
-use super::*;
-
-/// State with the route `a.example` to service `web` of deployment `shop`.
-pub(crate) fn state_with_route() -> State {
-    let mut state = State::default();
-    let service = v1::ServiceSpec {
-        name: "web".to_owned(),
-        networks: vec!["front".to_owned(), "default".to_owned()],
-        ..Default::default()
-    };
-    let deployment = v1::Deployment {
-        name: "shop".to_owned(),
-        services: vec![service],
-        ..Default::default()
-    };
-    state
-        .deployments
-        .insert("shop".to_owned(), Arc::new(deployment));
-    let route = v1::Route {
-        domain: "a.example".to_owned(),
-        deployment: "shop".to_owned(),
-        service: "web".to_owned(),
-        port: 8080,
-        ..Default::default()
-    };
-    state
-        .routes
-        .insert(("a.example".to_owned(), String::new()), Arc::new(route));
-    state
-}
-
-/// Adds a replica of `web` that is running on `host` with address `ip` on network `front`.
-pub(crate) fn add_replica(state: &mut State, id: &str, host: &str, ip: &str) {
-    let desired = v1::ReplicaDesired {
-        id: id.to_owned(),
-        deployment: "shop".to_owned(),
-        service: "web".to_owned(),
-        host: host.to_owned(),
-        ..Default::default()
-    };
-    state
-        .replicas_desired
-        .insert(id.to_owned(), Arc::new(desired));
-    let observed = v1::ReplicaObserved {
-        id: id.to_owned(),
-        state: v1::ReplicaState::Running.into(),
-        host: host.to_owned(),
-        details: [("ip.jaco_shop_front".to_owned(), ip.to_owned())].into(),
-        ..Default::default()
-    };
-    state
-        .replicas_observed
-        .insert(id.to_owned(), Arc::new(observed));
-}
+use super::{
+    testing::{add_replica, state_with_route},
+    *,
+};
 
 fn facts() -> NodeFacts {
     NodeFacts {
@@ -65,20 +15,14 @@ fn facts() -> NodeFacts {
     }
 }
 
-fn served(state: &State) -> Vec<Upstream> {
-    served_with(state, &facts(), &[])
-}
-
-/// Upstreams while these hosts are fresh.
-fn served_with(state: &State, facts: &NodeFacts, fresh: &[&str]) -> Vec<Upstream> {
-    let fresh = fresh.iter().map(|&host| host.to_owned()).collect();
-    route_table(state, facts, &fresh).routes("a.example")[0]
-        .upstreams()
-        .to_vec()
+/// Addresses of the upstreams of the only route.
+fn served(state: &State) -> Vec<SocketAddr> {
+    let routes = served_routes(state, &facts(), &BTreeSet::new());
+    routes[0].upstreams.iter().map(|u| u.addr).collect()
 }
 
 /// Upstreams with the single replica `web-0`, whose observation `change` modifies.
-fn served_if(change: impl FnOnce(&mut v1::ReplicaObserved)) -> Vec<Upstream> {
+fn served_if(change: impl FnOnce(&mut v1::ReplicaObserved)) -> Vec<SocketAddr> {
     let mut state = state_with_route();
     add_replica(&mut state, "web-0", "here", "10.1.0.2");
     let mut observed = (**state.replicas_observed.get("web-0").unwrap()).clone();
@@ -94,7 +38,7 @@ fn running_replicas_serve_on_the_routes_port() {
     let mut state = state_with_route();
     add_replica(&mut state, "web-0", "here", "10.1.0.2");
     add_replica(&mut state, "web-1", "here", "fd00::2");
-    let addrs: Vec<_> = served(&state).iter().map(|u| u.addr.to_string()).collect();
+    let addrs: Vec<_> = served(&state).iter().map(SocketAddr::to_string).collect();
     assert_eq!(addrs, ["10.1.0.2:8080", "[fd00::2]:8080"]);
 }
 
@@ -139,7 +83,7 @@ fn first_network_with_an_address_is_used() {
             .collect();
         served_if(move |observed| observed.details = details)
             .first()
-            .map(|upstream| upstream.addr.ip().to_string())
+            .map(|addr| addr.ip().to_string())
     };
     let (front, default) = ("ip.jaco_shop_front", "ip.jaco_shop__default");
     assert_eq!(
@@ -176,7 +120,7 @@ fn service_without_networks_uses_default_network() {
     state
         .replicas_observed
         .insert("web-0".to_owned(), Arc::new(observed));
-    assert_eq!(served(&state)[0].addr.to_string(), "10.2.0.2:8080");
+    assert_eq!(served(&state)[0].to_string(), "10.2.0.2:8080");
 }
 
 #[test]
@@ -190,8 +134,9 @@ fn remote_replicas_serve_while_fresh_and_reachable() {
         (true, &[], &["web-0"]),
         (false, &["here", "there"], &["web-0"]),
     ] {
-        let served = served_with(&state, &NodeFacts { mesh, ..facts() }, fresh);
-        let served: Vec<&str> = served.iter().map(|u| &*u.replica).collect();
+        let fresh_hosts = fresh.iter().map(|&host| host.to_owned()).collect();
+        let routes = served_routes(&state, &NodeFacts { mesh, ..facts() }, &fresh_hosts);
+        let served: Vec<&str> = routes[0].upstreams.iter().map(|u| u.replica).collect();
         assert_eq!(served, expected, "{mesh} {fresh:?}");
     }
 }
@@ -221,16 +166,14 @@ fn invalid_port_yields_no_upstream() {
 
 #[test]
 fn redirect_needs_route_setting_and_https() {
-    use jaco_net::proxy::Match;
     for (tls_auto, https) in [(false, false), (false, true), (true, false), (true, true)] {
         let mut state = state_with_route();
         let key = ("a.example".to_owned(), String::new());
         let mut route = (**state.routes.get(&key).unwrap()).clone();
         route.tls_auto = tls_auto;
         state.routes.insert(key, Arc::new(route));
-        let table = route_table(&state, &NodeFacts { https, ..facts() }, &BTreeSet::new());
-        let redirects = matches!(table.lookup("a.example", "/"), Some(Match::Redirect));
-        assert_eq!(redirects, tls_auto && https);
+        let routes = served_routes(&state, &NodeFacts { https, ..facts() }, &BTreeSet::new());
+        assert_eq!(routes[0].redirect_to_https, tls_auto && https);
     }
 }
 

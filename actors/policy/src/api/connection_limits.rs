@@ -1,5 +1,5 @@
-//! Connection limits of the API listener, as a pure decision: unauthenticated clients can neither
-//! occupy the listener nor use up the node's file descriptors.
+//! Connection limits of the API listener: unauthenticated clients can neither occupy the listener
+//! nor use up the node's file descriptors.
 //!
 //! A connection is pending until its first request arrives; pending connections are limited per
 //! address and in total. After its first request, a connection that has not authenticated must keep
@@ -8,14 +8,11 @@
 use std::{
     collections::HashMap,
     net::{IpAddr, Ipv6Addr},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use rustix::process::{Resource, getrlimit};
-use tokio::time::Instant;
-
 /// Time from the handshake to the first request, and between requests without authentication.
-pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bounds on the number of connections, whatever the limit of descriptors is.
 const MIN_CONNECTIONS: usize = 32;
 const MAX_CONNECTIONS: usize = 1024;
@@ -25,7 +22,7 @@ const DESCRIPTOR_DIVISOR: u64 = 4;
 
 /// Limits on the number of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ConnectionLimits {
+pub struct ConnectionLimits {
     connections: usize,
     connections_per_address: usize,
     pending: usize,
@@ -34,7 +31,8 @@ pub(super) struct ConnectionLimits {
 
 impl ConnectionLimits {
     /// Limits of a process that may open this many descriptors; `None`: unlimited.
-    fn of(descriptors: Option<u64>) -> Self {
+    #[must_use]
+    pub fn of(descriptors: Option<u64>) -> Self {
         let share = descriptors.map_or(MAX_CONNECTIONS, |n| {
             usize::try_from(n / DESCRIPTOR_DIVISOR).unwrap_or(MAX_CONNECTIONS)
         });
@@ -46,16 +44,11 @@ impl ConnectionLimits {
             pending_per_address: connections / 8,
         }
     }
-
-    /// Limits of this process.
-    pub(super) fn of_process() -> Self {
-        Self::of(getrlimit(Resource::Nofile).current)
-    }
 }
 
 /// Counts connections against the limits.
 #[derive(Debug)]
-pub(super) struct ConnectionLimiter {
+pub struct ConnectionLimiter {
     limits: ConnectionLimits,
     all: Count,
     by_address: HashMap<IpAddr, Count>,
@@ -70,7 +63,8 @@ struct Count {
 
 impl ConnectionLimiter {
     /// Returns a limiter that counts no connection yet.
-    pub(super) fn new(limits: ConnectionLimits) -> Self {
+    #[must_use]
+    pub fn new(limits: ConnectionLimits) -> Self {
         Self {
             limits,
             all: Count::default(),
@@ -79,7 +73,7 @@ impl ConnectionLimiter {
     }
 
     /// Counts a connection from `address`, pending at first; `false` if a limit is reached.
-    pub(super) fn try_open(&mut self, address: IpAddr) -> bool {
+    pub fn try_open(&mut self, address: IpAddr) -> bool {
         let limits = self.limits;
         let here = self.by_address.get(&key(address)).copied();
         let here = here.unwrap_or_default();
@@ -101,7 +95,7 @@ impl ConnectionLimiter {
     }
 
     /// Records the first request of a connection from `address`.
-    pub(super) fn activated(&mut self, address: IpAddr) {
+    pub fn activated(&mut self, address: IpAddr) {
         let here = self.by_address.get_mut(&key(address));
         for count in here.into_iter().chain([&mut self.all]) {
             count.pending = count.pending.saturating_sub(1);
@@ -109,7 +103,7 @@ impl ConnectionLimiter {
     }
 
     /// Removes a closed connection from `address`.
-    pub(super) fn closed(&mut self, address: IpAddr, activated: bool) {
+    pub fn closed(&mut self, address: IpAddr, activated: bool) {
         if !activated {
             self.activated(address);
         }
@@ -137,7 +131,7 @@ fn key(address: IpAddr) -> IpAddr {
 
 /// Decides how long an idle connection is kept.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ConnectionState {
+pub struct ConnectionState {
     /// Whether it has sent a request.
     activated: bool,
     /// Whether it has authenticated.
@@ -150,7 +144,7 @@ pub(super) struct ConnectionState {
 
 /// Time at which a connection is closed unless a request arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum IdleDeadline {
+pub enum IdleDeadline {
     /// Never: it has authenticated.
     Never,
     /// Not before this time.
@@ -158,7 +152,9 @@ pub(super) enum IdleDeadline {
 }
 
 impl ConnectionState {
-    pub(super) fn new(now: Instant) -> Self {
+    /// Returns the state of a connection that began at `now` and has sent no request.
+    #[must_use]
+    pub fn new(now: Instant) -> Self {
         Self {
             activated: false,
             authenticated: false,
@@ -167,34 +163,37 @@ impl ConnectionState {
         }
     }
 
-    pub(super) fn activated(&self) -> bool {
+    /// Whether a call has begun.
+    #[must_use]
+    pub fn activated(&self) -> bool {
         self.activated
     }
 
     /// Restarts the idle time at `now`.
-    pub(super) fn restart(&mut self, now: Instant) {
+    pub fn restart(&mut self, now: Instant) {
         self.since = now;
     }
 
     /// Begins a call; returns whether it is the first.
-    pub(super) fn begin(&mut self) -> bool {
+    pub fn begin(&mut self) -> bool {
         self.calls += 1;
         !std::mem::replace(&mut self.activated, true)
     }
 
     /// Records that a call was authenticated.
-    pub(super) fn authenticate(&mut self) {
+    pub fn authenticate(&mut self) {
         self.authenticated = true;
     }
 
     /// Ends a call.
-    pub(super) fn end(&mut self, now: Instant) {
+    pub fn end(&mut self, now: Instant) {
         self.calls = self.calls.saturating_sub(1);
         self.since = now;
     }
 
     /// Time at which the connection is closed; a call in progress postpones it.
-    pub(super) fn due(&self, now: Instant) -> IdleDeadline {
+    #[must_use]
+    pub fn due(&self, now: Instant) -> IdleDeadline {
         match self {
             Self {
                 authenticated: true,
@@ -300,8 +299,8 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn only_authenticated_connections_may_stay_idle() {
+    #[test]
+    fn only_authenticated_connections_may_stay_idle() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut state = ConnectionState::new(start);

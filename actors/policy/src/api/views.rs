@@ -11,7 +11,8 @@ use jaco_state::State;
 use prost_types::Timestamp;
 
 /// A deployment for clients, without the content kept for a rollback.
-pub(super) fn deployment(stored: &v1::Deployment) -> v1::Deployment {
+#[must_use]
+pub fn deployment(stored: &v1::Deployment) -> v1::Deployment {
     v1::Deployment {
         previous: None,
         ..stored.clone()
@@ -19,11 +20,12 @@ pub(super) fn deployment(stored: &v1::Deployment) -> v1::Deployment {
 }
 
 /// Time of a host's last heartbeat, if it is fresh.
-pub(super) type LastHeartbeat<'a> = &'a dyn Fn(&str) -> Option<Timestamp>;
+pub type LastHeartbeat<'a> = &'a dyn Fn(&str) -> Option<Timestamp>;
 
 /// An observation for clients: an empty host is replaced by the scheduled one, and the health time
 /// of a running replica on a live node is that of the node's last heartbeat.
-pub(super) fn observed(
+#[must_use]
+pub fn observed(
     state: &State,
     stored: &v1::ReplicaObserved,
     last_heartbeat: LastHeartbeat<'_>,
@@ -42,8 +44,9 @@ pub(super) fn observed(
     shown
 }
 
-/// `Deploy.Status`.
-pub(super) fn status(
+/// Response of `Deploy.Status`.
+#[must_use]
+pub fn status(
     state: &State,
     request: &v1::DeployStatusRequest,
     last_heartbeat: LastHeartbeat<'_>,
@@ -83,8 +86,9 @@ pub(super) fn status(
     }
 }
 
-/// `Deploy.GetReplicas`.
-pub(super) fn replicas(
+/// Response of `Deploy.GetReplicas`.
+#[must_use]
+pub fn replicas(
     state: &State,
     request: &v1::GetReplicasRequest,
     last_heartbeat: LastHeartbeat<'_>,
@@ -203,8 +207,12 @@ fn rank(state: ReplicaState) -> u8 {
     }
 }
 
-/// `Deploy.GetRoute`: longest path first, the catch-all last.
-pub(super) fn route(
+/// Response of `Deploy.GetRoute`: longest path first, the catch-all last. `ready` says whether a
+/// replica serves a route.
+///
+/// # Errors
+/// `route_not_found` if the domain has no route.
+pub fn route(
     state: &State,
     domain: &str,
     ready: impl Fn(&v1::Route, &v1::ReplicaDesired) -> bool,

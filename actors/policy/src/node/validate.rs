@@ -1,18 +1,16 @@
-//! Writers of the commands that members submit, and validation of their values.
+//! Validation of the values that members submit.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::SocketAddr};
 
 use jaco_proto::{
     Error, ErrorCode,
-    v1::{self, AuditEventType, command::Payload},
+    v1::{self, command::Payload},
 };
-
-use crate::{health, identity::NODE_UPDATE_SELF, node::is_dialable, runtime};
 
 /// Longest version, in bytes.
 const VERSION_BYTES: usize = 64;
 /// Length of a Curve25519 key in base64; as raw bytes it is shorter.
-pub(crate) const KEY_BYTES: usize = 44;
+pub const KEY_BYTES: usize = 44;
 /// Length of a SHA-256.
 const FINGERPRINT_BYTES: usize = 32;
 /// Largest number of entries in a map of texts.
@@ -20,23 +18,12 @@ const ENTRIES: usize = 32;
 /// Size limit of a map of texts in bytes, keys and values together.
 const TEXT_BYTES: usize = 8 << 10;
 
-/// Identity under which commands like `payload` are written.
-pub(super) fn writer(payload: &Payload) -> &'static str {
-    match payload {
-        Payload::NodeUpdateSelf(_) => NODE_UPDATE_SELF,
-        Payload::NodeStatusUpdate(_) => health::actor::IDENTITY,
-        Payload::ReplicaObservedUpdate(_) => runtime::IDENTITY,
-        Payload::AuditAppend(append) => append.event.as_ref().map_or("system", audit_writer),
-        _ => "system",
-    }
-}
-
-/// Identity under which events like `event` are written.
-pub(super) fn audit_writer(event: &v1::AuditEvent) -> &'static str {
-    match event.r#type() {
-        AuditEventType::IsolationRulesetReconciled => "firewall",
-        _ => "system",
-    }
+/// Whether others can dial `address`, the text of an IP address and a port.
+#[must_use]
+pub fn is_dialable(address: &str) -> bool {
+    address.parse::<SocketAddr>().is_ok_and(|address| {
+        !address.ip().is_unspecified() && !address.ip().is_multicast() && address.port() != 0
+    })
 }
 
 /// Rejects values that are invalid in a report of a node: other nodes dial the addresses, and

@@ -1,0 +1,3 @@
+//! Ingress: the replicas that serve each route, as seen from one node.
+
+pub mod table;

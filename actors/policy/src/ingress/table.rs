@@ -1,0 +1,149 @@
+//! Routes of the state with the replicas that serve them, as seen from one node.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, SocketAddr},
+};
+
+use jaco_proto::v1;
+use jaco_state::State;
+
+use crate::network::names::{DEFAULT_NETWORK, NetworkId};
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
+/// Properties of the node that are not in the state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// Hostname of this node.
+    pub hostname: String,
+    /// Whether HTTPS is served, so that plain HTTP is redirected to it for routes that request it.
+    pub https: bool,
+    /// Whether container addresses of other hosts can be reached from here.
+    ///
+    /// Each host numbers its containers from blocks that only its own kernel routes. Without a mesh
+    /// between the hosts, such an address reaches nothing here or an unrelated machine. Replicas of
+    /// other hosts are then excluded from the table, and local replicas serve their requests. Set
+    /// this once the blocks are routable; freshness of the hosts is checked separately.
+    pub mesh: bool,
+}
+
+/// A route of the state, and the replicas that serve it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServedRoute<'a> {
+    /// Row of the route.
+    pub route: &'a v1::Route,
+    /// Whether plain HTTP is redirected to HTTPS.
+    pub redirect_to_https: bool,
+    /// Eligible replicas, by id.
+    pub upstreams: Vec<Upstream<'a>>,
+}
+
+/// A replica that serves a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Upstream<'a> {
+    /// Id of the replica.
+    pub replica: &'a str,
+    /// Address it listens on.
+    pub addr: SocketAddr,
+}
+
+/// Returns all routes, by domain and path; a route without an eligible replica has no upstreams.
+///
+/// A replica is eligible if it has a row, a host in `fresh` or this host reports it as running, it
+/// has an address on one of its service's networks, and that address can be reached. Call this
+/// again when `fresh` changes: replicas of hosts that are not fresh are excluded here and not when
+/// an upstream is picked.
+#[must_use]
+pub fn served_routes<'a>(
+    state: &'a State,
+    facts: &NodeFacts,
+    fresh: &BTreeSet<String>,
+) -> Vec<ServedRoute<'a>> {
+    let services = wanted(state);
+    let served = state.routes.values().map(|route| {
+        let service = (route.deployment.as_str(), route.service.as_str());
+        ServedRoute {
+            route,
+            redirect_to_https: route.tls_auto && facts.https,
+            upstreams: services
+                .get(&service)
+                .into_iter()
+                .flatten()
+                .filter_map(|id| upstream(state, facts, fresh, route, id))
+                .collect(),
+        }
+    });
+    served.collect()
+}
+
+/// Whether two states agree on everything [`served_routes`] depends on.
+#[must_use]
+pub fn same_input(a: &State, b: &State) -> bool {
+    a.routes.ptr_eq(&b.routes)
+        && a.deployments.ptr_eq(&b.deployments)
+        && a.replicas_desired.ptr_eq(&b.replicas_desired)
+        && a.replicas_observed.ptr_eq(&b.replicas_observed)
+}
+
+/// Ids of the replicas with a row, by (deployment, service).
+fn wanted(state: &State) -> BTreeMap<(&str, &str), Vec<&str>> {
+    let mut services: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (id, desired) in &state.replicas_desired {
+        let service = (desired.deployment.as_str(), desired.service.as_str());
+        services.entry(service).or_default().push(id.as_str());
+    }
+    services
+}
+
+fn upstream<'a>(
+    state: &State,
+    facts: &NodeFacts,
+    fresh: &BTreeSet<String>,
+    route: &v1::Route,
+    id: &'a str,
+) -> Option<Upstream<'a>> {
+    let is_fresh = |host: &str| host == facts.hostname || fresh.contains(host);
+    let addr = replica_addr(state, is_fresh, route, id)?;
+    let host = &state.replicas_observed.get(id)?.host;
+    let reachable = facts.mesh || *host == facts.hostname;
+    reachable.then_some(Upstream { replica: id, addr })
+}
+
+/// Address at which replica `id` serves `route`, if it is running on a host for which `is_fresh`
+/// returns true. Does not check whether the address can be reached from here.
+pub fn replica_addr(
+    state: &State,
+    is_fresh: impl Fn(&str) -> bool,
+    route: &v1::Route,
+    id: &str,
+) -> Option<SocketAddr> {
+    let observed = state.replicas_observed.get(id)?;
+    if observed.state() != v1::ReplicaState::Running || !is_fresh(&observed.host) {
+        return None;
+    }
+    let port = u16::try_from(route.port).ok().filter(|port| *port != 0)?;
+    Some(SocketAddr::new(address(state, route, observed)?, port))
+}
+
+/// Address on the first network of the service, in attach order, on which the replica has one.
+fn address(state: &State, route: &v1::Route, observed: &v1::ReplicaObserved) -> Option<IpAddr> {
+    let deployment = state.deployments.get(&route.deployment)?;
+    let service = deployment
+        .services
+        .iter()
+        .find(|service| service.name == route.service)?;
+    let on = |network: &str| {
+        let name = NetworkId::new(&route.deployment, network).engine_name();
+        observed.details.get(&format!("ip.{name}"))?.parse().ok()
+    };
+    if service.networks.is_empty() {
+        on(DEFAULT_NETWORK)
+    } else {
+        service.networks.iter().find_map(|network| on(network))
+    }
+}
+
+#[cfg(test)]
+mod tests;
