@@ -58,14 +58,6 @@ pub fn actor(group: impl Group, deps: Deps) -> (ChildSpec, Membership) {
 /// raft id.
 #[must_use]
 pub fn view(status: &RaftStatus, state: &State, is_active: impl Fn(u64) -> bool) -> policy::View {
-    let rows = state.nodes.values().filter(|node| node.raft_id != 0);
-    let rows = rows.map(|node| {
-        let member = policy::Member {
-            hostname: node.hostname.clone(),
-            leaving: policy::leaving(node),
-        };
-        (node.raft_id, member)
-    });
     let progress = status.progress.iter().map(|follower| {
         let progress = policy::Progress {
             matched: follower.matched,
@@ -79,7 +71,7 @@ pub fn view(status: &RaftStatus, state: &State, is_active: impl Fn(u64) -> bool)
         changing: status.changing_members,
         voters: status.voters.iter().copied().collect(),
         learners: status.learners.iter().copied().collect(),
-        rows: rows.collect(),
+        rows: policy::rows(state),
         progress: progress.collect(),
     }
 }

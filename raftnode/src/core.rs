@@ -1,13 +1,14 @@
-//! Raft without I/O: inputs in, writes and outcomes out.
+//! Raft without I/O: events in, writes and outcomes out.
 //!
-//! [`RaftCore`] wraps raft-rs. The driver calls `handle_*`, and after every input takes each
-//! [`Write`] from [`RaftCore::poll_write`], performs it and reports back with
-//! [`RaftCore::handle_written`]; then it takes the [`Outcome`]s of its requests. The core reads the
-//! log through `raft::Storage` and uses nothing else: no clock, no disk, no socket.
+//! [`RaftCore`] wraps raft-rs. The driver calls `handle_*`, and after every event takes each
+//! [`Action`] from [`RaftCore::poll_action`]: it performs a [`Write`] and reports back with
+//! [`RaftCore::handle_written`], and it answers its requests by their [`Outcome`]s. The core reads
+//! the log through `raft::Storage` and uses nothing else: no clock, no disk, no socket. raft-rs
+//! counts time in ticks, so no event carries a time.
 //!
 //! The core is deterministic. Election timeouts, which raft-rs draws from the thread's random
-//! generator, are replaced by draws from [`Config::seed`] before a tick can use them. Equal inputs
-//! lead to equal writes and outcomes, byte for byte.
+//! generator, are replaced by draws from [`Config::seed`] before a tick can use them. Equal events
+//! lead to equal actions, byte for byte.
 
 mod compact;
 mod config;
@@ -22,6 +23,8 @@ mod write;
 
 #[cfg(test)]
 mod tests;
+
+use std::collections::VecDeque;
 
 use raft::{
     RawNode, SnapshotStatus, StateRole, Storage,
@@ -69,6 +72,19 @@ pub enum Outcome {
     Read(Ticket, Result<u64, ReadFailure>),
 }
 
+/// Action that the driver must carry out.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "an action is only moved to the driver, and a box would be allocated for every step"
+)]
+pub enum Action {
+    /// Perform this step and report it with [`RaftCore::handle_written`].
+    Write(Write),
+    /// Answer a request.
+    Outcome(Outcome),
+}
+
 /// The raft state of one node.
 pub struct RaftCore<S: Storage> {
     config: Config,
@@ -77,7 +93,7 @@ pub struct RaftCore<S: Storage> {
     proposals: Proposals,
     reads: Reads,
     quorum: QuorumTracker,
-    outcomes: Vec<Outcome>,
+    outcomes: VecDeque<Outcome>,
     applied_term: u64,
     /// Whether the state machine has stopped applying entries.
     halted: bool,
@@ -97,11 +113,11 @@ impl<S: Storage> RaftCore<S> {
             proposals: Proposals::default(),
             reads: Reads::new(config.id, config.incarnation),
             quorum: QuorumTracker::default(),
-            outcomes: Vec::new(),
+            outcomes: VecDeque::new(),
             applied_term,
             halted: false,
         };
-        core.after_input();
+        core.after_event();
         Ok(core)
     }
 
@@ -114,7 +130,7 @@ impl<S: Storage> RaftCore<S> {
         if conf.voters == [self.raw.raft.id] && conf.voters_outgoing.is_empty() {
             self.raw.campaign()?;
         }
-        self.after_input();
+        self.after_event();
         Ok(())
     }
 
@@ -125,7 +141,7 @@ impl<S: Storage> RaftCore<S> {
             return;
         }
         let raft = &mut self.raw.raft;
-        let refuse = |outcomes: &mut Vec<Outcome>, batch: Vec<(Ticket, Vec<u8>)>| {
+        let refuse = |outcomes: &mut VecDeque<Outcome>, batch: Vec<(Ticket, Vec<u8>)>| {
             outcomes.extend(
                 batch
                     .into_iter()
@@ -163,7 +179,7 @@ impl<S: Storage> RaftCore<S> {
                 self.outcomes.extend(tickets.into_iter().map(lost));
             }
         }
-        self.after_input();
+        self.after_event();
     }
 
     /// Whether proposals of this node are not committed yet.
@@ -173,16 +189,19 @@ impl<S: Storage> RaftCore<S> {
         self.proposals.last().is_some_and(|index| index > committed)
     }
 
-    /// Proposes a change of voters or learners. `false` if it was not appended, because this node
-    /// does not lead or another change is pending.
-    #[must_use]
-    pub fn handle_conf_change(&mut self, change: &ConfChangeV2) -> bool {
-        if self.raw.raft.state != StateRole::Leader || self.raw.raft.has_pending_conf() {
-            return false;
+    /// Proposes a change of voters or learners, whether it applies to them or not.
+    ///
+    /// # Errors
+    /// [`ChangeRefused`]; nothing was appended.
+    pub fn handle_conf_change(&mut self, change: &ConfChangeV2) -> Result<(), ChangeRefused> {
+        if self.raw.raft.state != StateRole::Leader {
+            return Err(ChangeRefused::NotLeader);
         }
-        self.raw
-            .propose_conf_change(Vec::new(), change.clone())
-            .is_ok()
+        if self.raw.raft.has_pending_conf() {
+            return Err(ChangeRefused::Pending);
+        }
+        let proposed = self.raw.propose_conf_change(Vec::new(), change.clone());
+        proposed.map_err(|_| ChangeRefused::NotLeader)
     }
 
     /// Starts a leadership transfer to `to`; does nothing unless this node leads.
@@ -191,19 +210,23 @@ impl<S: Storage> RaftCore<S> {
         if self.raw.raft.state == StateRole::Leader {
             self.raw.transfer_leader(to);
         }
-        self.after_input();
+        self.after_event();
     }
 
-    /// Sets whether the state machine has stopped; `true` if that changed.
+    /// Handles whether the state machine has stopped.
     ///
     /// While it is stopped this node votes and stores the log as before, but it transfers
     /// leadership and does not stand for election, because it cannot answer proposals or reads.
-    pub fn handle_halted(&mut self, halted: bool) -> bool {
-        let changed = std::mem::replace(&mut self.halted, halted) != halted;
-        if changed {
-            self.after_input();
+    pub fn handle_halted(&mut self, halted: bool) {
+        if std::mem::replace(&mut self.halted, halted) != halted {
+            self.after_event();
         }
-        changed
+    }
+
+    /// Whether the state machine has stopped, as last reported.
+    #[must_use]
+    pub fn is_halted(&self) -> bool {
+        self.halted
     }
 
     /// Handles a message of a peer.
@@ -227,14 +250,14 @@ impl<S: Storage> RaftCore<S> {
         // An error of raft-rs (a response of an unknown peer) is treated like a lost message.
         let _ = self.raw.step(message);
         self.quorum.record_message(from, self.raw.raft.leader_id);
-        self.after_input();
+        self.after_event();
         Ok(())
     }
 
     /// Reports that a message to `peer` could not be delivered.
     pub fn handle_unreachable(&mut self, peer: u64) {
         self.raw.report_unreachable(peer);
-        self.after_input();
+        self.after_event();
     }
 
     /// Reports whether the snapshot for `peer` was delivered.
@@ -245,26 +268,35 @@ impl<S: Storage> RaftCore<S> {
             SnapshotStatus::Failure
         };
         self.raw.report_snapshot(peer, status);
-        self.after_input();
+        self.after_event();
     }
 
-    /// Advances raft's clock by one tick.
+    /// Advances raft's clock by one tick, of which raft-rs counts its timeouts. There is no
+    /// deadline to sleep until, and no `now`: the driver ticks at a fixed interval.
     pub fn handle_tick(&mut self) {
         self.raw.tick();
         self.reads.tick();
         self.quorum.tick();
-        self.after_input();
+        self.after_event();
     }
 
     /// Requests the log index at which a linearizable read can be answered.
     pub fn handle_read(&mut self, ticket: Ticket) {
         self.reads.add(ticket);
-        self.after_input();
+        self.after_event();
     }
 
-    /// Drains the pending outcomes, oldest first.
-    pub fn poll_outcomes(&mut self) -> impl Iterator<Item = Outcome> + '_ {
-        self.outcomes.drain(..)
+    /// Takes the next action: the steps, each once the one before it is reported with
+    /// [`RaftCore::handle_written`], and then the outcomes, oldest first.
+    ///
+    /// # Errors
+    /// [`Error::ConfChange`] for a committed entry that does not decode, [`Error::Raft`] for a
+    /// configuration that raft rejects.
+    pub fn poll_action(&mut self) -> Result<Option<Action>, Error> {
+        if let Some(write) = self.next_write()? {
+            return Ok(Some(Action::Write(write)));
+        }
+        Ok(self.outcomes.pop_front().map(Action::Outcome))
     }
 
     /// Keeps a node that cannot apply entries from leading.
@@ -284,8 +316,8 @@ impl<S: Storage> RaftCore<S> {
         }
     }
 
-    /// Derives the consequences of an input: lost proposals, reads to send or to expire.
-    fn after_input(&mut self) {
+    /// Derives the consequences of an event: lost proposals, reads to send or to expire.
+    fn after_event(&mut self) {
         if self.halted {
             self.avoid_leading();
         }
@@ -295,7 +327,7 @@ impl<S: Storage> RaftCore<S> {
         let leading = raft.state == StateRole::Leader;
         for ticket in self.proposals.lost(leading.then_some(raft.term)) {
             self.outcomes
-                .push(Outcome::Proposal(ticket, ProposalLoss::Unknown));
+                .push_back(Outcome::Proposal(ticket, ProposalLoss::Unknown));
         }
         let ready = !leading || raft.commit_to_current_term();
         if raft.leader_id != raft::INVALID_ID && ready {
@@ -311,7 +343,7 @@ impl<S: Storage> RaftCore<S> {
         let has_leader = self.raw.raft.leader_id != raft::INVALID_ID;
         let lost = self.quorum_lost();
         for (ticket, failure) in self.reads.expired(has_leader, lost) {
-            self.outcomes.push(Outcome::Read(ticket, Err(failure)));
+            self.outcomes.push_back(Outcome::Read(ticket, Err(failure)));
         }
     }
 }

@@ -2,8 +2,10 @@
 //!
 //! - [`mod@core`]: failure detector of the leader, which decides which members are dead.
 //! - [`fencing`]: fencing, which decides whether this node may act on its own state.
+//! - [`liveness`]: the set of live hosts, and the events of both.
 //! - [`ready`]: conditions under which this node reports itself `ready`.
 
 pub mod core;
 pub mod fencing;
+pub mod liveness;
 pub mod ready;

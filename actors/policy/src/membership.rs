@@ -11,10 +11,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use jaco_proto::v1;
+use jaco_state::State;
 
 /// Maximum number of voters.
 pub const MAX_VOTERS: usize = 7;
@@ -94,28 +95,35 @@ pub enum Action {
     ClearMark(u64),
 }
 
-/// Decision of the policy.
+/// A demotion or removal that is due but impossible now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub struct Blocked {
+    /// The member that keeps its role.
+    pub raft_id: u64,
+    /// Reason.
+    pub reason: &'static str,
+}
+
+/// Decision about one view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Decision {
     /// Nothing to do, or nothing until a change in progress ends.
     Idle,
-    /// Carry out this action, then plan again.
     Act(Action),
-    /// A demotion or removal of `raft_id` is due but impossible now.
-    Blocked {
-        /// The member that keeps its role.
-        raft_id: u64,
-        /// Reason.
-        reason: &'static str,
-    },
+    Blocked(Blocked),
 }
 
 /// State of the policy during one leadership; a new leader starts with a new policy.
+///
+/// It has no timeout: followers answer and catch up without an event, so the leader looks at its
+/// view again after a few seconds, and more often while a member is leaving.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    first_seen: BTreeMap<u64, Duration>,
+    first_seen: BTreeMap<u64, Instant>,
     /// Start of the time in which the leader is leaving without a transfer target.
-    no_target_since: Option<Duration>,
+    no_target_since: Option<Instant>,
+    action: Option<Action>,
+    blocked: Option<Blocked>,
 }
 
 impl Policy {
@@ -125,11 +133,30 @@ impl Policy {
         Self::default()
     }
 
-    /// Decides what to do at `now`, a time since any fixed moment.
+    /// Decides about the present view. An action that was not taken before is obsolete.
     ///
     /// Must be called at least every few seconds: the age of a learner counts from the first call
     /// that finds it in the configuration.
-    pub fn plan(&mut self, now: Duration, view: &View) -> Decision {
+    pub fn handle_view(&mut self, now: Instant, view: &View) {
+        (self.action, self.blocked) = match self.decide(now, view) {
+            Decision::Idle => (None, None),
+            Decision::Act(action) => (Some(action), None),
+            Decision::Blocked(blocked) => (None, Some(blocked)),
+        };
+    }
+
+    /// Takes the action for the last view. Once it is carried out, the next view is due at once.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.action.take()
+    }
+
+    /// Demotion or removal that the last view blocks.
+    #[must_use]
+    pub fn blocked(&self) -> Option<Blocked> {
+        self.blocked
+    }
+
+    fn decide(&mut self, now: Instant, view: &View) -> Decision {
         let configured = || view.voters.iter().chain(&view.learners).copied();
         self.first_seen
             .retain(|id, _| view.voters.contains(id) || view.learners.contains(id));
@@ -152,7 +179,7 @@ impl Policy {
             return self.plan_votes(view, &eligible);
         }
         let blocked = match view.plan_transfer(&eligible) {
-            Decision::Blocked { .. } => self.without_target(now, view),
+            Decision::Blocked(_) => self.without_target(now, view),
             decision => {
                 self.no_target_since = None;
                 return decision;
@@ -161,35 +188,35 @@ impl Policy {
         // Other removals do not wait for the leader's; one of them may even block it.
         match self.plan_votes(view, &eligible) {
             Decision::Act(action) => Decision::Act(action),
-            Decision::Idle | Decision::Blocked { .. } => blocked,
+            Decision::Idle | Decision::Blocked(_) => blocked,
         }
     }
 
     /// Decision for a leaving leader without a transfer target: it waits without a limit for an
     /// active member that is not eligible yet, otherwise for [`TRANSFER_TARGET_TIMEOUT`], and then
     /// gives up leaving.
-    fn without_target(&mut self, now: Duration, view: &View) -> Decision {
+    fn without_target(&mut self, now: Instant, view: &View) -> Decision {
         let leader = view.leader;
         let stays = |(&id, row): (&u64, &Member)| id != leader && !row.leaving && view.active(id);
         if view.rows.iter().any(stays) || !view.rows.contains_key(&leader) {
             self.no_target_since = None;
-        } else if now.saturating_sub(*self.no_target_since.get_or_insert(now))
+        } else if now.saturating_duration_since(*self.no_target_since.get_or_insert(now))
             >= TRANSFER_TARGET_TIMEOUT
         {
             return Decision::Act(Action::ClearMark(leader));
         }
-        Decision::Blocked {
+        Decision::Blocked(Blocked {
             raft_id: leader,
             reason: NO_TRANSFER_TARGET,
-        }
+        })
     }
 
     /// Whether learner `id` may be promoted.
-    fn eligible(&self, now: Duration, view: &View, id: u64) -> bool {
+    fn eligible(&self, now: Instant, view: &View, id: u64) -> bool {
         let old_enough = self
             .first_seen
             .get(&id)
-            .is_some_and(|seen| now.saturating_sub(*seen) >= MIN_LEARNER_AGE);
+            .is_some_and(|seen| now.saturating_duration_since(*seen) >= MIN_LEARNER_AGE);
         let progress = view.progress.get(&id).copied().unwrap_or_default();
         let lag = view.commit.saturating_sub(progress.matched);
         old_enough && progress.active && lag <= MAX_LAG && !view.is_leaving(id)
@@ -230,10 +257,10 @@ impl Policy {
             return Decision::Act(Action::Promote(id));
         }
         match demotable.first() {
-            Some(&raft_id) => Decision::Blocked {
+            Some(&raft_id) => Decision::Blocked(Blocked {
                 raft_id,
                 reason: "the voters that would be left are no active majority",
-            },
+            }),
             None => Decision::Idle,
         }
     }
@@ -294,12 +321,26 @@ impl View {
         }
         match eligible.first() {
             Some(&id) if self.voters.len() < MAX_VOTERS => Decision::Act(Action::Promote(id)),
-            Some(_) | None => Decision::Blocked {
+            Some(_) | None => Decision::Blocked(Blocked {
                 raft_id: self.leader,
                 reason: NO_TRANSFER_TARGET,
-            },
+            }),
         }
     }
+}
+
+/// Returns the Node rows of `state` by raft id, as [`View::rows`].
+#[must_use]
+pub fn rows(state: &State) -> BTreeMap<u64, Member> {
+    let rows = state.nodes.values().filter(|node| node.raft_id != 0);
+    let rows = rows.map(|node| {
+        let member = Member {
+            hostname: node.hostname.clone(),
+            leaving: leaving(node),
+        };
+        (node.raft_id, member)
+    });
+    rows.collect()
 }
 
 /// Whether a member could lead once `leaver` is marked as leaving: a member that is not leaving and

@@ -5,8 +5,9 @@ use std::{fmt, sync::Arc, time::Duration};
 use futures::future::BoxFuture;
 use jaco_engine::Engine;
 use jaco_policy::health::{
-    core::{self, Effect::Propose as StatusProposal},
+    core::{self, Action::Propose as StatusProposal},
     fencing,
+    liveness::Action,
     ready::{self, ReadyConditions},
 };
 use jaco_proto::v1::{self, NodeStatus, command::Payload};
@@ -18,7 +19,7 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use super::failure_detector::{Effect, FailureDetector};
+use super::failure_detector::FailureDetector;
 use crate::{
     clock::Clock,
     commit::{commit, submit},
@@ -112,8 +113,8 @@ impl Worker for HealthActor {
             write_errors: LogDedup::default(),
             ready_errors: LogDedup::default(),
         };
-        let effects = this.args.failure_detector.state(&seen);
-        this.run(ctx, effects);
+        this.args.failure_detector.state(&seen);
+        this.drive(ctx);
         ctx.watch(states, Msg::State);
         ctx.send_to_self(Msg::Tick);
         Ok(this)
@@ -123,8 +124,8 @@ impl Worker for HealthActor {
         match msg {
             Msg::Tick => {
                 ctx.send_after(TICK, Msg::Tick);
-                let effects = self.args.failure_detector.tick();
-                self.run(ctx, effects);
+                self.args.failure_detector.tick();
+                self.drive(ctx);
                 self.return_to_ready(ctx);
             }
             Msg::State(newest) => self.state(ctx, newest),
@@ -141,7 +142,7 @@ impl Worker for HealthActor {
                     }
                     Err(_) => {}
                 }
-                self.args.failure_detector.proposed(host);
+                self.args.failure_detector.proposed(&host);
             }
             Msg::Confirmed(attempt, current) => {
                 self.args.failure_detector.confirmed(attempt, current)
@@ -183,14 +184,15 @@ impl HealthActor {
                 );
             }
         }
-        let effects = self.args.failure_detector.state(&self.seen);
-        self.run(ctx, effects);
+        self.args.failure_detector.state(&self.seen);
+        self.drive(ctx);
     }
 
-    fn run(&mut self, ctx: &Context<Self>, effects: Vec<Effect>) {
-        for effect in effects {
-            match effect {
-                Effect::Detect(StatusProposal {
+    /// Carries out the actions of the core.
+    fn drive(&mut self, ctx: &Context<Self>) {
+        while let Some(action) = self.args.failure_detector.poll_action() {
+            match action {
+                Action::Detect(StatusProposal {
                     host,
                     status,
                     missed,
@@ -199,7 +201,7 @@ impl HealthActor {
                     let reason = if halted { HALTED } else { SILENT };
                     self.propose(ctx, host, status, (reason, missed));
                 }
-                Effect::Fence(fencing::Effect::Confirm { attempt }) => {
+                Action::Fence(fencing::Action::Confirm { attempt }) => {
                     let confirmed = (self.args.confirm)();
                     ctx.spawn(async move { Msg::Confirmed(attempt, confirmed.await) });
                 }

@@ -4,20 +4,16 @@
 //! of every member.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use jaco_policy::health::{
-    core::{self, HEARTBEAT_INTERVAL},
-    fencing,
-};
-use jaco_proto::v1::NodeStatus;
+use jaco_policy::health::liveness::{Action, Core, Report};
 use jaco_raftnode::{RaftStatus, State};
 use prost_types::Timestamp;
 use tokio::sync::watch;
@@ -27,21 +23,8 @@ use crate::{
     peer::{Heartbeat, HeartbeatHandler, Sender},
 };
 
-/// Maximum age of the leader's set: two heartbeat intervals and a network delay. After that a node
-/// falls back to its own observations, so an election does not empty the set of live hosts.
-const LEADER_SET_MAX_AGE: Duration = HEARTBEAT_INTERVAL
-    .saturating_mul(2)
-    .saturating_add(Duration::from_millis(500));
-
 /// Hostnames of live members.
 pub type Hosts = Arc<BTreeSet<String>>;
-
-/// Effect that the actor must carry out.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Effect {
-    Detect(core::Effect),
-    Fence(fencing::Effect),
-}
 
 /// Heartbeat state of one node.
 pub struct FailureDetector {
@@ -49,35 +32,11 @@ pub struct FailureDetector {
     clock: Clock,
     raft: watch::Receiver<RaftStatus>,
     /// Lock order: lock this before writing the channels below; never while borrowing one of them.
-    inner: Mutex<Inner>,
+    core: Mutex<Core>,
     fresh: watch::Sender<Hosts>,
     current: watch::Sender<bool>,
     /// Whether this node was ready at any time since its process started.
     was_ready: AtomicBool,
-}
-
-struct Inner {
-    detector: core::Core,
-    fencing: fencing::Core,
-    /// Raft ids of the members.
-    members: BTreeMap<String, u64>,
-    leader: Option<LeaderSet>,
-    /// Wall-clock time of each member's last heartbeat.
-    last_heartbeat_at: BTreeMap<String, Timestamp>,
-    effects: Vec<Effect>,
-}
-
-/// Set of live members in the last heartbeat of the leader.
-struct LeaderSet {
-    at: Instant,
-    received_at: Timestamp,
-    live: BTreeSet<String>,
-}
-
-impl LeaderSet {
-    fn is_valid(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.at) < LEADER_SET_MAX_AGE
-    }
 }
 
 impl FailureDetector {
@@ -88,14 +47,7 @@ impl FailureDetector {
             host: host.to_owned(),
             clock,
             raft,
-            inner: Mutex::new(Inner {
-                detector: core::Core::new(host),
-                fencing: fencing::Core::default(),
-                members: BTreeMap::new(),
-                leader: None,
-                last_heartbeat_at: BTreeMap::new(),
-                effects: Vec::new(),
-            }),
+            core: Mutex::new(Core::new(host)),
             fresh: watch::Sender::new(Arc::new(BTreeSet::from([host.to_owned()]))),
             current: watch::Sender::new(false),
             was_ready: AtomicBool::new(false),
@@ -110,7 +62,8 @@ impl FailureDetector {
         self.fresh.subscribe()
     }
 
-    /// Whether this node has caught up with the cluster and may act on its state; see [`fencing`].
+    /// Whether this node has caught up with the cluster and may act on its state; see
+    /// [`jaco_policy::health::fencing`].
     #[must_use]
     pub fn caught_up(&self) -> watch::Receiver<bool> {
         self.current.subscribe()
@@ -130,94 +83,44 @@ impl FailureDetector {
         if !self.fresh.borrow().contains(host) {
             return None;
         }
-        let inner = self.inner();
-        let received_at = || inner.leader.as_ref().map(|leader| leader.received_at);
-        inner
-            .last_heartbeat_at
-            .get(host)
-            .copied()
-            .or_else(received_at)
+        self.core().last_heartbeat(host)
     }
 
     /// Resets attempts and proposals in flight, whose results a new actor instance never receives.
     pub(super) fn restart(&self) {
-        let now = now();
-        let mut inner = self.inner();
-        inner.effects.clear();
-        inner.fencing = fencing::Core::default();
-        inner.detector(now, core::Input::Leads(false));
-        inner.effects.clear();
-        self.publish(&inner, now);
+        self.handle(|core, now| core.handle_restart(now));
     }
 
     /// Handles the newest state.
-    pub(super) fn state(&self, state: &State) -> Vec<Effect> {
-        let now = now();
-        let mut inner = self.inner();
-        let status = |host: &str| state.nodes.get(host).map(|node| node.status());
-        let roster: BTreeMap<_, _> = state
-            .nodes
-            .iter()
-            .map(|(host, node)| (host.clone(), node.status()))
-            .collect();
-        let ids = state.nodes.iter();
-        inner.members = ids.map(|(host, row)| (host.clone(), row.raft_id)).collect();
-        let Inner {
-            last_heartbeat_at,
-            members,
-            ..
-        } = &mut *inner;
-        last_heartbeat_at.retain(|host, _| members.contains_key(host));
-        inner.detector(now, core::Input::Members(roster));
-        let marked_down = match status(&self.host) {
-            Some(NodeStatus::Unhealthy | NodeStatus::Offline) => true,
-            Some(
-                NodeStatus::Unspecified
-                | NodeStatus::Joining
-                | NodeStatus::Ready
-                | NodeStatus::IsolationUnavailable
-                | NodeStatus::DrainTimeout,
-            )
-            | None => false,
-        };
-        inner.fencing(now, fencing::Input::MarkedDown(marked_down));
-        self.publish(&inner, now);
-        std::mem::take(&mut inner.effects)
+    pub(super) fn state(&self, state: &State) {
+        self.handle(|core, now| core.handle_state(now, state));
     }
 
     /// Handles a timer tick.
-    pub(super) fn tick(&self) -> Vec<Effect> {
-        let now = now();
+    pub(super) fn tick(&self) {
         let leads = self.raft.borrow().leading;
-        let mut inner = self.inner();
-        inner.detector(now, core::Input::Leads(leads));
-        inner.detector(now, core::Input::Tick);
-        let input = if leads {
-            fencing::Input::SeenByLeader(true)
-        } else {
-            fencing::Input::Tick
-        };
-        inner.fencing(now, input);
-        self.publish(&inner, now);
-        std::mem::take(&mut inner.effects)
+        self.handle(|core, now| core.handle_tick(now, leads));
     }
 
     /// Handles the end of the proposal for `host`.
-    pub(super) fn proposed(&self, host: String) {
-        self.inner().detector(now(), core::Input::Proposed(host));
+    pub(super) fn proposed(&self, host: &str) {
+        self.core().handle_proposed(now(), host);
     }
 
     /// Handles the result of a catch-up attempt.
     pub(super) fn confirmed(&self, attempt: u64, current: bool) {
-        let now = now();
-        let mut inner = self.inner();
-        inner.fencing(now, fencing::Input::Confirmed { attempt, current });
-        self.publish(&inner, now);
+        self.handle(|core, now| core.handle_confirmed(now, attempt, current));
+    }
+
+    /// Takes the next action. The actor takes them after each state and each tick, which also
+    /// covers the heartbeats that arrive between those.
+    pub(super) fn poll_action(&self) -> Option<Action> {
+        self.core().poll_action()
     }
 
     /// Whether the leader's set contains this node, or this node leads.
     pub(super) fn is_seen_by_leader(&self) -> bool {
-        self.inner().fencing.is_seen_by_leader(now())
+        self.core().is_seen_by_leader(now())
     }
 
     /// Whether this node has stopped applying the log.
@@ -235,12 +138,20 @@ impl FailureDetector {
         self.was_ready.load(Ordering::Relaxed)
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn publish(&self, inner: &Inner, now: Instant) {
-        let hosts = inner.live(&self.host, self.raft.borrow().leading, now);
+    /// Reports one event to the core and publishes what changed.
+    fn handle(&self, event: impl FnOnce(&mut Core, Instant)) {
+        let now = now();
+        let mut core = self.core();
+        event(&mut core, now);
+        self.publish(&core, now);
+    }
+
+    fn publish(&self, core: &Core, now: Instant) {
+        let hosts = core.live(now, self.raft.borrow().leading);
         self.fresh.send_if_modified(|known| {
             let changed = **known != hosts;
             if changed {
@@ -248,35 +159,9 @@ impl FailureDetector {
             }
             changed
         });
-        let current = inner.fencing.is_current();
+        let current = core.is_current();
         self.current
             .send_if_modified(|known| std::mem::replace(known, current) != current);
-    }
-}
-
-impl Inner {
-    fn detector(&mut self, now: Instant, input: core::Input) {
-        let effects = self.detector.handle(now, input);
-        self.effects.extend(effects.into_iter().map(Effect::Detect));
-    }
-
-    fn fencing(&mut self, now: Instant, input: fencing::Input) {
-        let effect = self.fencing.handle(now, input);
-        self.effects.extend(effect.map(Effect::Fence));
-    }
-
-    fn live(&self, own: &str, leads: bool, now: Instant) -> BTreeSet<String> {
-        let valid = self.leader.as_ref().filter(|leader| leader.is_valid(now));
-        let mut hosts: BTreeSet<String> = match valid {
-            // Entries that are no members in the local state are ignored.
-            Some(leader) if !leads => {
-                let known = |host: &&String| self.members.contains_key(*host);
-                leader.live.iter().filter(known).cloned().collect()
-            }
-            Some(_) | None => self.detector.live().map(str::to_owned).collect(),
-        };
-        hosts.insert(own.to_owned());
-        hosts
     }
 }
 
@@ -287,7 +172,7 @@ impl HeartbeatHandler for FailureDetector {
         let halted = raft.halted.is_some();
         drop(raft);
         let live = if leads {
-            self.inner().live(&self.host, true, now())
+            self.core().live(now(), true)
         } else {
             BTreeSet::new()
         };
@@ -307,28 +192,16 @@ impl HeartbeatHandler for FailureDetector {
         let follows = raft.leader_id == Some(from.raft_id) && raft.term == heartbeat.term;
         drop(raft);
         let received_at = self.clock.timestamp();
-        let mut inner = self.inner();
-        let from_id = inner.members.get(&from.hostname);
-        // A namesake, known from membership reports only, does not count.
-        if from.hostname == self.host || from_id != Some(&from.raft_id) {
-            return;
+        let mut core = self.core();
+        let report = Report {
+            received_at,
+            halted: heartbeat.halted,
+            leader_set: (heartbeat.leads && follows).then_some(heartbeat.live),
+        };
+        let sender = (&*from.hostname, from.raft_id);
+        if core.handle_heartbeat(now, sender, report).is_ok() {
+            self.publish(&core, now);
         }
-        inner
-            .last_heartbeat_at
-            .insert(from.hostname.clone(), received_at);
-        inner.detector(now, core::Input::Heartbeat(from.hostname.clone()));
-        let halted = core::Input::Halted(from.hostname.clone(), heartbeat.halted);
-        inner.detector(now, halted);
-        if heartbeat.leads && follows {
-            let seen_by_leader = heartbeat.live.contains(&self.host);
-            inner.leader = Some(LeaderSet {
-                at: now,
-                received_at,
-                live: heartbeat.live,
-            });
-            inner.fencing(now, fencing::Input::SeenByLeader(seen_by_leader));
-        }
-        self.publish(&inner, now);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use jaco_policy::membership::{Action, Decision, Policy, View, leaving};
+use jaco_policy::membership::{Action, Blocked, Policy, View, leaving};
 use jaco_proto::{
     Error, ErrorCode, drain_mark,
     v1::{self, command::Payload},
@@ -93,7 +93,6 @@ pub struct MembershipActor {
     last_response: BTreeMap<u64, Instant>,
     requesters: BTreeMap<u64, String>,
     change: Option<TaskHandle>,
-    started_at: Instant,
     failures: LogDedup,
 }
 
@@ -115,7 +114,6 @@ impl Worker for MembershipActor {
             last_response: BTreeMap::new(),
             requesters: BTreeMap::new(),
             change: None,
-            started_at: Instant::now(),
             failures: LogDedup::default(),
         })
     }
@@ -190,18 +188,23 @@ impl MembershipActor {
             let last_response = self.last_response.get(&follower);
             last_response.is_some_and(|at| at.elapsed() < ACTIVE)
         });
-        match self.policy.plan(self.started_at.elapsed(), &view) {
-            Decision::Idle => {
-                self.clear_error();
-                self.schedule_check(ctx);
-            }
-            Decision::Blocked { raft_id, reason } => {
-                let code = ErrorCode::RaftDemoteFailed;
-                self.report(failed(code, &hostname(&view, raft_id), reason));
-                self.schedule_check(ctx);
-            }
-            Decision::Act(action) => self.act(ctx, &view, action),
+        self.policy.handle_view(Instant::now().into_std(), &view);
+        self.drive(ctx, &view);
+    }
+
+    /// Carries out the action of the policy for this view; without one, waits for the next check.
+    fn drive(&mut self, ctx: &Context<Self>, view: &View) {
+        if let Some(action) = self.policy.poll_action() {
+            return self.act(ctx, view, action);
         }
+        match self.policy.blocked() {
+            Some(Blocked { raft_id, reason }) => {
+                let code = ErrorCode::RaftDemoteFailed;
+                self.report(failed(code, &hostname(view, raft_id), reason));
+            }
+            None => self.clear_error(),
+        }
+        self.schedule_check(ctx);
     }
 
     fn act(&mut self, ctx: &Context<Self>, view: &View, action: Action) {

@@ -55,6 +55,10 @@ pub(crate) enum Refusal {
     Closing,
 }
 
+/// No child has the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UnknownKey;
+
 /// How an instance ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
@@ -131,7 +135,10 @@ impl Core {
     }
 
     /// Adds a child after the present ones.
-    pub(crate) fn handle_add(&mut self, plan: Plan, now: Instant) -> Result<ChildId, Refusal> {
+    ///
+    /// # Errors
+    /// [`Refusal`]; nothing was added.
+    pub(crate) fn handle_add(&mut self, now: Instant, plan: Plan) -> Result<ChildId, Refusal> {
         if self.id(&plan.key).is_some() {
             return Err(Refusal::Taken);
         }
@@ -153,7 +160,7 @@ impl Core {
     }
 
     /// Handles the successful start of the child's instance.
-    pub(crate) fn handle_started(&mut self, id: ChildId, now: Instant) {
+    pub(crate) fn handle_started(&mut self, now: Instant, id: ChildId) {
         if let Some(child) = self.child_mut(id)
             && child.phase == Phase::Starting
         {
@@ -165,7 +172,7 @@ impl Core {
     }
 
     /// Handles the end of the child's instance, of which nothing is left.
-    pub(crate) fn handle_ended(&mut self, id: ChildId, exit: Exit, now: Instant) {
+    pub(crate) fn handle_ended(&mut self, now: Instant, id: ChildId, exit: Exit) {
         let in_round = self.round.is_some_and(|round| id >= round.lowest);
         let closing = !matches!(self.closing, Closing::No);
         let Some(child) = self.child_mut(id) else {
@@ -192,10 +199,10 @@ impl Core {
         } else {
             match (child.plan.restart, exit) {
                 (Restart::Permanent, Exit::Finished) => {
-                    self.fail(id, "finished, but is permanent".to_owned(), now);
+                    self.fail(now, id, "finished, but is permanent".to_owned());
                 }
                 (Restart::Permanent | Restart::Transient, Exit::Failed(reason)) => {
-                    self.fail(id, reason, now);
+                    self.fail(now, id, reason);
                 }
                 (Restart::Transient, Exit::Finished) | (Restart::Temporary, _) => self.retire(id),
             }
@@ -203,10 +210,13 @@ impl Core {
         self.advance(now);
     }
 
-    /// Stops and then forgets the child; `None` if there is no such child.
-    pub(crate) fn handle_remove(&mut self, key: &str, now: Instant) -> Option<ChildId> {
-        let id = self.id(key)?;
-        let child = self.child_mut(id)?;
+    /// Stops and then forgets the child.
+    ///
+    /// # Errors
+    /// [`UnknownKey`] if there is no such child.
+    pub(crate) fn handle_remove(&mut self, now: Instant, key: &str) -> Result<ChildId, UnknownKey> {
+        let id = self.id(key).ok_or(UnknownKey)?;
+        let child = self.child_mut(id).ok_or(UnknownKey)?;
         child.removing = true;
         if child.phase.is_alive() {
             if child.begin_stop(now) {
@@ -216,21 +226,23 @@ impl Core {
             self.remove(id);
         }
         self.advance(now);
-        Some(id)
+        Ok(id)
     }
 
-    /// Resets the restart window of the child and of the group, and starts the child if it is down;
-    /// `None` if there is no such child.
-    pub(crate) fn handle_restart(&mut self, key: &str, now: Instant) -> Option<ChildId> {
-        let id = self.id(key)?;
-        let child = self.child_mut(id)?;
+    /// Resets the restart window of the child and of the group, and starts the child if it is down.
+    ///
+    /// # Errors
+    /// [`UnknownKey`] if there is no such child.
+    pub(crate) fn handle_restart(&mut self, now: Instant, key: &str) -> Result<(), UnknownKey> {
+        let id = self.id(key).ok_or(UnknownKey)?;
+        let child = self.child_mut(id).ok_or(UnknownKey)?;
         child.window.clear();
         if matches!(child.phase, Phase::Exhausted | Phase::Down) {
             child.phase = Phase::Pending;
         }
         self.group.clear();
         self.advance(now);
-        Some(id)
+        Ok(())
     }
 
     /// Stops all children in reverse order, then closes.
@@ -311,7 +323,7 @@ impl Core {
     }
 
     /// Schedules a restart of the failed child or its group, or gives up.
-    fn fail(&mut self, id: ChildId, reason: String, now: Instant) {
+    fn fail(&mut self, now: Instant, id: ChildId, reason: String) {
         let rules = self.rules;
         let Some(child) = self.children.iter_mut().find(|child| child.id == id) else {
             return;
@@ -382,7 +394,7 @@ impl Core {
             let reason = reason.take();
             if self.any_alive(ChildId(0)) {
                 self.closing = Closing::Begun(reason);
-                self.stop_last(ChildId(0), now);
+                self.stop_last(now, ChildId(0));
             } else {
                 self.closing = Closing::Done;
                 self.actions.push_back(Action::Close(reason));
@@ -408,7 +420,7 @@ impl Core {
     fn advance_round(&mut self, now: Instant) {
         let Some(round) = self.round else { return };
         if self.any_alive(round.lowest) {
-            self.stop_last(round.lowest, now);
+            self.stop_last(now, round.lowest);
         } else if round.until <= now {
             self.round = None;
             for child in self
@@ -437,7 +449,7 @@ impl Core {
 
     /// Stops the last running child from `lowest` on. Unordered children are all stopped at once,
     /// before the ordered ones.
-    fn stop_last(&mut self, lowest: ChildId, now: Instant) {
+    fn stop_last(&mut self, now: Instant, lowest: ChildId) {
         let Self {
             children, actions, ..
         } = self;

@@ -11,7 +11,7 @@ use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr, 
 use tokio::{task::AbortHandle, time::Instant};
 
 use super::{
-    core::{Action, ChildId, Core, Exit, Phase, Refusal, Rules},
+    core::{Action, ChildId, Core, Exit, Phase, Refusal, Rules, UnknownKey},
     handle::Reply,
     instance_lock::{InstanceGuard, InstanceLock},
     report::{ActorState, ChildReport, Control, Entry, lock},
@@ -195,14 +195,14 @@ impl Actor for Supervisor {
         match msg {
             Msg::ChildUp(actor) => {
                 if let Some(id) = state.instances.get(&actor) {
-                    state.core.handle_started(*id, now());
+                    state.core.handle_started(now(), *id);
                 }
             }
-            Msg::ChildGone(id, exit) => state.core.handle_ended(id, exit, now()),
+            Msg::ChildGone(id, exit) => state.core.handle_ended(now(), id, exit),
             Msg::Timer => state.core.handle_timeout(now()),
             Msg::StartChild(spec, reply) => {
                 let (key, plan) = (spec.key.clone(), spec.plan(true));
-                let added = match state.core.handle_add(plan, now()) {
+                let added = match state.core.handle_add(now(), plan) {
                     Ok(id) => {
                         state.insert(id, Arc::new(*spec));
                         Ok(())
@@ -212,17 +212,17 @@ impl Actor for Supervisor {
                 };
                 reply.send(added);
             }
-            Msg::StopChild(key, reply) => match state.core.handle_remove(&key, now()) {
-                Some(id) => {
+            Msg::StopChild(key, reply) => match state.core.handle_remove(now(), &key) {
+                Ok(id) => {
                     if let Some(child) = state.children.get_mut(&id) {
                         child.stop_waiters.push(reply);
                     }
                 }
-                None => reply.send(Err(ChildError::Unknown(key))),
+                Err(UnknownKey) => reply.send(Err(ChildError::Unknown(key))),
             },
             Msg::Restart(key, reply) => {
-                let restarted = state.core.handle_restart(&key, now());
-                reply.send(restarted.map(|_| ()).ok_or(ChildError::Unknown(key)));
+                let restarted = state.core.handle_restart(now(), &key);
+                reply.send(restarted.map_err(|UnknownKey| ChildError::Unknown(key)));
             }
             Msg::Shutdown => state.core.handle_shutdown(now()),
             Msg::Panic => panic!("injected fault"),
@@ -275,7 +275,7 @@ impl State {
             instance_guard,
         };
         for spec in &template.children {
-            let Ok(id) = state.core.handle_add(spec.plan(false), now()) else {
+            let Ok(id) = state.core.handle_add(now(), spec.plan(false)) else {
                 return Err(format!("two children are called {}", spec.key).into());
             };
             state.insert(id, Arc::clone(spec));
@@ -377,7 +377,7 @@ impl State {
         child.entry.clear_below();
         let instance_lock = child.spec.factory.instance_lock().clone();
         if instance_lock.is_free() {
-            self.core.handle_ended(id, exit, now());
+            self.core.handle_ended(now(), id, exit);
             return;
         }
         let myself = myself.clone();

@@ -214,7 +214,7 @@ impl Cluster {
                 self.pass_finished(id, leadership_epoch, &reply)
             }
             Requester::Publisher(replica) => self.published(id, &replica, &reply),
-            Requester::Health(host) => self.verdict_proposed(id, host),
+            Requester::Health(host) => self.verdict_proposed(id, &host),
             Requester::Ready => self.ready_proposed(id, &reply),
             Requester::Detached => {}
         }

@@ -137,12 +137,9 @@ impl Cluster {
             .collect();
         let own = statuses.get(&host).copied();
         let marked_down = matches!(own, Some(NodeStatus::Unhealthy | NodeStatus::Offline));
-        let verdicts = control
-            .detector
-            .handle(instant, detector::Input::Members(statuses));
-        let marked_down = fencing::Input::MarkedDown(marked_down);
-        let confirm = control.fencing.handle(instant, marked_down);
-        self.health_effects(id, verdicts, confirm);
+        control.detector.handle_members(instant, statuses);
+        control.fencing.handle_marked_down(instant, marked_down);
+        self.drive_health(id);
         self.reconcile(id);
         self.drive_scheduler(id);
     }
@@ -278,9 +275,7 @@ impl Cluster {
             // The times of heartbeats are kept outside the actor.
             Actor::Health => {
                 control.fencing = fencing::Core::default();
-                control
-                    .detector
-                    .handle(instant, detector::Input::Leads(false));
+                control.detector.handle_leads(instant, false);
                 control.proposing_ready = false;
                 self.caught_up_changed(id);
             }

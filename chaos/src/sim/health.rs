@@ -1,6 +1,6 @@
 //! Node health: heartbeats, the leader's verdicts on silent members, and the return of a node.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, iter};
 
 use jaco_policy::health::{core as detector, fencing, ready};
 use jaco_proto::v1::{self, NodeStatus, command::Payload};
@@ -26,27 +26,27 @@ impl Cluster {
         control
             .followers
             .extend(answering.map(|p| (p.raft_id, now)));
-        let mut verdicts = control
-            .detector
-            .handle(instant, detector::Input::Leads(leads));
-        verdicts.extend(control.detector.handle(instant, detector::Input::Tick));
-        let own = if leads {
-            fencing::Input::SeenByLeader(true)
+        control.detector.handle_leads(instant, leads);
+        control.detector.handle_tick(instant);
+        if leads {
+            control.fencing.handle_seen_by_leader(instant, true);
         } else {
-            fencing::Input::Tick
-        };
-        let confirm = control.fencing.handle(instant, own);
-        self.health_effects(id, verdicts, confirm);
+            control.fencing.handle_tick(instant);
+        }
+        self.drive_health(id);
         self.propose_ready(id);
     }
 
-    pub(super) fn health_effects(
-        &mut self,
-        id: u64,
-        verdicts: Vec<detector::Effect>,
-        confirm: Option<fencing::Effect>,
-    ) {
-        for detector::Effect::Propose {
+    /// Carries out the actions of the health cores. They are all taken first, because one of them
+    /// may lead to the next event.
+    pub(super) fn drive_health(&mut self, id: u64) {
+        let Some(daemon) = self.daemon(id) else {
+            return;
+        };
+        let control = &mut daemon.control;
+        let verdicts: Vec<_> = iter::from_fn(|| control.detector.poll_action()).collect();
+        let confirms: Vec<_> = iter::from_fn(|| control.fencing.poll_action()).collect();
+        for detector::Action::Propose {
             host,
             status,
             missed,
@@ -80,12 +80,13 @@ impl Cluster {
                 Some(command) if leads => {
                     self.submit(id, Requester::Health(host), Change::Command(command));
                 }
-                _ => self.verdict_proposed(id, host),
+                _ => self.verdict_proposed(id, &host),
             }
         }
-        if let Some(fencing::Effect::Confirm { attempt }) = confirm
-            && let Some(daemon) = self.daemon(id)
-        {
+        for fencing::Action::Confirm { attempt } in confirms {
+            let Some(daemon) = self.daemon(id) else {
+                return;
+            };
             let ticket = daemon.ticket();
             daemon.reads.insert(ticket, Reader::Confirm(attempt));
             self.input(id, Input::Read(ticket));
@@ -93,10 +94,9 @@ impl Cluster {
         self.caught_up_changed(id);
     }
 
-    pub(super) fn verdict_proposed(&mut self, id: u64, host: String) {
+    pub(super) fn verdict_proposed(&mut self, id: u64, host: &str) {
         if let Some((instant, daemon)) = self.running(id) {
-            let proposed = detector::Input::Proposed(host);
-            daemon.control.detector.handle(instant, proposed);
+            daemon.control.detector.handle_proposed(instant, host);
         }
     }
 
@@ -105,9 +105,9 @@ impl Cluster {
         let Some((instant, daemon)) = self.running(id) else {
             return;
         };
-        let input = fencing::Input::Confirmed { attempt, current };
-        let confirm = daemon.control.fencing.handle(instant, input);
-        self.health_effects(id, Vec::new(), confirm);
+        let control = &mut daemon.control;
+        control.fencing.handle_confirmed(instant, attempt, current);
+        self.drive_health(id);
     }
 
     /// Sends a heartbeat to every other member.
@@ -155,18 +155,16 @@ impl Cluster {
             return;
         }
         let control = &mut daemon.control;
-        let verdicts = control
-            .detector
-            .handle(instant, detector::Input::Heartbeat(from));
+        control.detector.handle_heartbeat(instant, &from);
         let term = daemon.status.term.max(control.leader_term);
-        let mut confirm = None;
         if heartbeat.leads && heartbeat.term >= term {
             control.leader_term = heartbeat.term;
-            let seen_by_leader =
-                fencing::Input::SeenByLeader(heartbeat.receives_from.contains(host));
-            confirm = control.fencing.handle(instant, seen_by_leader);
+            let seen_by_leader = heartbeat.receives_from.contains(host);
+            control
+                .fencing
+                .handle_seen_by_leader(instant, seen_by_leader);
         }
-        self.health_effects(id, verdicts, confirm);
+        self.drive_health(id);
     }
 
     /// Proposes that this node is ready, once it may be.

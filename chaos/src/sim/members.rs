@@ -1,7 +1,7 @@
 //! Membership: joins, removals, and the leader's membership policy.
 
 use jaco_actors::membership::view;
-use jaco_policy::membership::{Action, Decision, leaving};
+use jaco_policy::membership::{Action, leaving};
 use jaco_proto::{
     drain_mark,
     v1::{self, command::Payload},
@@ -59,8 +59,9 @@ impl Cluster {
             // The mutation ignores the voter table.
             return self.input(id, Input::Change(MemberChange::Promote(learner)));
         }
-        let since = std::time::Duration::from_micros(clock.after(0, now));
-        let Decision::Act(action) = control.policy.plan(since, &view) else {
+        let instant = clock.instant(0) + std::time::Duration::from_micros(clock.after(0, now));
+        control.policy.handle_view(instant, &view);
+        let Some(action) = control.policy.poll_action() else {
             return;
         };
         self.count(match action {

@@ -9,7 +9,9 @@ use std::{
 use jaco_raftnode::{
     Role, State,
     apply::{Answer, Applier},
-    core::{MemberChange, Outcome, ProposalLoss, RaftCore, RaftStatus, ReadFailure, Ticket},
+    core::{
+        Action, MemberChange, Outcome, ProposalLoss, RaftCore, RaftStatus, ReadFailure, Ticket,
+    },
 };
 use raft::eraftpb::{Message, MessageType};
 
@@ -169,6 +171,7 @@ impl Cluster {
 
     /// Runs raft until it waits for a write or for input.
     pub(super) fn drive(&mut self, id: u64) {
+        let mut outcomes = Vec::new();
         loop {
             let Some(daemon) = self.daemon(id) else {
                 return;
@@ -176,14 +179,15 @@ impl Cluster {
             if daemon.writing.is_some() {
                 return;
             }
-            match daemon.core.poll_write() {
+            match daemon.core.poll_action() {
                 Err(error) => {
                     let what = format!("raft of {id} failed: {error}");
                     return self.oracle.violate("raft runs", what);
                 }
-                Ok(Some(write)) => self.perform(id, write),
+                Ok(Some(Action::Write(write))) => self.perform(id, write),
+                Ok(Some(Action::Outcome(outcome))) => outcomes.push(outcome),
                 Ok(None) => {
-                    self.publish_outcomes(id);
+                    self.publish_outcomes(id, std::mem::take(&mut outcomes));
                     if !self.handle_inbox(id) {
                         return;
                     }
@@ -316,7 +320,7 @@ impl Cluster {
     }
 
     /// Delivers the outcomes that raft has decided, and updates the published status.
-    fn publish_outcomes(&mut self, id: u64) {
+    fn publish_outcomes(&mut self, id: u64, outcomes: Vec<Outcome>) {
         let unknown_is_done = self.has(Mutation::AcknowledgeUnknown);
         let unknown_is_nothing = self.has(Mutation::RetryUnknown);
         let Some(daemon) = self.daemon(id) else {
@@ -324,7 +328,6 @@ impl Cluster {
         };
         let status = daemon.core.status();
         let old = std::mem::replace(&mut daemon.status, status.clone());
-        let outcomes: Vec<Outcome> = daemon.core.poll_outcomes().collect();
         if old.leading != status.leading {
             self.leadership(id, status.leading);
         }

@@ -22,7 +22,7 @@ use crate::{
     Committed, OutgoingSnapshot, ProposeError,
     apply::{Answer, Applier, Probe, Progress},
     command_name,
-    core::{self, Config, Outcome, ProposalLoss, RaftCore, ReadFailure, Ticket, Write},
+    core::{self, Action, Config, Outcome, ProposalLoss, RaftCore, ReadFailure, Ticket, Write},
     snapshot::{self, SizeLimit},
     storage::{self, LogView, Update},
 };
@@ -256,17 +256,9 @@ impl Driver {
         }
     }
 
-    /// Performs every write that raft has pending, then answers the callers.
+    /// Carries out every action that raft has pending, then answers the callers.
     fn run(&mut self) -> Result<(), Failure> {
-        loop {
-            while let Some(write) = self.core.poll_write()? {
-                self.perform(write)?;
-            }
-            let halted = self.applier.halted().is_some();
-            if !self.core.handle_halted(halted) {
-                break;
-            }
-        }
+        let outcomes = self.drive()?;
         let status = core::RaftStatus {
             halted: self.applier.halted().map(str::to_owned),
             ..self.core.status()
@@ -282,11 +274,29 @@ impl Driver {
         for (ticket, answer) in std::mem::take(&mut self.answers) {
             self.answer(ticket, answer);
         }
-        let outcomes: Vec<_> = self.core.poll_outcomes().collect();
         for outcome in outcomes {
             self.answer_outcome(outcome);
         }
         self.compact()
+    }
+
+    /// Performs the writes of the core, and returns the outcomes, to be answered once the published
+    /// status includes the writes.
+    fn drive(&mut self) -> Result<Vec<Outcome>, Failure> {
+        let mut outcomes = Vec::new();
+        loop {
+            while let Some(action) = self.core.poll_action()? {
+                match action {
+                    Action::Write(write) => self.perform(write)?,
+                    Action::Outcome(outcome) => outcomes.push(outcome),
+                }
+            }
+            let halted = self.applier.halted().is_some();
+            if self.core.is_halted() == halted {
+                return Ok(outcomes);
+            }
+            self.core.handle_halted(halted);
+        }
     }
 
     fn perform(&mut self, write: Write) -> Result<(), Failure> {

@@ -112,7 +112,7 @@ impl<S: Storage> RaftCore<S> {
         let proposed = self
             .raw
             .propose_conf_change(Vec::new(), change.conf_change());
-        self.after_input();
+        self.after_event();
         proposed.map_err(|_| ChangeRefused::NotLeader)
     }
 }

@@ -45,13 +45,8 @@ pub(super) enum Stage {
 }
 
 impl<S: Storage> RaftCore<S> {
-    /// Returns the next step; `None` once none is left. Must alternate with
-    /// [`RaftCore::handle_written`].
-    ///
-    /// # Errors
-    /// [`Error::ConfChange`] for a committed entry that does not decode, [`Error::Raft`] for a
-    /// configuration that raft rejects.
-    pub fn poll_write(&mut self) -> Result<Option<Write>, Error> {
+    /// Returns the next step; `None` if none is left or one is being performed.
+    pub(super) fn next_write(&mut self) -> Result<Option<Write>, Error> {
         let mut write = Write::default();
         let committed;
         match mem::replace(&mut self.stage, Stage::Idle) {
@@ -127,6 +122,6 @@ impl<S: Storage> RaftCore<S> {
             self.raw.advance_apply_to(applied);
             self.applied_term = applied_term;
         }
-        self.after_input();
+        self.after_event();
     }
 }

@@ -1,7 +1,7 @@
 //! Failure detector: decides, on the leader, which members are dead. Pure.
 //!
 //! Every node feeds its core with received heartbeats, leader or not, so a new leader starts from
-//! its own observations. Only the core of the leader emits effects.
+//! its own observations. Only the core of the leader requests actions.
 //!
 //! Silence of a member is measured in time that this process ran: after a pause of this process or
 //! late ticks, the missing heartbeats may be this node's fault and must not count against the
@@ -17,7 +17,7 @@
 //!   operator of the drain decides.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     time::{Duration, Instant},
 };
 
@@ -40,35 +40,17 @@ const JITTER_ALLOWANCE: Duration = Duration::from_millis(2500);
 const UNHEALTHY_AFTER: Duration = LIVE_FOR.saturating_add(JITTER_ALLOWANCE);
 /// Silence after which a member is `offline`; well above [`UNHEALTHY_AFTER`].
 const OFFLINE_AFTER: Duration = HEARTBEAT_INTERVAL.saturating_mul(OFFLINE_MISSED);
-/// Longest time between two inputs that is counted. Ticks come several times a second; the excess
+/// Longest time between two events that is counted. Ticks come several times a second; the excess
 /// is time in which this process did not run.
 const MAX_TICK_CREDIT: Duration = Duration::from_secs(1);
-/// Time without input after which connections may have broken because of this process, so the
+/// Time without an event after which connections may have broken because of this process, so the
 /// silence of every member restarts from zero.
 const PAUSE_THRESHOLD: Duration = LIVE_FOR;
 
-/// Inputs of the core, each with the time of this node's monotonic clock.
+/// Action that the shell must carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Input {
-    /// A heartbeat of this member arrived.
-    Heartbeat(String),
-    /// Whether this member reports that it stopped applying the log.
-    Halted(String, bool),
-    /// The members and their status in the newest state.
-    Members(BTreeMap<String, NodeStatus>),
-    /// Whether this node leads and has applied an entry of its own term.
-    Leads(bool),
-    /// Timer tick; due several times a second in any case.
-    Tick,
-    /// The [`Effect::Propose`] for this member ended. If it was committed, [`Input::Members`] must
-    /// have come before; otherwise it is proposed again at the next tick.
-    Proposed(String),
-}
-
-/// Effects requested by the core.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// Propose this status for a member and report the end as [`Input::Proposed`].
+pub enum Action {
+    /// Propose this status for a member and report the end with [`Core::handle_proposed`].
     Propose {
         /// The member.
         host: String,
@@ -100,10 +82,11 @@ struct Member {
 pub struct Core {
     host: String,
     leading: bool,
-    /// Run time of this process as proven by its inputs; see [`MAX_TICK_CREDIT`].
+    /// Run time of this process as proven by its events; see [`MAX_TICK_CREDIT`].
     ran: Duration,
     last: Option<Instant>,
     members: BTreeMap<String, Member>,
+    actions: VecDeque<Action>,
 }
 
 impl Core {
@@ -116,38 +99,65 @@ impl Core {
             ran: Duration::ZERO,
             last: None,
             members: BTreeMap::new(),
+            actions: VecDeque::new(),
         }
     }
 
-    /// Handles one input and returns the effects, ordered by hostname.
-    pub fn handle(&mut self, now: Instant, input: Input) -> Vec<Effect> {
+    /// Handles a heartbeat of member `host`.
+    pub fn handle_heartbeat(&mut self, now: Instant, host: &str) {
         self.advance(now);
-        match input {
-            Input::Heartbeat(host) => {
-                let ran = self.ran;
-                if let Some(member) = self.members.get_mut(&host) {
-                    member.last_contact = ran;
-                    member.contacted = true;
-                }
-            }
-            Input::Halted(host, halted) => {
-                if let Some(member) = self.members.get_mut(&host) {
-                    member.halted = halted;
-                }
-            }
-            Input::Members(members) => self.set_members(members),
-            Input::Leads(leads) => self.lead(leads),
-            Input::Proposed(host) => {
-                if let Some(member) = self.members.get_mut(&host) {
-                    member.proposing = false;
-                }
-                // Judged at the next tick only, so that a rejected proposal is not retried in a
-                // busy loop.
-                return Vec::new();
-            }
-            Input::Tick => {}
+        let ran = self.ran;
+        if let Some(member) = self.members.get_mut(host) {
+            member.last_contact = ran;
+            member.contacted = true;
         }
-        self.evaluate()
+        self.evaluate();
+    }
+
+    /// Handles the report of member `host` whether it stopped applying the log.
+    pub fn handle_halted(&mut self, now: Instant, host: &str, halted: bool) {
+        self.advance(now);
+        if let Some(member) = self.members.get_mut(host) {
+            member.halted = halted;
+        }
+        self.evaluate();
+    }
+
+    /// Handles the members and their status in the newest state.
+    pub fn handle_members(&mut self, now: Instant, members: BTreeMap<String, NodeStatus>) {
+        self.advance(now);
+        self.set_members(members);
+        self.evaluate();
+    }
+
+    /// Handles whether this node leads and has applied an entry of its own term.
+    pub fn handle_leads(&mut self, now: Instant, leads: bool) {
+        self.advance(now);
+        self.lead(leads);
+        self.evaluate();
+    }
+
+    /// Handles the end of the [`Action::Propose`] for `host`. If it was committed,
+    /// [`Core::handle_members`] must have come before; otherwise it is proposed again at the next
+    /// tick.
+    pub fn handle_proposed(&mut self, now: Instant, host: &str) {
+        self.advance(now);
+        // Judged at the next tick only, so that a rejected proposal is not retried in a busy loop.
+        if let Some(member) = self.members.get_mut(host) {
+            member.proposing = false;
+        }
+    }
+
+    /// Handles a timer tick, due several times a second in any case. There is no deadline to sleep
+    /// until: only regular ticks prove that this process runs, which is the time that counts.
+    pub fn handle_tick(&mut self, now: Instant) {
+        self.advance(now);
+        self.evaluate();
+    }
+
+    /// Takes the next action; those of one event are ordered by hostname.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
     }
 
     /// Members with a heartbeat within [`LIVE_FOR`]; never this node itself.
@@ -206,12 +216,11 @@ impl Core {
         self.ran.saturating_sub(member.last_contact)
     }
 
-    fn evaluate(&mut self) -> Vec<Effect> {
+    fn evaluate(&mut self) {
         if !self.leading {
-            return Vec::new();
+            return;
         }
         let ran = self.ran;
-        let mut effects = Vec::new();
         for (host, member) in &mut self.members {
             let silence = ran.saturating_sub(member.last_contact);
             let Some(status) = next_status(member.status, silence, member.halted) else {
@@ -220,14 +229,13 @@ impl Core {
             if std::mem::replace(&mut member.proposing, true) {
                 continue;
             }
-            effects.push(Effect::Propose {
+            self.actions.push_back(Action::Propose {
                 host: host.clone(),
                 status,
                 missed: missed(silence),
                 halted: member.halted && silence < UNHEALTHY_AFTER,
             });
         }
-        effects
     }
 }
 

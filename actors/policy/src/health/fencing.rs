@@ -15,30 +15,11 @@ use super::core::LIVE_FOR;
 /// Delay between attempts to catch up.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Inputs of the core, each with the time of this node's monotonic clock.
+/// Action that the shell must carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Input {
-    /// This node leads, or a heartbeat of the leader says whether its live set contains this node.
-    SeenByLeader(bool),
-    /// Whether the newest state has this node as `unhealthy` or `offline`.
-    MarkedDown(bool),
-    /// Timer tick.
-    Tick,
-    /// Result of [`Effect::Confirm`]: whether every entry committed when it was requested is
-    /// applied here.
-    Confirmed {
-        /// Number of the attempt.
-        attempt: u64,
-        /// Whether it succeeded.
-        current: bool,
-    },
-}
-
-/// Effects requested by the core.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum Action {
     /// Confirm through the leader that this node has applied every committed entry, and report the
-    /// result.
+    /// result with [`Core::handle_confirmed`].
     Confirm {
         /// Number of the attempt; only the result of the newest one counts.
         attempt: u64,
@@ -56,56 +37,64 @@ pub struct Core {
     last: Option<Instant>,
     /// Time of the last proof of contact with the leader.
     last_contact: Option<Instant>,
-    /// Time of the last input that had this node in the leader's live set; `None` after one that
+    /// Time of the last event that had this node in the leader's live set; `None` after one that
     /// did not.
     seen_by_leader: Option<Instant>,
+    action: Option<Action>,
 }
 
 impl Core {
-    /// Handles one input and returns the effect, if any.
-    pub fn handle(&mut self, now: Instant, input: Input) -> Option<Effect> {
-        let paused = self
-            .last
-            .replace(now)
-            .is_some_and(|last| is_expired(last, now));
-        // The first input after a pause may have been sent before it.
-        if paused {
+    /// Handles that this node leads, or that a heartbeat of the leader says whether its live set
+    /// contains this node.
+    pub fn handle_seen_by_leader(&mut self, now: Instant, seen: bool) {
+        self.begin(now);
+        if seen {
+            self.seen_by_leader = Some(now);
+            self.last_contact = Some(now);
+        } else {
+            self.seen_by_leader = None;
+        }
+        self.finish(now);
+    }
+
+    /// Handles whether the newest state has this node as `unhealthy` or `offline`.
+    pub fn handle_marked_down(&mut self, now: Instant, marked_down: bool) {
+        self.begin(now);
+        let already = std::mem::replace(&mut self.marked_down, marked_down);
+        if marked_down && !already {
+            // A live set from before the status change does not allow the return to ready.
+            self.seen_by_leader = None;
             self.fence();
         }
-        match input {
-            Input::SeenByLeader(true) => {
-                self.seen_by_leader = Some(now);
+        self.finish(now);
+    }
+
+    /// Handles the result of [`Action::Confirm`]: whether every entry committed when it was
+    /// requested is applied here.
+    pub fn handle_confirmed(&mut self, now: Instant, attempt: u64, current: bool) {
+        self.begin(now);
+        if attempt == self.attempt && self.confirming {
+            self.confirming = false;
+            if current {
+                self.current = true;
                 self.last_contact = Some(now);
+            } else {
+                self.next = Some(now + RETRY);
             }
-            Input::SeenByLeader(false) => self.seen_by_leader = None,
-            Input::MarkedDown(marked_down) => {
-                let already = std::mem::replace(&mut self.marked_down, marked_down);
-                if marked_down && !already {
-                    // A live set from before the status change does not allow the return to ready.
-                    self.seen_by_leader = None;
-                    self.fence();
-                }
-            }
-            Input::Tick => {}
-            Input::Confirmed { attempt, current } if attempt == self.attempt && self.confirming => {
-                self.confirming = false;
-                if current {
-                    self.current = true;
-                    self.last_contact = Some(now);
-                } else {
-                    self.next = Some(now + RETRY);
-                }
-            }
-            Input::Confirmed { .. } => {}
         }
-        if self.current
-            && self
-                .last_contact
-                .is_none_or(|last_contact| is_expired(last_contact, now))
-        {
-            self.fence();
-        }
-        self.request_confirmation(now)
+        self.finish(now);
+    }
+
+    /// Handles a timer tick, due several times a second in any case. There is no deadline to sleep
+    /// until: a long time without any event is how this core finds a pause of its process.
+    pub fn handle_tick(&mut self, now: Instant) {
+        self.begin(now);
+        self.finish(now);
+    }
+
+    /// Takes the next action.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.action.take()
     }
 
     /// Whether this node may act on its state.
@@ -121,22 +110,38 @@ impl Core {
             .is_some_and(|seen_by_leader| !is_expired(seen_by_leader, now))
     }
 
+    fn begin(&mut self, now: Instant) {
+        let paused = self
+            .last
+            .replace(now)
+            .is_some_and(|last| is_expired(last, now));
+        // The first event after a pause may have been sent before it.
+        if paused {
+            self.fence();
+        }
+    }
+
+    /// Fences this node if contact is lost, and requests a confirmation if one is due.
+    fn finish(&mut self, now: Instant) {
+        let lost = |last_contact| is_expired(last_contact, now);
+        if self.current && self.last_contact.is_none_or(lost) {
+            self.fence();
+        }
+        if self.current || self.confirming || self.next.is_some_and(|next| now < next) {
+            return;
+        }
+        self.confirming = true;
+        self.attempt += 1;
+        self.action = Some(Action::Confirm {
+            attempt: self.attempt,
+        });
+    }
+
     fn fence(&mut self) {
         self.current = false;
         // A result in flight may be from before.
         self.confirming = false;
         self.next = None;
-    }
-
-    fn request_confirmation(&mut self, now: Instant) -> Option<Effect> {
-        if self.current || self.confirming || self.next.is_some_and(|next| now < next) {
-            return None;
-        }
-        self.confirming = true;
-        self.attempt += 1;
-        Some(Effect::Confirm {
-            attempt: self.attempt,
-        })
     }
 }
 
@@ -162,19 +167,35 @@ mod tests {
         /// A world in which the node has caught up.
         fn current() -> Self {
             let mut fixture = Self::new();
-            let attempt = fixture.input(Input::Tick).expect("first attempt");
+            let attempt = fixture.tick().expect("first attempt");
             assert_eq!(fixture.answer(attempt, true), None);
             assert!(fixture.core.is_current());
             fixture
         }
 
-        fn input(&mut self, input: Input) -> Option<u64> {
-            let effect = self.core.handle(self.now, input);
-            effect.map(|Effect::Confirm { attempt }| attempt)
+        fn attempt(&mut self) -> Option<u64> {
+            let action = self.core.poll_action();
+            action.map(|Action::Confirm { attempt }| attempt)
+        }
+
+        fn tick(&mut self) -> Option<u64> {
+            self.core.handle_tick(self.now);
+            self.attempt()
+        }
+
+        fn see(&mut self, seen: bool) -> Option<u64> {
+            self.core.handle_seen_by_leader(self.now, seen);
+            self.attempt()
+        }
+
+        fn mark(&mut self, marked_down: bool) -> Option<u64> {
+            self.core.handle_marked_down(self.now, marked_down);
+            self.attempt()
         }
 
         fn answer(&mut self, attempt: u64, current: bool) -> Option<u64> {
-            self.input(Input::Confirmed { attempt, current })
+            self.core.handle_confirmed(self.now, attempt, current);
+            self.attempt()
         }
 
         /// Attempts started during this many seconds of ticks.
@@ -183,9 +204,9 @@ mod tests {
             for _ in 0..4 * seconds {
                 self.now += Duration::from_millis(250);
                 if seen_by_leader {
-                    attempts.extend(self.input(Input::SeenByLeader(true)));
+                    attempts.extend(self.see(true));
                 }
-                attempts.extend(self.input(Input::Tick));
+                attempts.extend(self.tick());
             }
             attempts
         }
@@ -194,7 +215,7 @@ mod tests {
     #[test]
     fn starting_node_is_fenced_until_leader_confirms() {
         let mut fixture = Fixture::new();
-        let first = fixture.input(Input::Tick).unwrap();
+        let first = fixture.tick().unwrap();
         assert_eq!(fixture.run(20, false).len(), 0, "one attempt at a time");
         assert_eq!(fixture.answer(first, false), None);
         let next = fixture.run(2, false);
@@ -234,12 +255,12 @@ mod tests {
     #[test]
     fn newest_live_set_decides_whether_node_is_listed() {
         let mut fixture = Fixture::current();
-        fixture.input(Input::SeenByLeader(true));
+        fixture.see(true);
         assert!(fixture.core.is_seen_by_leader(fixture.now));
-        fixture.input(Input::SeenByLeader(false));
+        fixture.see(false);
         assert!(!fixture.core.is_seen_by_leader(fixture.now));
-        fixture.input(Input::SeenByLeader(true));
-        fixture.input(Input::MarkedDown(true));
+        fixture.see(true);
+        fixture.mark(true);
         assert!(
             !fixture.core.is_seen_by_leader(fixture.now),
             "a live set from before the mark does not count"
@@ -250,9 +271,7 @@ mod tests {
     fn long_pause_fences_despite_leader_heartbeat() {
         let mut fixture = Fixture::current();
         fixture.now += Duration::from_secs(30);
-        let attempt = fixture
-            .input(Input::SeenByLeader(true))
-            .expect("an attempt starts");
+        let attempt = fixture.see(true).expect("an attempt starts");
         assert!(!fixture.core.is_current());
         // The result of an attempt from before the pause is ignored.
         fixture.answer(attempt - 1, true);
@@ -264,15 +283,15 @@ mod tests {
     #[test]
     fn mark_down_fences_and_voids_attempt_in_flight() {
         let mut fixture = Fixture::current();
-        let first = fixture.input(Input::MarkedDown(true)).unwrap();
+        let first = fixture.mark(true).unwrap();
         assert!(!fixture.core.is_current());
-        fixture.input(Input::MarkedDown(false));
-        let second = fixture.input(Input::MarkedDown(true)).unwrap();
+        fixture.mark(false);
+        let second = fixture.mark(true).unwrap();
         fixture.answer(first, true);
         assert!(!fixture.core.is_current());
         fixture.answer(second, true);
         assert!(fixture.core.is_current());
-        assert_eq!(fixture.input(Input::MarkedDown(true)), None);
+        assert_eq!(fixture.mark(true), None);
         assert!(fixture.core.is_current(), "still the same mark");
     }
 }

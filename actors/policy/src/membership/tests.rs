@@ -8,7 +8,7 @@ const TICK: Duration = Duration::from_secs(3);
 struct Cluster {
     view: View,
     policy: Policy,
-    now: Duration,
+    now: Instant,
     next_id: u64,
 }
 
@@ -18,7 +18,7 @@ impl Cluster {
         let mut cluster = Self {
             view: View::default(),
             policy: Policy::new(),
-            now: Duration::ZERO,
+            now: Instant::now(),
             next_id: 1,
         };
         cluster.join("a");
@@ -64,7 +64,15 @@ impl Cluster {
     }
 
     fn plan(&mut self) -> Decision {
-        self.policy.plan(self.now, &self.view)
+        self.policy.handle_view(self.now, &self.view);
+        let action = self.policy.poll_action();
+        assert_eq!(self.policy.poll_action(), None);
+        match (action, self.policy.blocked()) {
+            (None, None) => Decision::Idle,
+            (Some(action), None) => Decision::Act(action),
+            (None, Some(blocked)) => Decision::Blocked(blocked),
+            (Some(_), Some(_)) => panic!("an action despite a block"),
+        }
     }
 
     fn act(&mut self, action: Action) {
@@ -116,7 +124,7 @@ impl Cluster {
                     done.push(action);
                     idle = 0;
                 }
-                Decision::Idle | Decision::Blocked { .. } => idle += 1,
+                Decision::Idle | Decision::Blocked(_) => idle += 1,
             }
             assert!(done.len() < 200, "does not converge: {done:?}");
         }
@@ -318,10 +326,10 @@ fn change_that_loses_majority_is_not_made() {
     let mut cluster = Cluster::of(2);
     cluster.leave("a");
     cluster.set_active(2, false);
-    let blocked = Decision::Blocked {
+    let blocked = Decision::Blocked(Blocked {
         raft_id: 1,
         reason: "no other member can lead",
-    };
+    });
     assert_eq!(cluster.plan(), blocked);
 }
 
@@ -331,7 +339,7 @@ fn last_member_stays_and_its_mark_is_cleared() {
     cluster.leave("a");
     assert!(matches!(
         cluster.plan(),
-        Decision::Blocked { raft_id: 1, .. }
+        Decision::Blocked(Blocked { raft_id: 1, .. })
     ));
     cluster.now += TRANSFER_TARGET_TIMEOUT;
     assert_eq!(cluster.plan(), Decision::Act(Action::ClearMark(1)));
@@ -347,7 +355,7 @@ fn leader_unable_to_leave_blocks_no_removal() {
     cluster.leave("a");
     assert!(matches!(
         cluster.plan(),
-        Decision::Blocked { raft_id: 1, .. }
+        Decision::Blocked(Blocked { raft_id: 1, .. })
     ));
     cluster.leave("b");
     let gone = [
@@ -382,7 +390,7 @@ fn leaving_leader_waits_for_lagging_member() {
         cluster.now += TICK;
         assert!(matches!(
             cluster.plan(),
-            Decision::Blocked { raft_id: 1, .. }
+            Decision::Blocked(Blocked { raft_id: 1, .. })
         ));
     }
     // `b` is inactive for less than `TRANSFER_TARGET_TIMEOUT`, then active again.
@@ -391,7 +399,7 @@ fn leaving_leader_waits_for_lagging_member() {
         cluster.now += TICK;
         assert!(matches!(
             cluster.plan(),
-            Decision::Blocked { raft_id: 1, .. }
+            Decision::Blocked(Blocked { raft_id: 1, .. })
         ));
     }
     cluster.set_active(2, true);
@@ -402,7 +410,7 @@ fn leaving_leader_waits_for_lagging_member() {
     cluster.now += TICK;
     assert!(matches!(
         cluster.plan(),
-        Decision::Blocked { raft_id: 1, .. }
+        Decision::Blocked(Blocked { raft_id: 1, .. })
     ));
     cluster.now += TRANSFER_TARGET_TIMEOUT;
     assert_eq!(cluster.plan(), Decision::Act(Action::ClearMark(1)));
@@ -455,6 +463,26 @@ fn interrupted_change_is_completed() {
     cluster.leave("b");
     cluster.view.learners.clear();
     assert_eq!(cluster.run_until_idle(), [Action::DeleteRow(2)]);
+}
+
+#[test]
+fn rows_contain_members_with_raft_id() {
+    let mut state = State::default();
+    for (host, raft_id, draining) in [("a", 1, false), ("b", 2, true), ("c", 0, false)] {
+        let node = v1::Node {
+            hostname: host.to_owned(),
+            raft_id,
+            draining,
+            ..Default::default()
+        };
+        state.nodes.insert(host.into(), node.into());
+    }
+    let rows = rows(&state);
+    let rows: Vec<_> = rows
+        .iter()
+        .map(|(id, row)| (*id, &*row.hostname, row.leaving))
+        .collect();
+    assert_eq!(rows, [(1, "a", false), (2, "b", true)]);
 }
 
 #[derive(Clone, Debug)]

@@ -48,7 +48,7 @@ impl CoreDriver {
             stop_timeout,
             dynamic,
         };
-        assert!(self.core.handle_add(plan, self.now).is_ok());
+        assert!(self.core.handle_add(self.now, plan).is_ok());
     }
 
     fn id(&self, key: &str) -> ChildId {
@@ -68,13 +68,13 @@ impl CoreDriver {
     fn fail(&mut self, key: &str) -> Vec<String> {
         let id = self.id(key);
         self.core
-            .handle_ended(id, Exit::Failed("boom".to_owned()), self.now);
+            .handle_ended(self.now, id, Exit::Failed("boom".to_owned()));
         self.run()
     }
 
     fn finish(&mut self, key: &str) -> Vec<String> {
         let id = self.id(key);
-        self.core.handle_ended(id, Exit::Finished, self.now);
+        self.core.handle_ended(self.now, id, Exit::Finished);
         self.run()
     }
 
@@ -87,16 +87,16 @@ impl CoreDriver {
                 match action {
                     Action::Start(id) => {
                         log.push(format!("start {}", self.name(id)));
-                        self.core.handle_started(id, now);
+                        self.core.handle_started(now, id);
                     }
                     Action::Stop(id) => {
                         log.push(format!("stop {}", self.name(id)));
-                        self.core.handle_ended(id, Exit::Finished, now);
+                        self.core.handle_ended(now, id, Exit::Finished);
                     }
                     Action::Kill(id) => {
                         log.push(format!("kill {}", self.name(id)));
                         self.core
-                            .handle_ended(id, Exit::Failed("killed".to_owned()), now);
+                            .handle_ended(now, id, Exit::Failed("killed".to_owned()));
                     }
                     Action::Exhausted(id) => log.push(format!("exhausted {}", self.name(id))),
                     Action::Removed(_) => log.push("removed".to_owned()),
@@ -140,10 +140,10 @@ fn children_start_in_order_after_their_predecessor() {
         let (a, b) = (driver.id("a"), driver.id("b"));
         assert_eq!(driver.core.poll_action(), Some(Action::Start(a)));
         assert_eq!(driver.core.poll_action(), None);
-        driver.core.handle_started(a, driver.now);
+        driver.core.handle_started(driver.now, a);
         assert_eq!(driver.core.poll_action(), Some(Action::Start(b)));
         assert_eq!(driver.core.poll_action(), None);
-        driver.core.handle_started(b, driver.now);
+        driver.core.handle_started(driver.now, b);
         assert_eq!(driver.core.poll_action(), Some(Action::StartDone));
     }
 }
@@ -185,11 +185,11 @@ fn failure_of_earlier_child_widens_running_restart() {
     let (a, c) = (driver.id("a"), driver.id("c"));
     driver
         .core
-        .handle_ended(c, Exit::Failed("boom".to_owned()), driver.now);
+        .handle_ended(driver.now, c, Exit::Failed("boom".to_owned()));
     assert!(driver.core.awaits_round(c));
     driver
         .core
-        .handle_ended(a, Exit::Failed("boom".to_owned()), driver.now);
+        .handle_ended(driver.now, a, Exit::Failed("boom".to_owned()));
     assert_eq!(driver.run(), ["stop b", "start a", "start b", "start c"]);
     let waited = driver.now - driver.start;
     assert_eq!(waited.as_millis(), 50, "the wait of the second failure");
@@ -323,7 +323,7 @@ fn reported_exhaustion_spares_siblings_until_revival() {
     assert_eq!(driver.phase("x"), Phase::Exhausted);
     assert_eq!(driver.phase("a"), Phase::Running);
 
-    assert!(driver.core.handle_restart("x", driver.now).is_some());
+    assert!(driver.core.handle_restart(driver.now, "x").is_ok());
     assert_eq!(driver.run(), ["start x"]);
     for _ in 0..3 {
         assert_eq!(driver.fail("x"), ["start x"]);
@@ -342,7 +342,7 @@ fn failing_start_blocks_later_children_until_exhausted() {
         assert_eq!(driver.core.poll_action(), None);
         driver
             .core
-            .handle_ended(a, Exit::Failed("no".to_owned()), driver.now);
+            .handle_ended(driver.now, a, Exit::Failed("no".to_owned()));
         if let Some(at) = driver.core.poll_timeout() {
             driver.now = at;
             driver.core.handle_timeout(at);
@@ -364,16 +364,16 @@ fn dynamic_children_of_one_for_one_are_unordered() {
     assert_eq!(driver.core.poll_action(), Some(Action::Stop(y)));
     assert_eq!(driver.core.poll_action(), Some(Action::Stop(x)));
     assert_eq!(driver.core.poll_action(), None);
-    driver.core.handle_ended(x, Exit::Finished, driver.now);
+    driver.core.handle_ended(driver.now, x, Exit::Finished);
     assert_eq!(driver.core.poll_action(), None);
-    driver.core.handle_ended(y, Exit::Finished, driver.now);
+    driver.core.handle_ended(driver.now, y, Exit::Finished);
     assert_eq!(driver.run(), ["stop c", "stop b", "stop a", "close"]);
 }
 
 #[test]
 fn child_is_killed_after_its_stop_timeout() {
     let mut driver = CoreDriver::running(Strategy::OneForOne);
-    let b = driver.core.handle_remove("b", driver.now).unwrap();
+    let b = driver.core.handle_remove(driver.now, "b").unwrap();
     assert_eq!(driver.core.poll_action(), Some(Action::Stop(b)));
     assert_eq!(
         driver.core.poll_timeout(),
@@ -392,13 +392,13 @@ fn key_is_in_use_until_child_ended() {
         stop_timeout: None,
         dynamic: true,
     };
-    let b = driver.core.handle_remove("b", driver.now).unwrap();
+    let b = driver.core.handle_remove(driver.now, "b").unwrap();
     assert_eq!(
-        driver.core.handle_add(plan(), driver.now),
+        driver.core.handle_add(driver.now, plan()),
         Err(Refusal::Taken)
     );
-    driver.core.handle_ended(b, Exit::Finished, driver.now);
-    assert!(driver.core.handle_add(plan(), driver.now).is_ok());
+    driver.core.handle_ended(driver.now, b, Exit::Finished);
+    assert!(driver.core.handle_add(driver.now, plan()).is_ok());
 }
 
 #[test]
@@ -407,9 +407,9 @@ fn child_in_backoff_is_removed_immediately() {
     let b = driver.id("b");
     driver
         .core
-        .handle_ended(b, Exit::Failed("boom".to_owned()), driver.now);
+        .handle_ended(driver.now, b, Exit::Failed("boom".to_owned()));
     assert!(matches!(driver.phase("b"), Phase::Backoff { .. }));
-    driver.core.handle_remove("b", driver.now);
+    driver.core.handle_remove(driver.now, "b").unwrap();
     assert_eq!(driver.run(), ["removed"]);
 }
 
@@ -521,14 +521,14 @@ proptest! {
             stop_timeout: Some(Duration::from_secs(5)),
         };
         for (key, (restart, notify)) in statics.iter().enumerate() {
-            let _ = core.handle_add(plan(key, *restart, *notify, false), now);
+            let _ = core.handle_add(now, plan(key, *restart, *notify, false));
         }
         core.handle_start(now);
         model.carry_out(&mut core)?;
         for step in steps {
             match step {
                 Step::Up(index) => {
-                    if let Some(id) = model.pick(index) { core.handle_started(id, now); }
+                    if let Some(id) = model.pick(index) { core.handle_started(now, id); }
                 }
                 Step::Fail(index) | Step::Finish(index) => {
                     if let Some(id) = model.pick(index) {
@@ -537,14 +537,14 @@ proptest! {
                             Step::Fail(_) => Exit::Failed("boom".to_owned()),
                             _ => Exit::Finished,
                         };
-                        core.handle_ended(id, exit, now);
+                        core.handle_ended(now, id, exit);
                     }
                 }
-                Step::Remove(key) => { core.handle_remove(&key.to_string(), now); }
-                Step::Revive(key) => { core.handle_restart(&key.to_string(), now); }
+                Step::Remove(key) => { let _ = core.handle_remove(now, &key.to_string()); }
+                Step::Revive(key) => { let _ = core.handle_restart(now, &key.to_string()); }
                 Step::Add(restart, notify) => {
                     for key in 0..8 {
-                        if core.handle_add(plan(key, restart, notify, true), now).is_ok() {
+                        if core.handle_add(now, plan(key, restart, notify, true)).is_ok() {
                             break;
                         }
                     }
@@ -571,7 +571,7 @@ proptest! {
         for _ in 0..100 {
             let Some(id) = model.pick(0) else { break };
             model.instances.remove(&id);
-            core.handle_ended(id, Exit::Finished, now);
+            core.handle_ended(now, id, Exit::Finished);
             model.carry_out(&mut core)?;
         }
         prop_assert!(model.closed);

@@ -248,7 +248,8 @@ impl SimCluster {
     }
 
     pub(super) fn halt(&mut self, id: u64, halted: bool) {
-        assert!(self.core(id).handle_halted(halted));
+        assert_ne!(self.core(id).is_halted(), halted);
+        self.core(id).handle_halted(halted);
         self.drive(id);
     }
 
@@ -288,7 +289,7 @@ impl SimCluster {
         self.core(id).handle_message(message)
     }
 
-    /// Performs the pending writes of a node after [`SimCluster::inject`].
+    /// Carries out the pending actions of a node after [`SimCluster::inject`].
     pub(super) fn answer(&mut self, id: u64) {
         self.drive(id);
     }
@@ -296,7 +297,7 @@ impl SimCluster {
     pub(super) fn change(&mut self, id: u64, changes: &[(u64, ConfChangeType)]) -> bool {
         let appended = self.core(id).handle_conf_change(&super::change(changes));
         self.drive(id);
-        appended
+        appended.is_ok()
     }
 
     /// Proposes `count` new ids in one batch; each id is its own ticket.
@@ -450,9 +451,16 @@ impl SimCluster {
         self.drive(message.from);
     }
 
-    /// Performs the pending writes of the core of `id`, like the driver.
+    /// Carries out the pending actions of the core of `id`, like the driver.
     fn drive(&mut self, id: u64) {
-        while let Some(write) = self.core(id).poll_write().unwrap() {
+        while let Some(action) = self.core(id).poll_action().unwrap() {
+            let write = match action {
+                Action::Write(write) => write,
+                Action::Outcome(outcome) => {
+                    self.record(outcome);
+                    continue;
+                }
+            };
             let early = write.messages.iter().find(|m| promises(m));
             if let Some(message) = early.filter(|_| write.sync) {
                 let kind = message.get_msg_type();
@@ -467,13 +475,13 @@ impl SimCluster {
                 self.acknowledged.extend(entry.ticket);
             }
         }
-        let outcomes: Vec<_> = self.core(id).poll_outcomes().collect();
-        for outcome in outcomes {
-            match outcome {
-                Outcome::Proposal(id, ProposalLoss::NotAppended) => self.not_appended.push(id),
-                Outcome::Proposal(id, ProposalLoss::Unknown) => self.unknown.push(id),
-                Outcome::Read(_, result) => self.reads.push(result),
-            }
+    }
+
+    fn record(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Proposal(id, ProposalLoss::NotAppended) => self.not_appended.push(id),
+            Outcome::Proposal(id, ProposalLoss::Unknown) => self.unknown.push(id),
+            Outcome::Read(_, result) => self.reads.push(result),
         }
     }
 

@@ -39,17 +39,38 @@ impl Fixture {
 
     fn leader(members: &[(&str, NodeStatus)]) -> Self {
         let mut fixture = Self::new(members);
-        fixture.input(Input::Leads(true));
+        fixture.lead(true);
         fixture
     }
 
     fn show(&mut self) {
-        self.input(Input::Members(self.state.clone()));
+        self.core.handle_members(self.now, self.state.clone());
+        self.drive();
     }
 
-    fn input(&mut self, input: Input) {
-        for effect in self.core.handle(self.now, input) {
-            let Effect::Propose { host, status, .. } = effect;
+    fn lead(&mut self, leads: bool) {
+        self.core.handle_leads(self.now, leads);
+        self.drive();
+    }
+
+    fn beat(&mut self, host: &str) {
+        self.core.handle_heartbeat(self.now, host);
+        self.drive();
+    }
+
+    fn halt(&mut self, host: &str, halted: bool) {
+        self.core.handle_halted(self.now, host, halted);
+        self.drive();
+    }
+
+    fn tick(&mut self) {
+        self.core.handle_tick(self.now);
+        self.drive();
+    }
+
+    /// Carries out the actions.
+    fn drive(&mut self) {
+        while let Some(Action::Propose { host, status, .. }) = self.core.poll_action() {
             self.log.push((self.now - self.began, host.clone(), status));
             if self.refuse > 0 {
                 self.refuse -= 1;
@@ -57,7 +78,7 @@ impl Fixture {
                 self.state.insert(host.clone(), status);
                 self.show();
             }
-            self.input(Input::Proposed(host));
+            self.core.handle_proposed(self.now, &host);
         }
     }
 
@@ -69,9 +90,9 @@ impl Fixture {
             let ran = (self.now - self.began).as_millis();
             let beat = ran.is_multiple_of(HEARTBEAT_INTERVAL.as_millis());
             for host in beating.iter().filter(|_| beat) {
-                self.input(Input::Heartbeat((*host).to_owned()));
+                self.beat(host);
             }
-            self.input(Input::Tick);
+            self.tick();
         }
     }
 
@@ -92,11 +113,11 @@ fn halted_member_is_unhealthy_despite_heartbeats() {
     let mut fixture = Fixture::leader(&[("a", NodeStatus::Ready)]);
     fixture.run(4 * HEARTBEAT_INTERVAL, &["a"]);
     assert_eq!(fixture.said(), []);
-    fixture.input(Input::Halted("a".to_owned(), true));
+    fixture.halt("a", true);
     fixture.run(10 * HEARTBEAT_INTERVAL, &["a"]);
     assert_eq!(fixture.said(), [("a", NodeStatus::Unhealthy)]);
     // A newer version applies the entry and continues.
-    fixture.input(Input::Halted("a".to_owned(), false));
+    fixture.halt("a", false);
     fixture.state.insert("a".to_owned(), NodeStatus::Ready);
     fixture.show();
     fixture.run(10 * HEARTBEAT_INTERVAL, &["a"]);
@@ -153,7 +174,7 @@ fn new_leader_continues_from_own_observations() {
     fixture.run(ms(10_000), &["old", "b"]);
     // The leader dies; this node is elected two and a half seconds later.
     fixture.run(ms(2_500), &["b"]);
-    fixture.input(Input::Leads(true));
+    fixture.lead(true);
     fixture.run(ms(7_500), &["b"]);
     assert_eq!(fixture.said(), [("old", Unhealthy), ("old", Offline)]);
 }
@@ -163,10 +184,10 @@ fn only_leader_proposes() {
     let mut fixture = Fixture::new(&[("a", Ready)]);
     fixture.run(ms(60_000), &[]);
     assert_eq!(fixture.said(), []);
-    fixture.input(Input::Leads(true));
+    fixture.lead(true);
     fixture.run(TICK, &[]);
     assert_eq!(fixture.said(), [("a", Unhealthy), ("a", Offline)]);
-    fixture.input(Input::Leads(false));
+    fixture.lead(false);
     fixture.state.insert("a".to_owned(), Ready);
     fixture.show();
     fixture.run(ms(60_000), &[]);
@@ -187,16 +208,20 @@ fn proposal_in_flight_repeats_only_after_leadership_loss() {
     let mut core = Core::new("me");
     let mut now = Instant::now();
     let members = BTreeMap::from([("a".to_owned(), Ready)]);
-    core.handle(now, Input::Members(members));
-    core.handle(now, Input::Leads(true));
-    let mut asked = 0;
+    core.handle_members(now, members);
+    core.handle_leads(now, true);
+    let actions = |core: &mut Core| std::iter::from_fn(|| core.poll_action()).count();
+    let mut asked = actions(&mut core);
     for _ in 0..200 {
         now += TICK;
-        asked += core.handle(now, Input::Tick).len();
+        core.handle_tick(now);
+        asked += actions(&mut core);
     }
     assert_eq!(asked, 1);
-    assert_eq!(core.handle(now, Input::Leads(false)), []);
-    assert_eq!(core.handle(now, Input::Leads(true)).len(), 1);
+    core.handle_leads(now, false);
+    assert_eq!(core.poll_action(), None);
+    core.handle_leads(now, true);
+    assert_eq!(actions(&mut core), 1);
 }
 
 #[test]
@@ -205,9 +230,9 @@ fn own_pause_does_not_count_as_silence() {
         let mut fixture = Fixture::leader(&[("a", Ready)]);
         fixture.run(ms(20_000), &["a"]);
         fixture.now += ms(pause);
-        fixture.input(Input::Tick);
+        fixture.tick();
         fixture.run(ms(2_000), &[]);
-        fixture.input(Input::Heartbeat("a".to_owned()));
+        fixture.beat("a");
         fixture.run(ms(2_000), &[]);
         assert_eq!(fixture.said(), [], "{pause} ms");
     }
@@ -218,7 +243,7 @@ fn irregular_ticks_still_detect_dead_member() {
     let mut fixture = Fixture::leader(&[("a", Ready)]);
     for _ in 0..30 {
         fixture.now += ms(900);
-        fixture.input(Input::Tick);
+        fixture.tick();
     }
     assert_eq!(fixture.said(), [("a", Unhealthy), ("a", Offline)]);
 }
@@ -246,7 +271,7 @@ fn pause_just_under_six_seconds_is_tolerated() {
         let mut fixture = Fixture::leader(&[("a", Ready)]);
         fixture.run(ms(20_000), &["a"]);
         fixture.run(ms(2_000 + pause + 200), &[]);
-        fixture.input(Input::Heartbeat("a".to_owned()));
+        fixture.beat("a");
         fixture.run(ms(20_000), &["a"]);
         assert_eq!(fixture.said(), [], "{pause} ms");
     }
@@ -283,7 +308,7 @@ proptest! {
         for at in arrivals(&beats) {
             let gap = (fixture.began + ms(at)).saturating_duration_since(fixture.now);
             fixture.run(gap, &[]);
-            fixture.input(Input::Heartbeat("a".to_owned()));
+            fixture.beat("a");
         }
         prop_assert_eq!(fixture.said(), []);
     }
@@ -297,9 +322,11 @@ proptest! {
         let mut seen = 0;
         for (gap, beats) in gaps {
             fixture.now += ms(gap);
-            fixture.input(if beats { Input::Heartbeat("a".to_owned()) } else { Input::Tick });
             if beats {
+                fixture.beat("a");
                 heard = fixture.now;
+            } else {
+                fixture.tick();
             }
             for (_, _, status) in &fixture.log[seen..] {
                 let least = if *status == Offline { OFFLINE_AFTER } else { UNHEALTHY_AFTER };
