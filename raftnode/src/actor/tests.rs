@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::{
-    LeaderProposer, OutgoingSnapshot, ProposeError, StateReader,
+    LeaderProposer, StateReader,
     core::Role,
     storage::{self, Storage},
 };

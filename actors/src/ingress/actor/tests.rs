@@ -4,8 +4,6 @@ use std::{io::ErrorKind, net::Ipv6Addr};
 
 use jaco_net::proxy::Settings;
 use jaco_policy::ingress::table::testing::{add_replica, state_with_route};
-use jaco_proto::v1;
-use jaco_raftnode::propose::{ProposeError, ProposeFuture};
 use jaco_supervision::{ChildSpec, Handle, KillMode, Strategy, SupervisorSpec, Tree};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
