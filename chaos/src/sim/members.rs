@@ -59,8 +59,7 @@ impl Cluster {
             // The mutation ignores the voter table.
             return self.input(id, Input::Change(MemberChange::Promote(learner)));
         }
-        let instant = clock.instant(0) + std::time::Duration::from_micros(clock.after(0, now));
-        control.policy.handle_view(instant, &view);
+        control.policy.handle_view(clock.instant(now), &view);
         let Some(action) = control.policy.poll_action() else {
             return;
         };
