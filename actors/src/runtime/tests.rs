@@ -528,4 +528,5 @@ async fn nothing_is_swept_before_node_caught_up() {
 }
 
 mod cut_off;
+mod exhaustion;
 mod moves;
