@@ -59,7 +59,7 @@ pub struct OfflineDatabase {
 
 impl std::fmt::Debug for OfflineDatabase {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Remains")
+        f.debug_struct("OfflineDatabase")
             .field("storage", &self.storage)
             .finish_non_exhaustive()
     }

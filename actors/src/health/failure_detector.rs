@@ -207,7 +207,7 @@ impl HeartbeatHandler for FailureDetector {
 
 impl fmt::Debug for FailureDetector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Heart")
+        f.debug_struct("FailureDetector")
             .field("host", &self.host)
             .field("fresh", &*self.fresh.borrow())
             .finish_non_exhaustive()

@@ -273,7 +273,7 @@ impl PeerTransport {
 
 impl fmt::Debug for PeerTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Network")
+        f.write_str("PeerTransport")
     }
 }
 

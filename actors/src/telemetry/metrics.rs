@@ -211,12 +211,12 @@ impl Collector for ClusterCollector {
 
 impl fmt::Debug for NodeCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("OfNode")
+        f.write_str("NodeCollector")
     }
 }
 
 impl fmt::Debug for ClusterCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("OfCluster")
+        f.write_str("ClusterCollector")
     }
 }

@@ -135,7 +135,7 @@ pub(crate) struct ReservedSlot(pub(super) Arc<ChildSlot>);
 
 impl fmt::Debug for ReservedSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Birthplace")
+        f.write_str("ReservedSlot")
     }
 }
 
