@@ -65,6 +65,16 @@ fn is(record: &PeerInfo, speaker: &Speaker) -> bool {
         && speaker.presented.contains(&record.fingerprint)
 }
 
+/// A reported member. Those with more reporters have priority, then those reported at a higher
+/// applied index.
+struct Candidate<'a> {
+    reporters: usize,
+    /// Highest applied index of the reporters.
+    applied: u64,
+    /// The member as reported at that index.
+    member: &'a PeerInfo,
+}
+
 /// Returns the members `own`, known at index `applied`, plus members and addresses from reports of
 /// members in `own` with a higher applied index.
 #[must_use]
@@ -78,29 +88,34 @@ pub fn merge_reports<'a>(
     let believed = |report: &&PeerReport| {
         report.view.applied > applied && own.iter().any(|record| is(record, &report.speaker))
     };
-    // Priority: number of reporters, then their highest applied index.
-    let mut said: BTreeMap<(&str, u64, [u8; 32]), (usize, u64, &PeerInfo)> = BTreeMap::new();
+    let mut candidates: BTreeMap<_, Candidate<'_>> = BTreeMap::new();
     for PeerReport { speaker, view, .. } in reports.filter(believed) {
-        for record in &view.members {
-            let sound = is_hostname(&record.hostname) && record.raft_id != 0;
-            if !sound || record.hostname == speaker.hostname || !origin.is_other(record) {
+        for member in &view.members {
+            let valid = is_hostname(&member.hostname) && member.raft_id != 0;
+            if !valid || member.hostname == speaker.hostname || !origin.is_other(member) {
                 continue;
             }
-            let who = (&*record.hostname, record.raft_id, record.fingerprint);
-            let entry = said.entry(who).or_insert((0, view.applied, record));
-            let newest = if view.applied > entry.1 {
-                record
-            } else {
-                entry.2
-            };
-            *entry = (entry.0 + 1, entry.1.max(view.applied), newest);
+            let identity = (&*member.hostname, member.raft_id, member.fingerprint);
+            let candidate = candidates.entry(identity).or_insert(Candidate {
+                reporters: 0,
+                applied: view.applied,
+                member,
+            });
+            candidate.reporters += 1;
+            if view.applied > candidate.applied {
+                candidate.applied = view.applied;
+                candidate.member = member;
+            }
         }
     }
-    let mut said: Vec<_> = said.into_values().collect();
-    said.sort_by_key(|(speakers, applied, _)| Reverse((*speakers, *applied)));
+    let mut candidates: Vec<_> = candidates.into_values().collect();
+    candidates.sort_by_key(|candidate| Reverse((candidate.reporters, candidate.applied)));
 
     let mut members = own;
-    for (_, _, reported) in said {
+    for Candidate {
+        member: reported, ..
+    } in candidates
+    {
         let PeerInfo {
             hostname, raft_id, ..
         } = reported;
