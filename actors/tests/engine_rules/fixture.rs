@@ -328,9 +328,11 @@ impl Drop for EngineFixture {
     }
 }
 
-/// Returns addresses for one world that no interface of this machine has; other worlds on the same
+/// Returns addresses for one lab that no interface of this machine has; other labs on the same
 /// engine choose theirs at random, too.
 fn pool() -> Pool {
+    /// Second octet of Podman's default network, which is reserved even without an interface.
+    const PODMAN: u32 = 88;
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let output = Command::new("ip").args(["-4", "-o", "addr"]).output();
     let addresses = output.expect("ip, of iproute2").stdout;
@@ -342,7 +344,7 @@ fn pool() -> Pool {
     });
     let (second, third) = free
         .take(64 * 16)
-        .find(|(second, _)| !addresses.contains(&format!(" 10.{second}.")))
+        .find(|(second, _)| *second != PODMAN && !addresses.contains(&format!(" 10.{second}.")))
         .expect("free addresses");
     let range = format!("10.{second}.{third}.0/20");
     Pool::new(range.parse().expect("a range"), 24).expect("a pool")
