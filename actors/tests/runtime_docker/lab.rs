@@ -293,6 +293,11 @@ impl Lab {
         self.docker(&args)
     }
 
+    /// Whether the engine is Podman, which has its own limits.
+    pub(crate) fn is_podman(&self) -> bool {
+        self.docker(&["version"]).contains("Podman")
+    }
+
     /// Restarts a container on the engine; an error if its replica actor replaced it meanwhile.
     /// Does not block the caller's task.
     pub(crate) async fn restart(&self, container: &str) -> Result<(), String> {
