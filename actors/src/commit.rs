@@ -3,8 +3,7 @@
 
 mod lock;
 
-use std::time::Duration;
-
+use jaco_policy::scheduler::pass_timer::COMMIT_BUDGET;
 use jaco_proto::{Error, ErrorCode, v1};
 use jaco_raftnode::{
     Committed, ForwardingProposer, LeaderProposer, ProposeError, StateReader,
@@ -12,9 +11,6 @@ use jaco_raftnode::{
 };
 
 pub(crate) use lock::CommitLock;
-
-/// Time limit of a commit, after which its outcome counts as unknown.
-const COMMIT_BUDGET: Duration = Duration::from_secs(5);
 
 /// Proposes `command` on this node, which has to lead, and waits until the local state includes it,
 /// so that the next decision is based on it.

@@ -52,7 +52,7 @@ use crate::telemetry::Metrics;
 /// Dependencies of the peer transport.
 pub(crate) struct Args {
     /// State shared with raft and callers.
-    pub(crate) network: Arc<PeerTransport>,
+    pub(crate) transport: Arc<PeerTransport>,
     /// UDP address to listen on.
     pub(crate) address: SocketAddr,
     /// Certificate and key of this node.
@@ -70,7 +70,7 @@ pub(crate) struct Args {
 /// Supervisor of the peer transport's actors.
 pub(crate) fn supervisor(args: Args) -> ChildSpec {
     let Args {
-        network,
+        transport,
         address,
         identity,
         ca_pem,
@@ -81,7 +81,7 @@ pub(crate) fn supervisor(args: Args) -> ChildSpec {
     let (endpoint, _) = ChildSpec::worker::<endpoint::EndpointActor>(
         "endpoint",
         endpoint::Args {
-            network: network.clone(),
+            transport: transport.clone(),
             address,
             identity,
             ca_pem,
@@ -90,7 +90,7 @@ pub(crate) fn supervisor(args: Args) -> ChildSpec {
     let (manager, _) = ChildSpec::worker::<manager::PeerManager>(
         "manager",
         manager::Args {
-            network,
+            transport,
             services,
             heartbeat,
             metrics,

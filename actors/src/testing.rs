@@ -143,7 +143,7 @@ impl Api {
             raft,
             storage,
             peers,
-            network: None,
+            transport: None,
             limits: RaftLimits::default(),
         };
         let node = self.context.node();

@@ -7,6 +7,7 @@
 //! - [`drain_mark`]: values of the mark of a node that leaves.
 //! - [`duration`]: durations in text form.
 //! - [`quote`]: text in double quotes.
+//! - [`replica_code`]: codes of the reasons for a replica's state.
 //! - [`secret`]: values that are redacted in output and zeroed on drop.
 //! - [`yaml`]: bounded YAML trees with positions, used by the manifests.
 //!
@@ -22,6 +23,7 @@ pub mod error;
 pub mod manifest;
 pub mod quote;
 mod redacted;
+pub mod replica_code;
 pub mod secret;
 mod timestamp;
 pub mod yaml;

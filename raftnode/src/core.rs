@@ -287,7 +287,8 @@ impl<S: Storage> RaftCore<S> {
     }
 
     /// Takes the next action: the steps, each once the one before it is reported with
-    /// [`RaftCore::handle_written`], and then the outcomes, oldest first.
+    /// [`RaftCore::handle_written`], and then the outcomes, oldest first. While a step is being
+    /// performed there are only outcomes, so report it before the next call.
     ///
     /// # Errors
     /// [`Error::ConfChange`] for a committed entry that does not decode, [`Error::Raft`] for a

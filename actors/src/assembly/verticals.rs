@@ -98,7 +98,7 @@ pub(super) fn build(
 fn raft_supervisor(api: &Arc<ApiContext>, node: &Arc<MemberContext>, ca_pem: String) -> ChildSpec {
     let shared = api.node();
     let report = shared.clone();
-    let transport = node.network.as_ref().map(PeerTransport::transport);
+    let transport = node.transport.as_ref().map(PeerTransport::raft_transport);
     let args = RaftArgs {
         storage: node.storage.clone(),
         handle: node.raft.clone(),
@@ -124,9 +124,9 @@ fn raft_supervisor(api: &Arc<ApiContext>, node: &Arc<MemberContext>, ca_pem: Str
     let (members, membership) = membership::actor(node.raft.clone(), deps);
     let _ = node.membership.set(membership); // set once: the verticals are assembled once
     let mut spec = SupervisorSpec::new(Strategy::RestForOne).child(raft);
-    if let (Some(network), Some(address)) = (&node.network, shared.config.cluster_addr) {
+    if let (Some(transport), Some(address)) = (&node.transport, shared.config.cluster_addr) {
         spec = spec.child(peer::supervisor(peer::Args {
-            network: network.clone(),
+            transport: transport.clone(),
             address,
             identity: shared.certificate.clone(),
             ca_pem,

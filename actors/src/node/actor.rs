@@ -307,17 +307,17 @@ fn open_state(
     let limits = RaftLimits::default();
     let raft = RaftHandle::new(state, limits.clone());
     shared.metrics.watch_raft(&raft);
-    let network = config
+    let transport = config
         .cluster_addr
         .map(|_| PeerTransport::new(membership.origin(), raft.clone()));
-    let peers = network.as_ref().map(PeerTransport::peers);
+    let peers = transport.as_ref().map(PeerTransport::peers);
     let parts = MemberParts {
         hostname: membership.hostname.clone(),
         cluster_id: membership.cluster_id.clone(),
         raft,
         storage,
         peers: peers.unwrap_or_default(),
-        network,
+        transport,
         limits,
     };
     Ok(Arc::new(MemberContext::new(parts, config)))

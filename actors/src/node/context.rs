@@ -125,7 +125,7 @@ pub struct MemberContext {
     /// Routes calls to the current leader.
     pub(crate) leader: LeaderLink,
     /// Transport to the other members; `None` without a cluster address.
-    pub network: Option<Arc<PeerTransport>>,
+    pub transport: Option<Arc<PeerTransport>>,
     /// Failure detector: heartbeats, the members in reach, and the fencing of this node.
     pub failure_detector: Arc<FailureDetector>,
     pub(crate) limits: RaftLimits,
@@ -165,7 +165,7 @@ pub(crate) struct MemberParts {
     pub(crate) storage: Arc<Storage>,
     pub(crate) peers: Peers,
     /// Transport to the other members; `None` without a cluster address.
-    pub(crate) network: Option<Arc<PeerTransport>>,
+    pub(crate) transport: Option<Arc<PeerTransport>>,
     pub(crate) limits: RaftLimits,
 }
 
@@ -384,7 +384,7 @@ impl MemberContext {
             raft,
             storage,
             peers,
-            network,
+            transport,
             limits,
         } = parts;
         let clock = config.clock.clone();
@@ -399,7 +399,7 @@ impl MemberContext {
             raft,
             storage,
             peers,
-            network,
+            transport,
             limits,
             runtime: OnceLock::new(),
             allocator: OnceLock::new(),

@@ -73,17 +73,17 @@ pub(super) async fn wait_removed(
     node: Arc<MemberContext>,
     promote_staged: impl Fn() -> bool + Send,
 ) {
-    let mut rejections = match &node.network {
-        Some(network) => network.rejections(),
-        // Without a network there are no rejections.
+    let mut rejections = match &node.transport {
+        Some(transport) => transport.rejections(),
+        // Without a transport there are no rejections.
         None => watch::channel(Rejections::default()).1,
     };
     let mut states = node.raft.subscribe();
     let own = (node.hostname.as_str(), node.raft_id());
     let joined = node
-        .network
+        .transport
         .as_ref()
-        .map_or(0, |network| network.joined_members());
+        .map_or(0, |transport| transport.joined_members());
     let mut row_seen = false;
     loop {
         let state = states.borrow_and_update().clone();
@@ -98,8 +98,8 @@ pub(super) async fn wait_removed(
                 if !promote_staged() {
                     return;
                 }
-                if let Some(network) = &node.network {
-                    network.clear_rejections();
+                if let Some(transport) = &node.transport {
+                    transport.clear_rejections();
                 }
             }
         }

@@ -20,7 +20,7 @@ const STABLE: Duration = Duration::from_secs(10);
 /// Arguments of a [`PeerActor`].
 #[derive(Clone)]
 pub struct Args {
-    pub(super) network: Arc<PeerTransport>,
+    pub(super) transport: Arc<PeerTransport>,
     pub(super) route: Arc<Route>,
     pub(super) services: Services,
     pub(super) heartbeat: Arc<dyn HeartbeatHandler>,
@@ -82,10 +82,10 @@ impl Drop for Live {
         self.connection.close(self.reason);
         let route = &self.args.route;
         if route.disconnect(self.serial) {
-            self.args.network.note_connected(&self.key, false);
+            self.args.transport.note_connected(&self.key, false);
             // Messages in flight may be lost without a report, so raft must probe again.
             let raft_id = route.record().raft_id;
-            self.args.network.raft().unreachable(raft_id);
+            self.args.transport.raft().unreachable(raft_id);
         }
     }
 }
@@ -144,7 +144,7 @@ impl Worker for PeerActor {
 impl PeerActor {
     /// Whether the peer has the smaller raft id and so dials first.
     fn dials_second(&self) -> bool {
-        self.raft_id < self.args.network.origin().raft_id
+        self.raft_id < self.args.transport.origin().raft_id
     }
 
     fn dial(&mut self, ctx: &Context<Self>) {
@@ -158,7 +158,7 @@ impl PeerActor {
             return;
         }
         let address = addresses[self.failures as usize % addresses.len()];
-        let Some(endpoint) = self.args.network.endpoint() else {
+        let Some(endpoint) = self.args.transport.endpoint() else {
             return self.dial_later(ctx);
         };
         let host = self.host.clone();
@@ -178,8 +178,8 @@ impl PeerActor {
     }
 
     fn not_dialled(&mut self, ctx: &Context<Self>, error: &ConnectError) {
-        let network = &self.args.network;
-        network.note_rejection(&self.key, error.is_not_member());
+        let transport = &self.args.transport;
+        transport.note_rejection(&self.key, error.is_not_member());
         if self.live.is_some() {
             return;
         }
@@ -192,7 +192,7 @@ impl PeerActor {
 
     /// Takes a new connection into use, unless the present one takes precedence.
     fn on_connection(&mut self, ctx: &Context<Self>, connection: Connection) {
-        let own = self.args.network.origin().raft_id;
+        let own = self.args.transport.origin().raft_id;
         let dialled = Dialled {
             by: if connection.is_outgoing() {
                 own
@@ -232,7 +232,7 @@ impl PeerActor {
         self.serial += 1;
         let serial = self.serial;
         let Args {
-            network,
+            transport,
             route,
             services,
             heartbeat,
@@ -246,11 +246,11 @@ impl PeerActor {
             "connected"
         );
         let number = route.connect(serial, connection.clone());
-        network.note_connected(&self.key, true);
-        network.note_rejection(&self.key, false);
+        transport.note_connected(&self.key, true);
+        transport.note_rejection(&self.key, false);
         self.last_error.clear();
         let session = Session {
-            network,
+            transport,
             route,
             services,
             heartbeat,
@@ -283,7 +283,7 @@ impl PeerActor {
         drop(live);
         tracing::warn!(subsystem = "peer", peer = %self.host, reason = %closed, "disconnected");
         if closed.is_not_member() {
-            self.args.network.note_rejection(&self.key, true);
+            self.args.transport.note_rejection(&self.key, true);
         }
         self.dial_later(ctx);
     }

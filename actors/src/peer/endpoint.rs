@@ -29,7 +29,7 @@ const SUMMARY_INTERVAL: Duration = Duration::from_secs(60);
 /// Arguments of an [`EndpointActor`].
 #[derive(Clone)]
 pub struct Args {
-    pub(super) network: Arc<PeerTransport>,
+    pub(super) transport: Arc<PeerTransport>,
     pub(super) address: SocketAddr,
     pub(super) identity: Arc<CertSlot>,
     pub(super) ca_pem: String,
@@ -96,7 +96,7 @@ impl Worker for EndpointActor {
 
     async fn stop(&mut self, _: &Context<Self>) {
         if let Some(endpoint) = &self.endpoint {
-            self.args.network.set_endpoint(None);
+            self.args.transport.set_endpoint(None);
             endpoint.close().await;
         }
     }
@@ -106,7 +106,7 @@ impl Drop for EndpointActor {
     /// Frees the socket for the next instance, which cannot use the connections of this one.
     fn drop(&mut self) {
         if let Some(endpoint) = &self.endpoint {
-            self.args.network.set_endpoint(None);
+            self.args.transport.set_endpoint(None);
             endpoint.abandon();
         }
     }
@@ -120,14 +120,14 @@ impl EndpointActor {
             address: self.args.address,
             identity: self.args.identity.clone(),
             ca_pem: self.args.ca_pem.clone(),
-            roster: Arc::new(self.args.network.directory.clone()),
+            roster: Arc::new(self.args.transport.directory.clone()),
             settings: Settings::default(),
         });
         match bound {
             Ok(endpoint) => {
                 let address = endpoint.local_addr().unwrap_or(self.args.address);
                 tracing::info!(subsystem = "peer", %address, "listening for peers");
-                self.args.network.set_endpoint(Some(endpoint.clone()));
+                self.args.transport.set_endpoint(Some(endpoint.clone()));
                 self.endpoint = Some(endpoint.clone());
                 let (sender, arrivals) = mpsc::channel(ARRIVALS);
                 ctx.spawn(async move {
@@ -154,7 +154,7 @@ impl EndpointActor {
     fn on_arrival(&mut self, arrival: IncomingPeer) {
         match arrival {
             IncomingPeer::Member(connection) => {
-                let route = self.args.network.route_to(connection.member().raft_id);
+                let route = self.args.transport.route_to(connection.member().raft_id);
                 let actor = route.as_ref().and_then(|route| route.actor.get());
                 let taken = actor.map(|actor| actor.cast(actor::Msg::Arrived(connection.clone())));
                 if !matches!(taken, Some(Ok(()))) {

@@ -24,7 +24,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Arguments of a [`PeerManager`].
 #[derive(Clone)]
 pub struct Args {
-    pub(super) network: Arc<PeerTransport>,
+    pub(super) transport: Arc<PeerTransport>,
     pub(super) services: Services,
     pub(super) heartbeat: Arc<dyn HeartbeatHandler>,
     pub(super) metrics: Metrics,
@@ -60,7 +60,7 @@ impl Worker for PeerManager {
     const KIND: &'static str = "PeerManager";
 
     async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
-        let mut state = args.network.raft().follow();
+        let mut state = args.transport.raft().follow();
         let mut this = Self {
             args,
             peers: KeyedChildren::new("peer:", Msg::PeerDone),
@@ -68,7 +68,7 @@ impl Worker for PeerManager {
             confirming: false,
         };
         this.recall(ctx);
-        ctx.watch(this.args.network.reports.subscribe(), |_| Msg::Reported);
+        ctx.watch(this.args.transport.reports.subscribe(), |_| Msg::Reported);
         let now = state.borrow_and_update().clone();
         this.sync(ctx, now);
         this.confirm(ctx);
@@ -85,14 +85,14 @@ impl Worker for PeerManager {
                 }
             }
             Msg::Reported => {
-                self.sync(ctx, self.args.network.raft().state());
+                self.sync(ctx, self.args.transport.raft().state());
                 self.confirm(ctx);
             }
             Msg::Confirmed(serial, confirmed) => {
                 self.confirming = false;
                 if confirmed {
-                    self.args.network.directory.discard_reports(serial);
-                    self.sync(ctx, self.args.network.raft().state());
+                    self.args.transport.directory.discard_reports(serial);
+                    self.sync(ctx, self.args.transport.raft().state());
                 }
                 self.confirm(ctx);
             }
@@ -101,10 +101,10 @@ impl Worker for PeerManager {
                     tracing::warn!(subsystem = "peer", %peer, %error, "peer actor not started");
                     ctx.send_after(RETRY, Msg::Retry);
                 }
-                Some(ChildEvent::Stopped(_)) => self.sync(ctx, self.args.network.raft().state()),
+                Some(ChildEvent::Stopped(_)) => self.sync(ctx, self.args.transport.raft().state()),
                 Some(ChildEvent::Started(_) | ChildEvent::Exhausted(..)) | None => {}
             },
-            Msg::Retry => self.sync(ctx, self.args.network.raft().state()),
+            Msg::Retry => self.sync(ctx, self.args.transport.raft().state()),
         }
         Ok(())
     }
@@ -114,7 +114,7 @@ impl PeerManager {
     /// Takes over the children of the previous instance of this actor: a child with a route is kept,
     /// any other is stopped.
     fn recall(&mut self, ctx: &Context<Self>) {
-        let left = self.args.network.routes();
+        let left = self.args.transport.routes();
         self.peers
             .adopt(ctx, |host, _| left.by_host.get(host).cloned());
     }
@@ -122,12 +122,16 @@ impl PeerManager {
     /// Starts a read index that confirms that this node has applied every entry committed when the
     /// newest report arrived; reports are in use until then.
     fn confirm(&mut self, ctx: &Context<Self>) {
-        let network = &self.args.network;
-        let Some(serial) = network.directory.last_report().filter(|_| !self.confirming) else {
+        let transport = &self.args.transport;
+        let Some(serial) = transport
+            .directory
+            .last_report()
+            .filter(|_| !self.confirming)
+        else {
             return;
         };
         self.confirming = true;
-        let raft = network.raft().clone();
+        let raft = transport.raft().clone();
         ctx.spawn(async move {
             let confirmed = raft.read_index().await.is_ok();
             if !confirmed {
@@ -139,8 +143,8 @@ impl PeerManager {
 
     /// Updates routes and actors to the member directory, which reflects `state` or a later state.
     fn sync(&mut self, ctx: &Context<Self>, state: Arc<State>) {
-        let network = self.args.network.clone();
-        let members = network.directory.members();
+        let transport = self.args.transport.clone();
+        let members = transport.directory.members();
         self.seen = Some(state);
         let mut wanted: BTreeMap<String, PeerInfo> = members
             .into_iter()
@@ -183,7 +187,7 @@ impl PeerManager {
             self.start_peer(ctx, &host, record);
         }
         let routes = self.peers.iter();
-        network.set_routes(
+        transport.set_routes(
             routes
                 .map(|(host, route)| (host.to_owned(), Arc::clone(route)))
                 .collect(),
@@ -192,14 +196,14 @@ impl PeerManager {
 
     fn start_peer(&mut self, ctx: &Context<Self>, host: &str, record: PeerInfo) {
         let Args {
-            network,
+            transport,
             services,
             heartbeat,
             metrics,
         } = self.args.clone();
         let route = Arc::new(Route::new(record));
         let args = actor::Args {
-            network,
+            transport,
             route: route.clone(),
             services,
             heartbeat,

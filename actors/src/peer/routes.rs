@@ -136,7 +136,7 @@ pub struct PeerTransport {
 }
 
 impl PeerTransport {
-    /// Returns a network without connections.
+    /// Returns a transport without connections.
     pub(crate) fn new(origin: Origin, raft: RaftHandle) -> Arc<Self> {
         Arc::new(Self {
             directory: MemberDirectory::new(raft, origin),
@@ -154,7 +154,7 @@ impl PeerTransport {
     }
 
     /// Returns the transport for raft messages and snapshots.
-    pub(crate) fn transport(self: &Arc<Self>) -> Arc<dyn Transport> {
+    pub(crate) fn raft_transport(self: &Arc<Self>) -> Arc<dyn Transport> {
         Arc::new(RaftTransport(self.clone()))
     }
 

@@ -31,7 +31,7 @@ const KIND: Duration = Duration::from_secs(10);
 /// Dependencies of the tasks of a connection.
 #[derive(Clone)]
 pub(super) struct Session {
-    pub(super) network: Arc<PeerTransport>,
+    pub(super) transport: Arc<PeerTransport>,
     pub(super) route: Arc<Route>,
     pub(super) services: Services,
     pub(super) heartbeat: Arc<dyn HeartbeatHandler>,
@@ -136,7 +136,7 @@ impl Session {
         let mut sent: Option<Arc<State>> = None;
         loop {
             beats.tick().await;
-            let state = self.network.raft().state();
+            let state = self.transport.raft().state();
             if sent
                 .as_ref()
                 .is_none_or(|sent| !sent.nodes.ptr_eq(&state.nodes))
@@ -162,7 +162,7 @@ impl Session {
     }
 
     async fn write_snapshots(self, connection: Connection) -> Served {
-        let raft = self.network.raft();
+        let raft = self.transport.raft();
         loop {
             let snapshot = self.route.outbox().take_snapshot(self.number).await;
             snapshots::send(&connection, raft, self.member.raft_id, snapshot).await;
@@ -173,7 +173,7 @@ impl Session {
         match kind(&mut stream).await? {
             None => Ok(()),
             Some(Kind::Raft) => {
-                let mut raft = self.network.raft().peer_receiver(self.member.raft_id);
+                let mut raft = self.transport.raft().peer_receiver(self.member.raft_id);
                 let mut frames = stream.frames(MESSAGE_BYTES);
                 while let Some(message) = next(&mut frames).await? {
                     raft.deliver(&message).await;
@@ -188,7 +188,7 @@ impl Session {
                             self.heartbeat.on_heartbeat(&self.member, beat)
                         }
                         ControlFrame::Membership(view) => {
-                            self.network.record_report(&self.key, &self.member, view);
+                            self.transport.record_report(&self.key, &self.member, view);
                         }
                         ControlFrame::Unknown => {}
                     }
@@ -208,7 +208,7 @@ impl Session {
                 Ok(())
             }
             Some(Kind::Snapshot) => {
-                let raft = self.network.raft();
+                let raft = self.transport.raft();
                 snapshots::receive(raft, self.member.raft_id, to, from).await;
                 Ok(())
             }

@@ -125,7 +125,7 @@ fn call(path: &str, body: Body) -> Request<Body> {
 async fn call_carries_body_trailers_and_caller() {
     let cluster = TestCluster::start(2, talkative(&Arc::default())).await;
     cluster.members[0].connected(&["node-2"]).await;
-    let peers = cluster.members[0].network.peers();
+    let peers = cluster.members[0].transport.peers();
     // Larger than one frame and than the flow-control window.
     let body = vec![7; 5 << 20];
     let request = call("/late", Body::new(http_body_util::Full::from(body.clone())));
@@ -141,7 +141,7 @@ async fn call_carries_body_trailers_and_caller() {
 async fn request_and_response_stream_at_once() {
     let cluster = TestCluster::start(2, talkative(&Arc::default())).await;
     cluster.members[0].connected(&["node-2"]).await;
-    let peers = cluster.members[0].network.peers();
+    let peers = cluster.members[0].transport.peers();
     let (sender, receiver) = tokio::sync::mpsc::unbounded_channel::<Result<Frame<Bytes>, Status>>();
     let body = tokio_stream::wrappers::UnboundedReceiverStream::new(receiver);
     let request = call("/echo", Body::new(StreamBody::new(body)));
@@ -163,7 +163,7 @@ async fn dropped_response_cancels_call_on_server() {
     let cancelled = Arc::<Notify>::default();
     let cluster = TestCluster::start(2, talkative(&cancelled)).await;
     cluster.members[0].connected(&["node-2"]).await;
-    let peers = cluster.members[0].network.peers();
+    let peers = cluster.members[0].transport.peers();
     let response = peers.call("node-2", call("/endless", Body::empty())).await;
     let mut body = response.unwrap().into_body();
     let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
@@ -179,7 +179,7 @@ async fn dropped_response_cancels_call_on_server() {
 async fn stopped_member_breaks_calls_until_it_returns() {
     let mut cluster = TestCluster::start(2, talkative(&Arc::default())).await;
     cluster.members[0].connected(&["node-2"]).await;
-    let peers = cluster.members[0].network.peers();
+    let peers = cluster.members[0].transport.peers();
     let response = peers.call("node-2", call("/endless", Body::empty())).await;
     let mut body = response.unwrap().into_body();
     body.frame().await.unwrap().unwrap();
@@ -224,7 +224,7 @@ async fn raft_message_with_forged_sender_is_dropped() {
     let (one, two) = (&cluster.members[0], &cluster.members[1]);
     // MsgHeartbeat to member 1, in a term far ahead.
     let message = |from: u8, term: u8| vec![0x08, 8, 0x10, 1, 0x18, from, 0x20, term];
-    let transport = two.network.transport();
+    let transport = two.transport.raft_transport();
     transport.send(1, message(3, 120));
     transport.send(1, message(2, 110));
     until(|| (one.raft.status().term >= 110).then_some(())).await;
@@ -244,7 +244,7 @@ async fn removed_member_is_disconnected_and_rejected() {
     cluster.members[0].connected(&["node-2"]).await;
     cluster.members[1].connected(&["node-1"]).await;
     let rejected_by = async |members: &[cluster::Member], hosts: &[&str]| {
-        let mut rejections = members[2].network.rejections();
+        let mut rejections = members[2].transport.rejections();
         let found = rejections.wait_for(|found| found.hosts().eq(hosts.iter().copied()));
         let found = tokio::time::timeout(cluster::TEST_TIMEOUT, found).await;
         drop(found.unwrap().unwrap());
@@ -261,7 +261,7 @@ async fn removed_member_is_disconnected_and_rejected() {
 /// Delivers a membership view to `listener` as if sent by member `host`: a higher applied index
 /// than any, with these `members`.
 fn inject_report(listener: &cluster::Member, host: &str, members: Vec<PeerInfo>) {
-    let known = listener.network.directory.members();
+    let known = listener.transport.directory.members();
     let own = known.iter().find(|r| r.hostname == host).unwrap();
     let speaker = Sender::new(
         host,
@@ -272,7 +272,7 @@ fn inject_report(listener: &cluster::Member, host: &str, members: Vec<PeerInfo>)
         applied: u64::MAX,
         members,
     };
-    listener.network.record_report(host, &speaker, told);
+    listener.transport.record_report(host, &speaker, told);
 }
 
 fn nine() -> PeerInfo {
@@ -284,7 +284,7 @@ async fn removed_member_is_disconnected_despite_own_report() {
     let cluster = TestCluster::start(3, silent).await;
     let one = &cluster.members[0];
     one.connected(&["node-2", "node-3"]).await;
-    let known = one.network.directory.members();
+    let known = one.transport.directory.members();
     inject_report(one, "node-3", [known, vec![nine()]].concat());
     let remove = Payload::NodeRemove(v1::NodeRemove {
         hostname: "node-3".to_owned(),
@@ -292,7 +292,7 @@ async fn removed_member_is_disconnected_despite_own_report() {
     cluster.propose(cluster::about_members(remove)).await;
     one.connected(&["node-2"]).await;
     for host in ["node-3", "node-9"] {
-        until(|| one.network.route(host).is_none().then_some(())).await;
+        until(|| one.transport.route(host).is_none().then_some(())).await;
     }
     cluster.stop().await;
 }
@@ -306,8 +306,8 @@ async fn false_reports_never_disconnect_a_member() {
     cluster.members[0].run_without_raft().await;
     let one = &cluster.members[0];
     one.connected(&["node-2", "node-3"]).await;
-    let true_record = one.network.directory.members();
-    let connection = one.network.route("node-2").unwrap().connection().unwrap();
+    let true_record = one.transport.directory.members();
+    let connection = one.transport.route("node-2").unwrap().connection().unwrap();
     // The same member with another certificate, and the same hostname with another raft id.
     let false_record = PeerInfo::new("node-2", 2, "127.0.0.1:1", [7; 32]);
     let namesake = PeerInfo::new("node-2", 8, "127.0.0.1:1", [8; 32]);
@@ -315,7 +315,7 @@ async fn false_reports_never_disconnect_a_member() {
     until(|| {
         let told = vec![false_record.clone(), namesake.clone(), nine()];
         inject_report(one, "node-3", told);
-        let taken = ["node-9", "node-2~8"].map(|key| one.network.route(key));
+        let taken = ["node-9", "node-2~8"].map(|key| one.transport.route(key));
         taken.iter().all(Option::is_some).then_some(())
     })
     .await;
@@ -326,7 +326,7 @@ async fn false_reports_never_disconnect_a_member() {
     cluster.members[1].run().await;
     cluster.members[0].connected(&["node-2", "node-3"]).await;
     let one = &cluster.members[0];
-    let record = one.network.route("node-2").unwrap().record();
+    let record = one.transport.route("node-2").unwrap().record();
     let identity = |record: &PeerInfo| {
         let PeerInfo {
             hostname,
@@ -338,7 +338,7 @@ async fn false_reports_never_disconnect_a_member() {
         (hostname, raft_id, address, fingerprint)
     };
     assert_eq!(identity(&record), identity(&true_record[0]));
-    let rejections = cluster.members[1].network.rejections();
+    let rejections = cluster.members[1].transport.rejections();
     assert_eq!(rejections.borrow().hosts().next(), None);
     cluster.stop().await;
 }
@@ -348,10 +348,17 @@ async fn confirmed_read_discards_reports() {
     let cluster = TestCluster::start(3, silent).await;
     let one = &cluster.members[0];
     one.connected(&["node-2", "node-3"]).await;
-    let connection = one.network.route("node-3").unwrap().connection().unwrap();
+    let connection = one.transport.route("node-3").unwrap().connection().unwrap();
     inject_report(one, "node-3", vec![nine()]);
-    until(|| one.network.directory.last_report().is_none().then_some(())).await;
-    until(|| one.network.route("node-9").is_none().then_some(())).await;
+    until(|| {
+        one.transport
+            .directory
+            .last_report()
+            .is_none()
+            .then_some(())
+    })
+    .await;
+    until(|| one.transport.route("node-9").is_none().then_some(())).await;
     assert_eq!(connection.close_reason(), None);
     cluster.stop().await;
 }
@@ -372,15 +379,15 @@ async fn offline_member_learns_new_members_from_reports() {
     let away = &mut cluster.members[2];
     away.run_without_raft().await;
     assert!(!away.raft.state().nodes.contains_key("node-4"));
-    until(|| away.network.route("node-4").map(drop)).await;
-    let known = away.network.directory.members();
+    until(|| away.transport.route("node-4").map(drop)).await;
+    let known = away.transport.directory.members();
     assert!(known.iter().any(|record| record.raft_id == 4));
     // Reports are dropped when their reporter disconnects.
     cluster.members[0].stop().await;
     cluster.members[1].stop().await;
     let away = &cluster.members[2];
     away.connected(&[]).await;
-    let known = away.network.directory.members();
+    let known = away.transport.directory.members();
     assert!(known.iter().all(|record| record.raft_id != 4));
     cluster.stop().await;
 }
@@ -428,7 +435,7 @@ async fn invalid_snapshot_is_answered_with_rejection() {
     let cluster = TestCluster::start(2, silent).await;
     cluster.members[0].connected(&["node-2"]).await;
     let connection = cluster.members[0]
-        .network
+        .transport
         .route("node-2")
         .unwrap()
         .connection();
@@ -453,11 +460,11 @@ async fn duplicate_connection_of_smaller_id_stays() {
     cluster.members[1].connected(&["node-1"]).await;
     let dial = async |from: usize, to: usize| {
         let (here, there) = (&cluster.members[from], &cluster.members[to]);
-        let endpoint = here.network.endpoint().unwrap();
+        let endpoint = here.transport.endpoint().unwrap();
         endpoint.dial(&there.hostname, there.address).await.unwrap()
     };
     let used = cluster.members[0]
-        .network
+        .transport
         .route("node-2")
         .unwrap()
         .connection()
@@ -482,7 +489,7 @@ async fn protocol_violation_disconnects_member_until_it_redials() {
     cluster.members[0].connected(&["node-2"]).await;
     let connection = || {
         cluster.members[0]
-            .network
+            .transport
             .route("node-2")
             .unwrap()
             .connection()

@@ -76,8 +76,8 @@ impl HandleInner {
     /// Publishes a state to readers and followers.
     pub(super) fn publish(&self, state: Arc<State>) {
         self.state.send_replace(Arc::clone(&state));
-        // Most commits change observation records only; they must not wake the tasks that follow
-        // the state.
+        // Commits that change records only (audit trail, tokens, pull credentials) must not wake the
+        // tasks that follow the state.
         self.followed.send_if_modified(|current| {
             let changed = !current.equal_except_records(&state);
             if changed {

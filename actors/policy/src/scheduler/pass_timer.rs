@@ -18,8 +18,8 @@ pub const SAFETY_TICK: Duration = Duration::from_secs(30);
 /// First delay after a failed pass; doubles up to [`SAFETY_TICK`].
 pub const FIRST_RETRY: Duration = Duration::from_millis(250);
 
-/// Time during which a proposal with an unknown outcome may still commit. A pass before that would
-/// issue the same replicas again.
+/// Time limit of a commit, after which its outcome counts as unknown, and time during which such a
+/// proposal may still commit: a pass before that would issue the same replicas again.
 pub const COMMIT_BUDGET: Duration = Duration::from_secs(5);
 
 /// Outcome of a pass.

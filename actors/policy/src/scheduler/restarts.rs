@@ -14,21 +14,19 @@
 
 use std::collections::BTreeMap;
 
-use jaco_proto::v1::{
-    self, ReplicaState, command::Payload, restart_counter_update::Action as WireAction,
+use jaco_proto::{
+    replica_code::{DOCKER_ERROR, IMAGE_PULL_FAILED, RESTART_EXHAUSTED, SUBNET_POOL_EXHAUSTED},
+    v1::{self, ReplicaState, command::Payload, restart_counter_update::Action as WireAction},
 };
 use jaco_state::State;
 use prost_types::Timestamp;
 
-/// Code of a replica whose restart budget is exhausted.
-pub const RESTART_EXHAUSTED: &str = "restart_exhausted";
-
 /// Failures that the container did not cause or that are retried elsewhere.
 const NOT_COUNTED: [&str; 4] = [
     RESTART_EXHAUSTED,
-    "subnet_pool_exhausted",
-    "docker_error",
-    "image_pull_failed",
+    SUBNET_POOL_EXHAUSTED,
+    DOCKER_ERROR,
+    IMAGE_PULL_FAILED,
 ];
 
 /// Change of one restart counter.

@@ -71,7 +71,7 @@ impl HeartbeatHandler for HeartbeatRecorder {
 pub(super) struct Member {
     pub(super) hostname: String,
     pub(super) raft: RaftHandle,
-    pub(super) network: Arc<PeerTransport>,
+    pub(super) transport: Arc<PeerTransport>,
     pub(super) tree: Option<Tree>,
     pub(super) recorder: Arc<HeartbeatRecorder>,
     pub(super) address: SocketAddr,
@@ -228,7 +228,7 @@ impl Member {
         };
         let mut member = Self {
             hostname: name(id),
-            network: PeerTransport::new(origin, raft.clone()),
+            transport: PeerTransport::new(origin, raft.clone()),
             raft,
             tree: None,
             recorder: Arc::new(HeartbeatRecorder {
@@ -247,7 +247,7 @@ impl Member {
         let args = RaftArgs {
             storage: self.spec.storage.clone(),
             handle: self.raft.clone(),
-            transport: self.network.transport(),
+            transport: self.transport.raft_transport(),
             observer: Arc::new(()),
             on_fatal: Arc::new(|error| panic!("{error}")),
             limits: self.spec.limits.clone(),
@@ -281,7 +281,7 @@ impl Member {
 
     fn peers(&self) -> ChildSpec {
         peer::supervisor(peer::Args {
-            network: self.network.clone(),
+            transport: self.transport.clone(),
             address: self.address,
             identity: self.spec.identity.clone(),
             ca_pem: self.spec.ca_pem.clone(),
@@ -299,7 +299,7 @@ impl Member {
     /// Waits until exactly these members are connected.
     pub(super) async fn connected(&self, hosts: &[&str]) {
         let hosts = hosts.iter().map(|&host| host.to_owned()).collect();
-        let mut connected = self.network.connected();
+        let mut connected = self.transport.connected();
         let wait = connected.wait_for(|connected| *connected == hosts);
         tokio::time::timeout(TEST_TIMEOUT, wait)
             .await

@@ -4,13 +4,11 @@ use std::collections::BTreeMap;
 
 use jaco_proto::{
     Error,
+    replica_code::RESTART_EXHAUSTED,
     v1::{self, NodeStatus, ReplicaState},
 };
 
 use super::{Tx, reject};
-
-/// Code of a replica whose restart budget is spent.
-const RESTART_EXHAUSTED: &str = "restart_exhausted";
 
 /// Keys in the details of a moving replica for the progress on its new host.
 const MOVE_STATE: &str = "move_state";
@@ -19,8 +17,7 @@ const MOVE_REASON: &str = "move_reason";
 
 /// Stores the report, or drops it if it is outdated or from a host that does not own the replica.
 ///
-/// Dropping is not a rejection: reports are sent in batches, and one late report must not reject
-/// the others.
+/// Dropping is not a rejection: while a replica moves, late reports are expected.
 pub(super) fn update(tx: &mut Tx, command: &v1::ReplicaObservedUpdate) -> Result<(), Error> {
     let report = reject::required("replica", command.replica.as_ref())?;
     match ReplicaState::try_from(report.state) {

@@ -5,30 +5,9 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+pub use jaco_proto::replica_code as code;
 use jaco_proto::v1::{ReplicaObserved, ReplicaState};
 use prost_types::Timestamp;
-
-/// Codes of [`Report::code`].
-pub mod code {
-    /// The first pull attempt runs.
-    pub const PULLING: &str = "pulling";
-    /// A pull attempt failed; another follows.
-    pub const IMAGE_PULL_FAILED: &str = "image_pull_failed";
-    /// The node cannot isolate tenants, so nothing is started.
-    pub const ISOLATION_UNAVAILABLE: &str = "isolation_unavailable";
-    /// The engine failed to create or start the container, or does not respond.
-    pub const DOCKER_ERROR: &str = "docker_error";
-    /// The address pool has no block for a network.
-    pub const SUBNET_POOL_EXHAUSTED: &str = "subnet_pool_exhausted";
-    /// The container's process ended.
-    pub const CONTAINER_EXITED: &str = "container_exited";
-    /// The container could not be inspected.
-    pub const INSPECT_FAILED: &str = "inspect_failed";
-    /// The engine sent no state.
-    pub const NO_STATE: &str = "no_state";
-    /// The restart budget is exhausted.
-    pub const RESTART_EXHAUSTED: &str = "restart_exhausted";
-}
 
 /// Observation without host and time.
 #[derive(Clone, Debug, PartialEq, Eq)]

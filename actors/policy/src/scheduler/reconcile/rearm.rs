@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use jaco_proto::v1;
+use jaco_proto::{replica_code::RESTART_EXHAUSTED, v1};
 use jaco_state::State;
 use prost_types::Timestamp;
 
-use crate::scheduler::restarts::{RESTART_EXHAUSTED, sort_key};
+use crate::scheduler::restarts::sort_key;
 
 /// Replicas that were re-armed, with the apply that caused it and the row that was exhausted.
 ///
