@@ -3,7 +3,7 @@
 
 mod lock;
 
-use jaco_policy::scheduler::pass_timer::COMMIT_BUDGET;
+use jaco_policy::COMMIT_BUDGET;
 use jaco_proto::{Error, ErrorCode, v1};
 use jaco_raftnode::{
     Committed, ForwardingProposer, LeaderProposer, ProposeError, StateReader,

@@ -26,3 +26,7 @@ pub mod node;
 pub mod peer;
 pub mod runtime;
 pub mod scheduler;
+
+/// Time limit of a commit, after which its outcome counts as unknown, and time during which such a
+/// proposal may still commit: a decision before that could be made twice.
+pub const COMMIT_BUDGET: std::time::Duration = std::time::Duration::from_secs(5);

@@ -1,5 +1,8 @@
 //! Changes that a command would make, for `apply --dry-run`.
 
+use std::sync::Arc;
+
+use imbl::OrdMap;
 use jaco_proto::v1;
 use jaco_state::State;
 
@@ -34,64 +37,43 @@ pub fn diff(before: &State, after: &State, deployment: &str) -> v1::Diff {
         }
     }
 
+    // A replica that is only upserted again counts, too: its container is recreated.
     compare(
         &mut diff,
-        before
-            .replicas_desired
-            .iter()
-            .filter(|(_, r)| r.deployment == deployment),
-        after
-            .replicas_desired
-            .iter()
-            .filter(|(_, r)| r.deployment == deployment),
+        [&before.replicas_desired, &after.replicas_desired],
+        |replica| replica.deployment == deployment,
         |id| format!("replica {id}"),
-        // Every upsert recreates the container, even one that changes nothing else.
-        |a, b| a == b,
     );
     compare(
         &mut diff,
-        before
-            .routes
-            .iter()
-            .filter(|(_, r)| r.deployment == deployment),
-        after
-            .routes
-            .iter()
-            .filter(|(_, r)| r.deployment == deployment),
+        [&before.routes, &after.routes],
+        |route| route.deployment == deployment,
         |(domain, path)| format!("route {domain}{path}"),
-        |a, b| a == b,
     );
     compare(
         &mut diff,
-        before
-            .tcp_routes
-            .iter()
-            .filter(|(_, r)| r.deployment == deployment),
-        after
-            .tcp_routes
-            .iter()
-            .filter(|(_, r)| r.deployment == deployment),
+        [&before.tcp_routes, &after.tcp_routes],
+        |route| route.deployment == deployment,
         |port| format!("tcp_route {port}"),
-        |a, b| a == b,
     );
     diff
 }
 
-/// Merges two key-ordered sequences into adds, updates and removes.
-fn compare<'a, K: Ord + 'a, V: 'a>(
+/// Merges the rows of two tables for which `belongs` holds into adds, updates and removes.
+fn compare<K: Ord, V: PartialEq>(
     diff: &mut v1::Diff,
-    before: impl Iterator<Item = (&'a K, &'a V)>,
-    after: impl Iterator<Item = (&'a K, &'a V)>,
+    [before, after]: [&OrdMap<K, Arc<V>>; 2],
+    belongs: impl Fn(&V) -> bool,
     name: impl Fn(&K) -> String,
-    same: impl Fn(&V, &V) -> bool,
 ) {
-    let (mut before, mut after) = (before.peekable(), after.peekable());
+    let mut before = before.iter().filter(|(_, row)| belongs(row)).peekable();
+    let mut after = after.iter().filter(|(_, row)| belongs(row)).peekable();
     loop {
         match (before.peek(), after.peek()) {
             (None, None) => return,
             (Some((old, _)), Some((new, _))) if old == new => {
                 if let (Some((key, old)), Some((_, new))) = (before.next(), after.next())
-                    && !same(old, new)
+                    && old != new
                 {
                     diff.updates.push(name(key));
                 }
@@ -106,8 +88,6 @@ fn compare<'a, K: Ord + 'a, V: 'a>(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     fn state(revision: u64, compose: &str, replicas: &[(&str, &str)], routes: &[&str]) -> State {

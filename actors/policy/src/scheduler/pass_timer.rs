@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::debounce::Debounce;
+use crate::{COMMIT_BUDGET, debounce::Debounce};
 
 /// Quiet time after the last change before a pass begins.
 pub const DEBOUNCE: Duration = Duration::from_millis(50);
@@ -17,10 +17,6 @@ pub const MAX_DEBOUNCE: Duration = Duration::from_millis(500);
 pub const SAFETY_TICK: Duration = Duration::from_secs(30);
 /// First delay after a failed pass; doubles up to [`SAFETY_TICK`].
 pub const FIRST_RETRY: Duration = Duration::from_millis(250);
-
-/// Time limit of a commit, after which its outcome counts as unknown, and time during which such a
-/// proposal may still commit: a pass before that would issue the same replicas again.
-pub const COMMIT_BUDGET: Duration = Duration::from_secs(5);
 
 /// Outcome of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -118,6 +118,12 @@ impl World {
         self.manager.cast(msg).unwrap();
     }
 
+    /// Starts a child and waits until it is up.
+    async fn start_child(&mut self, name: &'static str, value: u32) {
+        self.cast(ManagerMsg::Start(name, value));
+        self.recorder.expect_event(&format!("{name} up")).await;
+    }
+
     async fn list(&self) -> Vec<(String, u32)> {
         let listed = self.manager.call(TEST_TIMEOUT, ManagerMsg::List);
         listed.await.unwrap()
@@ -162,8 +168,7 @@ async fn children_start_and_stop_by_id() {
 #[tokio::test(start_paused = true)]
 async fn second_start_keeps_child() {
     let mut world = World::start(3, unchanged).await;
-    world.cast(ManagerMsg::Start("a", 1));
-    world.recorder.expect_event("a up").await;
+    world.start_child("a", 1).await;
     world.recorder.recorded().await;
     world.cast(ManagerMsg::Start("a", 2));
     assert!(world.recorder.recorded().await.is_empty());
@@ -174,8 +179,7 @@ async fn second_start_keeps_child() {
 async fn child_started_while_stopping_awaits_its_predecessor() {
     let stop = Duration::from_secs(2);
     let mut world = World::start(3, |args| args.stop = stop).await;
-    world.cast(ManagerMsg::Start("a", 1));
-    world.recorder.expect_event("a up").await;
+    world.start_child("a", 1).await;
     let stopped = Instant::now();
     world.cast(ManagerMsg::Stop("a"));
     rest().await;
@@ -218,8 +222,7 @@ async fn unknown_child_with_same_key_is_stopped() {
 async fn restarted_manager_adopts_or_stops_children() {
     let mut world = World::start(3, unchanged).await;
     world.cast(ManagerMsg::Start("a", 1));
-    world.cast(ManagerMsg::Start("b", 2));
-    world.recorder.expect_event("b up").await;
+    world.start_child("b", 2).await;
     world.recorder.recorded().await;
     world.cast(ManagerMsg::Fail);
     world
@@ -250,22 +253,19 @@ async fn exhausted_child_is_restarted_on_request() {
 #[tokio::test(start_paused = true)]
 async fn child_that_cannot_restart_is_stopped() {
     let mut world = World::start(0, unchanged).await;
-    world.cast(ManagerMsg::Start("a", 1));
-    world.recorder.expect_event("a up").await;
+    world.start_child("a", 1).await;
     world.tree.root().stop_child("child:a").await.unwrap();
     world.cast(ManagerMsg::Restart("a"));
     world.recorder.expect_event("Stopped(\"a\")").await;
     assert!(world.ids().await.is_empty());
-    world.cast(ManagerMsg::Start("a", 2));
-    world.recorder.expect_event("a up").await;
+    world.start_child("a", 2).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn stop_during_restart_removes_child() {
     let start = Duration::from_secs(5);
     let mut world = World::start(0, |args| args.start = start).await;
-    world.cast(ManagerMsg::Start("a", 1));
-    world.recorder.expect_event("a up").await;
+    world.start_child("a", 1).await;
     world.kill("node/child:a");
     world
         .recorder
@@ -281,8 +281,7 @@ async fn stop_during_restart_removes_child() {
 #[tokio::test(start_paused = true)]
 async fn late_report_spares_successor_of_its_child() {
     let mut world = World::start(0, unchanged).await;
-    world.cast(ManagerMsg::Start("a", 1));
-    world.recorder.expect_event("a up").await;
+    world.start_child("a", 1).await;
     world.recorder.recorded().await;
     // The report of the first child arrives when the second is wanted.
     world.cast(ManagerMsg::Pause(Duration::from_secs(1)));
@@ -308,8 +307,7 @@ async fn late_report_spares_successor_of_its_child() {
 #[tokio::test(start_paused = true)]
 async fn adopted_child_reports_to_new_manager() {
     let mut world = World::start(1, unchanged).await;
-    world.cast(ManagerMsg::Start("a", 1));
-    world.recorder.expect_event("a up").await;
+    world.start_child("a", 1).await;
     world.cast(ManagerMsg::Fail);
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(world.list().await, [("a".into(), ADOPTED)]);
@@ -339,8 +337,7 @@ async fn adoption_shows_exhausted_children() {
 async fn adoption_stops_children_being_stopped() {
     let stop = Duration::from_secs(3);
     let mut world = World::start(3, |args| args.stop = stop).await;
-    world.cast(ManagerMsg::Start("a", 1));
-    world.recorder.expect_event("a up").await;
+    world.start_child("a", 1).await;
     world.cast(ManagerMsg::Stop("a"));
     world.recorder.expect_event("a stopping").await;
     assert_eq!(world.ids().await, ["a"]);
