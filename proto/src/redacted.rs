@@ -56,7 +56,7 @@ redacted! {
     JoinTokenIssue { expires_at } hides { hashed_secret };
     LogLine { replica_id, host, stream, ts } hides { line };
     NodeJoinRequest {
-        name, csr_pem, advertise_addr, wireguard_pubkey, grpc_address
+        name, csr_pem, advertise_addr, wireguard_pubkey, grpc_address, sent_at
     } hides { join_token };
     RegistryCredential { registry, username, updated_at } hides { secret };
     RegistryCredentialAddRequest { registry, username } hides { secret };

@@ -1,6 +1,6 @@
 //! The members' side of a join: tokens that admit one node each, and the admission of a node.
 
-use jaco_net::pki::{self, Fingerprint, certificates};
+use jaco_net::pki::{self, Fingerprint, MAX_CLOCK_SKEW, certificates};
 use jaco_policy::node::validate::{KEY_BYTES, is_dialable};
 use jaco_proto::{
     Error, ErrorCode,
@@ -75,7 +75,10 @@ pub(super) async fn admit(
         advertise_addr,
         wireguard_pubkey,
         grpc_address,
+        sent_at,
     } = request;
+    // Read before the wait for other joins, which is not part of the difference.
+    let received_at = node.clock.timestamp();
     let join_token = SecretString::new(join_token);
     // Serialised, so that no two joins take the same raft id.
     let guard = node.join_lock.lock().await;
@@ -88,6 +91,7 @@ pub(super) async fn admit(
         &wireguard_pubkey,
     )?;
     let hashed_secret = check_token(&state, &join_token, &now)?;
+    check_clock(sent_at, received_at)?;
     // Names in certificates are compared without case: the certificate of one such name would be
     // valid for the other.
     let mut members = state.nodes.keys();
@@ -170,6 +174,26 @@ fn check_fields(
     Ok(())
 }
 
+/// Refuses a joiner whose clock differs from this node's by more than [`MAX_CLOCK_SKEW`]: it might
+/// not accept the cluster's certificates. An older joiner does not send its time.
+fn check_clock(joiner: Option<Timestamp>, leader: Timestamp) -> Result<(), Error> {
+    let Some(joiner) = joiner else {
+        return Ok(());
+    };
+    let difference = joiner.seconds.abs_diff(leader.seconds);
+    if difference <= MAX_CLOCK_SKEW.as_secs() {
+        return Ok(());
+    }
+    let message = format!(
+        "the clocks differ by {difference} s: that of the joining node reads {joiner}, that of the \
+         cluster's leader {leader}"
+    );
+    Err(Error::new(ErrorCode::ClockSkew, message)
+        .with("joiner_clock", joiner)
+        .with("leader_clock", leader)
+        .with("limit", format!("{}s", MAX_CLOCK_SKEW.as_secs())))
+}
+
 /// Refuses an address that another member has: two members behind one address are not
 /// distinguishable.
 fn check_free(state: &State, address: &str) -> Result<(), Error> {
@@ -220,4 +244,34 @@ fn check_token(state: &State, text: &SecretString, now: &Timestamp) -> Result<[u
         return Err(invalid());
     }
     Ok(given)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn joiner_with_another_time_is_refused() {
+        let at = |seconds| Timestamp { seconds, nanos: 0 };
+        let leader = at(1_700_000_000);
+        assert_eq!(check_clock(None, leader), Ok(()));
+        for (difference, accepted) in [
+            (0, true),
+            (60, true),
+            (-60, true),
+            (61, false),
+            (-61, false),
+            (100_000, false),
+            (-1_700_000_000, false),
+        ] {
+            let joiner = at(leader.seconds + difference);
+            let checked = check_clock(Some(joiner), leader);
+            assert_eq!(checked.is_ok(), accepted, "{difference}");
+            let Err(error) = checked else { continue };
+            assert_eq!(error.code, ErrorCode::ClockSkew);
+            for clock in [joiner, leader] {
+                assert!(error.message.contains(&clock.to_string()), "{error:?}");
+            }
+        }
+    }
 }
