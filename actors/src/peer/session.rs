@@ -15,6 +15,7 @@ use tokio::{
 
 use super::{
     HeartbeatHandler, Sender, Services,
+    receive::BUDGET_WAIT,
     routes::{PeerTransport, Route},
     snapshots,
     wire::{self, ControlFrame},
@@ -173,43 +174,57 @@ impl Session {
         match kind(&mut stream).await? {
             None => Ok(()),
             Some(Kind::Raft) => {
-                let mut raft = self.transport.raft().peer_receiver(self.member.raft_id);
-                let mut frames = stream.frames(MESSAGE_BYTES);
-                while let Some(message) = next(&mut frames).await? {
-                    raft.deliver(&message).await;
-                }
-                Ok(())
+                let limits = self.route.receive();
+                let served = limits.raft_stream.serve(self.read_messages(stream));
+                served.await.unwrap_or(Ok(()))
             }
             Some(Kind::Heartbeat) => {
-                let mut frames = stream.frames(wire::HEARTBEAT_BYTES);
-                while let Some(frame) = next(&mut frames).await? {
-                    match wire::read_control_frame(&frame).map_err(Violation::Message)? {
-                        ControlFrame::Heartbeat(beat) => {
-                            self.heartbeat.on_heartbeat(&self.member, beat)
-                        }
-                        ControlFrame::Membership(view) => {
-                            self.transport.record_report(&self.key, &self.member, view);
-                        }
-                        ControlFrame::Unknown => {}
-                    }
-                }
-                Ok(())
+                let limits = self.route.receive();
+                let served = limits.heartbeat_stream.serve(self.read_heartbeats(stream));
+                served.await.unwrap_or(Ok(()))
             }
             Some(other) => Err(Violation::Kind(other)),
         }
+    }
+
+    async fn read_messages(&self, stream: Receiver) -> Served {
+        let (limits, raft) = (self.route.receive(), self.transport.raft());
+        let mut queue = limits.raft_queue(raft, self.member.raft_id).await;
+        let mut frames = stream.frames(MESSAGE_BYTES);
+        while let Some(message) = next(&mut frames).await? {
+            queue.deliver(&message).await;
+        }
+        Ok(())
+    }
+
+    async fn read_heartbeats(&self, stream: Receiver) -> Served {
+        let mut frames = stream.frames(wire::HEARTBEAT_BYTES);
+        while let Some(frame) = next(&mut frames).await? {
+            match wire::read_control_frame(&frame).map_err(Violation::Message)? {
+                ControlFrame::Heartbeat(beat) => self.heartbeat.on_heartbeat(&self.member, beat),
+                ControlFrame::Membership(view) => {
+                    self.transport.record_report(&self.key, &self.member, view);
+                }
+                ControlFrame::Unknown => {}
+            }
+        }
+        Ok(())
     }
 
     async fn serve_call(self, to: StreamSender, mut from: Receiver) -> Served {
         match kind(&mut from).await? {
             None => Ok(()),
             Some(Kind::Call) => {
+                let budget = self.route.receive().calls();
                 let frames = from.frames(wire::CALL_FRAME);
+                let frames = frames.assembled_within(budget, BUDGET_WAIT);
                 self.services.serve(self.member, to, frames).await;
                 Ok(())
             }
             Some(Kind::Snapshot) => {
                 let raft = self.transport.raft();
-                snapshots::receive(raft, self.member.raft_id, to, from).await;
+                let budget = self.route.receive().calls();
+                snapshots::receive(raft, self.member.raft_id, to, from, budget).await;
                 Ok(())
             }
             Some(other) => Err(Violation::Kind(other)),
@@ -237,8 +252,10 @@ async fn next(frames: &mut FrameReader) -> Result<Option<Vec<u8>>, Violation> {
 fn violation_of<T>(error: StreamError) -> Result<Option<T>, Violation> {
     match error {
         StreamError::Frame(_) | StreamError::Kind => Err(Violation::Stream(error)),
-        StreamError::Lost(_) | StreamError::Reset | StreamError::Stopped | StreamError::Ended => {
-            Ok(None)
-        }
+        StreamError::Lost(_)
+        | StreamError::Reset
+        | StreamError::Stopped
+        | StreamError::Ended
+        | StreamError::Busy => Ok(None),
     }
 }

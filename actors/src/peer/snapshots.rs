@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use jaco_net::quic::{Connection, Kind, Receiver, Sender};
+use jaco_net::quic::{Connection, Kind, ReceiveBudget, Receiver, Reservation, Sender};
 use jaco_raftnode::{OutgoingSnapshot, RaftHandle};
 use tokio::{sync::mpsc, task::spawn_blocking, time::timeout};
 
@@ -95,13 +95,19 @@ fn verdict(answer: Result<Option<Vec<u8>>, jaco_net::quic::StreamError>) -> Resu
     }
 }
 
-/// Receives a snapshot from member `from`; raft logs the reason of a rejection.
-pub(super) async fn receive(raft: &RaftHandle, from: u64, mut to: Sender, stream: Receiver) {
-    let mut frames = stream.frames(FRAME_BYTES);
+/// Receives a snapshot from member `from` within its `budget`; raft logs the reason of a rejection.
+pub(super) async fn receive(
+    raft: &RaftHandle,
+    from: u64,
+    mut to: Sender,
+    stream: Receiver,
+    budget: &ReceiveBudget,
+) {
+    let mut frames = stream.frames(FRAME_BYTES).within(budget);
     let Ok(Ok(Some(message))) = timeout(SILENCE, frames.next()).await else {
         return;
     };
-    let (chunks, mut received) = mpsc::channel::<Option<Vec<u8>>>(WAITING);
+    let (chunks, mut received) = mpsc::channel::<Option<(Vec<u8>, Reservation)>>(WAITING);
     let raft = raft.clone();
     let writing = spawn_blocking(move || {
         let Some(mut snapshot) = raft.receive_snapshot(from, message)? else {
@@ -109,7 +115,7 @@ pub(super) async fn receive(raft: &RaftHandle, from: u64, mut to: Sender, stream
         };
         loop {
             match received.blocking_recv() {
-                Some(Some(chunk)) => snapshot.write(&chunk)?,
+                Some(Some((chunk, _reservation))) => snapshot.write(&chunk)?,
                 Some(None) => return snapshot.finish().map(|()| true),
                 None => return Ok(false), // the stream ended early
             }
@@ -117,7 +123,7 @@ pub(super) async fn receive(raft: &RaftHandle, from: u64, mut to: Sender, stream
     });
     loop {
         let frame = match timeout(SILENCE, frames.next()).await {
-            Ok(Ok(frame)) => frame,
+            Ok(Ok(frame)) => frame.map(|chunk| (chunk, frames.take_reservation())),
             Ok(Err(_)) | Err(_) => break,
         };
         let last = frame.is_none();
