@@ -1,10 +1,13 @@
 //! Heartbeats between members.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
+
+use tokio::sync::watch;
 
 use super::Sender;
 
-/// Heartbeat, sent to every connected member every two seconds.
+/// Heartbeat, sent to every connected member every two seconds, and by a leader when its live members
+/// change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heartbeat {
     /// Index of the last entry applied by the sender.
@@ -26,6 +29,12 @@ pub trait HeartbeatHandler: Send + Sync + 'static {
 
     /// Handles a heartbeat just received from member `from`. Must not block.
     fn on_heartbeat(&self, from: &Sender, heartbeat: Heartbeat);
+
+    /// Subscribes to the live members; by default they never change. A member is not ready before
+    /// it is in the leader's set, so a leader sends a change at once.
+    fn live(&self) -> watch::Receiver<Arc<BTreeSet<String>>> {
+        watch::channel(Arc::default()).1
+    }
 }
 
 /// Sends default heartbeats and ignores received ones.

@@ -1,6 +1,6 @@
 //! Tasks of one connection.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use jaco_net::quic::{
     Closed, Connection, FrameReader, Kind, Reason, Receiver, Sender as StreamSender, StreamError,
@@ -9,8 +9,9 @@ use jaco_net::quic::{
 use jaco_policy::peer::{gossip::MembershipView, members::rows};
 use jaco_raftnode::{State, StateReader as _};
 use tokio::{
+    sync::watch,
     task::JoinSet,
-    time::{MissedTickBehavior, interval, timeout},
+    time::{Interval, MissedTickBehavior, interval, timeout},
 };
 
 use super::{
@@ -135,8 +136,13 @@ impl Session {
         let mut beats = interval(HEARTBEAT_INTERVAL);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut sent: Option<Arc<State>> = None;
+        let mut live = self.heartbeat.live();
         loop {
-            beats.tick().await;
+            let by_time = heartbeat_due(&mut beats, &mut live).await;
+            let heartbeat = self.heartbeat.next_heartbeat();
+            if !by_time && !heartbeat.leads {
+                continue;
+            }
             let state = self.transport.raft().state();
             if sent
                 .as_ref()
@@ -153,7 +159,7 @@ impl Session {
                 }
                 sent = Some(state);
             }
-            if let Ok(beat) = wire::heartbeat(&self.heartbeat.next_heartbeat())
+            if let Ok(beat) = wire::heartbeat(&heartbeat)
                 && stream.frame(beat).await.is_err()
             {
                 return Self::close_broken(&connection);
@@ -232,6 +238,19 @@ impl Session {
     }
 }
 
+/// Waits until the next heartbeat is due: by time, for which it returns true, or because the live
+/// members changed.
+async fn heartbeat_due(
+    beats: &mut Interval,
+    live: &mut watch::Receiver<Arc<BTreeSet<String>>>,
+) -> bool {
+    tokio::select! {
+        biased;
+        _ = beats.tick() => true,
+        Ok(()) = live.changed() => false,
+    }
+}
+
 /// Reads the kind of a stream; `None` if the stream is gone or the kind is late.
 async fn kind(stream: &mut Receiver) -> Result<Option<Kind>, Violation> {
     match timeout(KIND, stream.kind()).await {
@@ -257,5 +276,28 @@ fn violation_of<T>(error: StreamError) -> Result<Option<T>, Violation> {
         | StreamError::Stopped
         | StreamError::Ended
         | StreamError::Busy => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn change_of_live_members_is_sent_at_once() {
+        let mut beats = interval(HEARTBEAT_INTERVAL);
+        let (members, mut live) = watch::channel(Arc::new(BTreeSet::new()));
+        let begun = Instant::now();
+        assert!(heartbeat_due(&mut beats, &mut live).await);
+        members.send_replace(Arc::new(["b".to_owned()].into()));
+        assert!(!heartbeat_due(&mut beats, &mut live).await);
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        assert!(heartbeat_due(&mut beats, &mut live).await);
+        assert_eq!(begun.elapsed(), HEARTBEAT_INTERVAL);
+        drop(members);
+        assert!(heartbeat_due(&mut beats, &mut live).await);
+        assert_eq!(begun.elapsed(), 2 * HEARTBEAT_INTERVAL);
     }
 }
