@@ -65,7 +65,6 @@ impl Decoder {
     /// # Errors
     /// [`FrameError::TooLong`]; the stream cannot be decoded any further.
     pub fn header(&mut self, input: &mut &[u8]) -> Result<Option<usize>, FrameError> {
-        let length = |header| u32::from_be_bytes(header) as usize;
         if self.have < HEADER {
             let take = input.len().min(HEADER - self.have);
             let (front, rest) = input.split_at(take);
@@ -75,7 +74,7 @@ impl Decoder {
             if self.have < HEADER {
                 return Ok(None);
             }
-            let length = length(self.header);
+            let length = self.length();
             if length > self.limit {
                 self.have = 0;
                 let limit = self.limit;
@@ -83,7 +82,12 @@ impl Decoder {
             }
             self.missing = length;
         }
-        Ok(Some(length(self.header)))
+        Ok(Some(self.length()))
+    }
+
+    /// Length of the present frame, whose header is complete.
+    fn length(&self) -> usize {
+        u32::from_be_bytes(self.header) as usize
     }
 
     /// Consumes `input`, whose frame has a complete header, until the frame is complete or `input`

@@ -53,8 +53,8 @@ const JOIN_WINDOW: Duration = Duration::from_secs(60);
 
 /// Counts attempts to join by client network, within the window.
 ///
-/// Of more than [`CLIENTS`] networks it forgets the one whose last attempt is the oldest: a client
-/// that fills the table must not keep others from joining.
+/// The number of networks is bounded; of more it forgets the one whose last attempt is the oldest: a
+/// client that fills the table must not keep others from joining.
 #[derive(Debug, Default)]
 pub struct JoinLimiter {
     /// Times of the attempts, oldest first; never empty.
