@@ -68,6 +68,11 @@ impl Document {
         Ok(())
     }
 
+    /// Returns the value of a top-level key.
+    pub(super) fn get(&self, key: &str) -> Option<&Node> {
+        self.root.get(key)
+    }
+
     fn table(&self, key: &str) -> Vec<(&Key, &Node)> {
         let map = self.root.get(key).and_then(Node::as_map);
         map.map(Map::sorted).unwrap_or_default()
