@@ -2,9 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use crate::manifest::{
-    compose::{Compose, NetworkMode},
-    jaco::Jaco,
+use crate::{
+    manifest::{
+        compose::{Compose, NetworkMode},
+        jaco::Jaco,
+    },
+    v1::service_spec::PlacementMode,
 };
 
 /// Returns the warnings of the given files, those of `jaco.yaml` first.
@@ -34,6 +37,14 @@ fn of_jaco(jaco: &Jaco, warnings: &mut Vec<String>) {
         warnings.push(format!(
             "jaco.yaml has no value for {list}, which counts as an empty list"
         ));
+    }
+    for given in &jaco.services {
+        if !given.hosts.is_empty() && given.placement != PlacementMode::Hosts {
+            warnings.push(format!(
+                "service {:?} lists hosts, which has no effect without placement: hosts",
+                given.name.value
+            ));
+        }
     }
     let domains: BTreeSet<&str> = jaco
         .routes
