@@ -62,7 +62,7 @@ pub(super) fn warnings(document: &Document, project: &Project) -> Vec<String> {
         node.is_some_and(is_set)
     });
     let tables: Vec<String> = tables.map(|&table| table.to_owned()).collect();
-    warnings.extend(without_effect("the compose file", tables));
+    warnings.extend(without_effect("the compose file", &tables));
     let declared = [
         ("network", document.networks(), &NETWORK[..]),
         ("volume", document.volumes(), &VOLUME[..]),
@@ -71,7 +71,7 @@ pub(super) fn warnings(document: &Document, project: &Project) -> Vec<String> {
         for (key, node) in entries {
             let keys = node.as_map().map(|map| set_keys(map, "", keys));
             let subject = format!("{kind} {:?}", key.text);
-            warnings.extend(without_effect(&subject, keys.unwrap_or_default()));
+            warnings.extend(without_effect(&subject, &keys.unwrap_or_default()));
         }
     }
     for (key, node) in document.services() {
@@ -82,7 +82,7 @@ pub(super) fn warnings(document: &Document, project: &Project) -> Vec<String> {
         if let Some(service) = project.services.get(&key.text) {
             warnings.extend(unopened_ports(&name, service));
         }
-        warnings.extend(without_effect(&name, unused_keys(map)));
+        warnings.extend(without_effect(&name, &unused_keys(map)));
         let empty = map.sorted().into_iter();
         let empty: Vec<&str> = empty
             .filter(|(key, node)| node.is_null() && !NULLABLE.contains(&key.text.as_str()))
@@ -119,7 +119,7 @@ fn unopened_ports(name: &str, service: &Service) -> Option<String> {
     ))
 }
 
-fn without_effect(subject: &str, keys: Vec<String>) -> Option<String> {
+fn without_effect(subject: &str, keys: &[String]) -> Option<String> {
     let verb = match keys.len() {
         0 => return None,
         1 => "has",
