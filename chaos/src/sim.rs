@@ -12,7 +12,7 @@
 //! | property | what is checked |
 //! |---|---|
 //! | election safety | no term has two leaders |
-//! | leader completeness | a new leader's log has every entry that was committed in earlier terms |
+//! | leader completeness | a new leader's log has every entry that leaders of earlier terms committed |
 //! | log matching | an entry's index and term decide its content and what is before it |
 //! | state machine safety | no node applies another entry at an index, nor out of order |
 //! | equal states | states, and so digests, are equal at equal applied index, also after restarts and snapshots, and equal to a state made entry by entry |
