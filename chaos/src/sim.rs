@@ -50,6 +50,7 @@ mod boot;
 mod calls;
 mod client;
 mod cluster;
+mod contacts;
 mod control;
 mod disk;
 mod documents;
