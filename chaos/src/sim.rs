@@ -12,7 +12,7 @@
 //! | property | what is checked |
 //! |---|---|
 //! | election safety | no term has two leaders |
-//! | leader completeness | a new leader's log has every entry that was committed in earlier terms |
+//! | leader completeness | a new leader's log has every entry that leaders of earlier terms committed |
 //! | log matching | an entry's index and term decide its content and what is before it |
 //! | state machine safety | no node applies another entry at an index, nor out of order |
 //! | equal states | states, and so digests, are equal at equal applied index, also after restarts and snapshots, and equal to a state made entry by entry |
@@ -50,6 +50,7 @@ mod boot;
 mod calls;
 mod client;
 mod cluster;
+mod contacts;
 mod control;
 mod disk;
 mod documents;
@@ -67,6 +68,7 @@ mod oracle;
 mod orphan_check;
 mod run;
 mod runtime;
+mod shrink;
 mod step;
 mod time;
 mod trace;
@@ -75,4 +77,5 @@ pub use fault::BenignFault;
 pub use find_bug::find_bug;
 pub use mutation::Mutation;
 pub use oracle::Violation;
-pub use run::{Failure, Options, Summary, THREAD, Tally, run, run_and_shrink, sweep};
+pub use run::{Failure, Options, Summary, THREAD, Tally, run, sweep};
+pub use shrink::{ShrinkBudget, Shrunk, shrink};

@@ -2,9 +2,13 @@
 //!
 //! `JACO_SIM_SEEDS` is the number of seeds (`make sim SEEDS=1000` runs as many, faster).
 
-use std::{panic, sync::Once, thread};
+use std::{
+    panic,
+    sync::{Mutex, Once},
+    thread,
+};
 
-use jaco_chaos::sim::{self, BenignFault, Mutation, Options, Tally};
+use jaco_chaos::sim::{self, BenignFault, Failure, Mutation, Options, ShrinkBudget, Tally};
 
 /// Seeds without a bug in one run of all tests.
 const SEEDS: u64 = 70;
@@ -33,7 +37,7 @@ fn quiet() {
 
 /// Runs seeds that must all hold.
 fn all_hold(seeds: u64, options: Options) -> Tally {
-    let tally = sim::sweep(1, seeds, threads(), options, 3);
+    let tally = sim::sweep(1, seeds, threads(), options, 3, &|_| {});
     let failures: Vec<String> = tally.failures.iter().map(|f| f.to_string()).collect();
     assert!(failures.is_empty(), "{options:?}: {}", failures.join("\n"));
     assert_eq!(tally.passed, seeds);
@@ -125,13 +129,47 @@ fn failure_repeats_exactly_and_shrinks() {
         mutation: Some(Mutation::AcknowledgeUnknown),
         ..Options::default()
     };
-    let tally = sim::sweep(1, BOUND, threads(), options, 1);
+    let reported = Mutex::new(Vec::new());
+    let report = |failure: &Failure| reported.lock().unwrap().push(failure.seed);
+    let tally = sim::sweep(1, BOUND, threads(), options, 1, &report);
     let first = tally.failures.first().expect("it is found");
     let again = sim::run(first.seed, options).expect_err("it fails again");
     assert_eq!(again.violation, first.violation);
     assert_eq!((again.step, again.trace), (first.step, first.trace));
-    let small = sim::run_and_shrink(first.seed, options).expect_err("it still fails");
+    assert!(reported.into_inner().unwrap().contains(&first.seed));
+    let shrunk = sim::shrink(first, options, ShrinkBudget::default());
+    let small = &shrunk.failure;
     assert_eq!(small.violation.invariant, first.violation.invariant);
-    assert!(small.faults.len() <= first.faults.len());
+    assert!(small.faults.len() < first.faults.len());
     assert!(!small.tail.is_empty());
+    assert!(shrunk.runs > 0);
+}
+
+#[test]
+fn ended_budget_still_shows_failure() {
+    quiet();
+    let options = Options {
+        mutation: Some(Mutation::AcknowledgeUnknown),
+        ..Options::default()
+    };
+    let tally = sim::sweep(1, BOUND, threads(), options, 1, &|_| {});
+    let first = tally.failures.first().expect("it is found");
+    let budget = ShrinkBudget {
+        runs: 1,
+        ..ShrinkBudget::default()
+    };
+    let shrunk = sim::shrink(first, options, budget);
+    assert_eq!((shrunk.runs, shrunk.budget_ended), (1, true));
+    assert_eq!(shrunk.before, first.faults.len());
+    assert_eq!(
+        shrunk.failure.violation.invariant,
+        first.violation.invariant
+    );
+    let words = shrunk.to_string();
+    assert!(words.contains("when the budget ended"), "{words}");
+    let again = format!(
+        "again: make sim SEED={} MUTATION=AcknowledgeUnknown",
+        first.seed
+    );
+    assert!(words.contains(&again), "{words}");
 }

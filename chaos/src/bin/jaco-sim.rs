@@ -3,21 +3,33 @@
 
 #![expect(clippy::print_stdout, reason = "its output is the result")]
 
-use std::{process::ExitCode, thread};
+use std::{
+    fmt,
+    io::{self, Write as _},
+    process::ExitCode,
+    thread,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, bail};
-use jaco_chaos::sim::{self, BenignFault, Mutation, Options};
+use jaco_chaos::sim::{self, BenignFault, Failure, Mutation, Options, ShrinkBudget};
 
 const USAGE: &str = "jaco-sim [--seeds N] [--from SEED] [--threads N] [--nuisance NAME]
-    runs N worlds; fails if one does
+    runs N worlds; fails if one does; the first to fail is repeated with less and less of what
+    went wrong
 jaco-sim --mutation NAME [--seeds N] [--from SEED] [--threads N]
     the same with a bug planted; fails unless it is found, by what it breaks
 jaco-sim --seed SEED [--mutation NAME] [--nuisance NAME] [--whole]
-    one world, with its last events and less and less of what went wrong if it fails";
+    one world, repeated with less and less of what went wrong if it fails; --whole: once, with
+    its last events
 
-/// Number of failing seeds that are printed.
-const SHOWN: usize = 5;
-/// Number of trace lines that are printed.
+A failure is printed before it is repeated with less.
+    --shrink-runs N       most repetitions (300); 0 for none
+    --shrink-seconds N    time for them (60); one that has begun is finished";
+
+/// Number of failing seeds after which no more are run.
+const MOST_FAILURES: usize = 5;
+/// Number of trace lines that are printed after many seeds.
 const TAIL: usize = 60;
 
 #[derive(Debug)]
@@ -29,6 +41,7 @@ struct Arguments {
     whole: bool,
     mutation: Option<Mutation>,
     benign_fault: Option<BenignFault>,
+    budget: ShrinkBudget,
 }
 
 fn arguments() -> Result<Arguments> {
@@ -40,6 +53,7 @@ fn arguments() -> Result<Arguments> {
         whole: false,
         mutation: None,
         benign_fault: None,
+        budget: ShrinkBudget::default(),
     };
     let mut given = std::env::args().skip(1);
     while let Some(name) = given.next() {
@@ -56,6 +70,8 @@ fn arguments() -> Result<Arguments> {
             "--threads" => found.threads = usize::try_from(number()?)?,
             "--seed" => found.seed = Some(number()?),
             "--whole" => found.whole = true,
+            "--shrink-runs" => found.budget.runs = u32::try_from(number()?)?,
+            "--shrink-seconds" => found.budget.time = Duration::from_secs(number()?),
             "--mutation" => {
                 let text = given.next().context("--mutation needs a name")?;
                 found.mutation = Some(text.parse().map_err(anyhow::Error::msg)?);
@@ -70,33 +86,25 @@ fn arguments() -> Result<Arguments> {
     Ok(found)
 }
 
+/// Prints a line that is there even if the process is killed next.
+fn say(line: impl fmt::Display) {
+    println!("{line}");
+    // A closed output: the exit code still says how it went.
+    let _ = io::stdout().flush();
+}
+
 fn main() -> Result<ExitCode> {
     let arguments = arguments()?;
     let options = arguments.mutation.map(Mutation::options);
     let options = options.unwrap_or_default();
     let options = Options {
         benign_fault: arguments.benign_fault.or(options.benign_fault),
-        keep_trace: true,
         ..options
     };
     // A panic is a violation, which is printed with its seed.
     std::panic::set_hook(Box::new(|_| {}));
     if let Some(seed) = arguments.seed {
-        let outcome = if arguments.whole {
-            sim::run(seed, options)
-        } else {
-            sim::run_and_shrink(seed, options)
-        };
-        return Ok(match outcome {
-            Ok(summary) => {
-                println!("{summary:#?}");
-                ExitCode::SUCCESS
-            }
-            Err(failure) => {
-                println!("{failure}");
-                ExitCode::FAILURE
-            }
-        });
+        return Ok(one(seed, &arguments, options));
     }
     if let Some(mutation) = arguments.mutation {
         if arguments.benign_fault.is_some() {
@@ -106,53 +114,87 @@ fn main() -> Result<ExitCode> {
         return Ok(
             match sim::find_bug(mutation, first, count, arguments.threads) {
                 Ok(failure) => {
-                    println!("found:\n{failure}");
+                    say(format_args!("found:\n{failure}"));
                     ExitCode::SUCCESS
                 }
                 Err(why) => {
-                    println!("{why}");
+                    say(why);
                     ExitCode::FAILURE
                 }
             },
         );
     }
+    Ok(many(&arguments, options))
+}
+
+/// Runs one seed.
+fn one(seed: u64, arguments: &Arguments, options: Options) -> ExitCode {
     let options = Options {
-        keep_trace: false,
+        keep_trace: arguments.whole,
         ..options
     };
+    match sim::run(seed, options) {
+        Ok(summary) => {
+            say(format_args!("{summary:#?}"));
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            say(&failure);
+            if !arguments.whole {
+                shrink(&failure, arguments, options, usize::MAX);
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs many seeds.
+fn many(arguments: &Arguments, options: Options) -> ExitCode {
+    let (first, count) = (arguments.from, arguments.seeds);
+    let report = |failure: &Failure| say(failure);
     let tally = sim::sweep(
-        arguments.from,
-        arguments.seeds,
+        first,
+        count,
         arguments.threads,
         options,
-        SHOWN,
+        MOST_FAILURES,
+        &report,
     );
-    println!(
-        "{} seeds passed: {} events, {} virtual hours, {} faults, {} acknowledged writes, \
-         longest recovery {} s",
+    say(format_args!(
+        "{} seeds passed, {} failed: {} events, {} virtual hours, {} faults, \
+         {} acknowledged writes, longest recovery {} s",
         tally.passed,
+        tally.failures.len(),
         tally.steps,
         tally.seconds / 3600,
         tally.faults,
         tally.acknowledged,
         tally.longest_recovery
-    );
+    ));
     let counts = tally.counts.iter();
     let counts: Vec<String> = counts
         .map(|(what, times)| format!("{times} {what}"))
         .collect();
-    println!("{}", counts.join(", "));
-    for failure in &tally.failures {
-        println!("{failure}");
-    }
+    say(counts.join(", "));
     let Some(first) = tally.failures.first() else {
-        return Ok(ExitCode::SUCCESS);
+        return ExitCode::SUCCESS;
     };
-    println!("seed {} with less of what went wrong:", first.seed);
-    if let Err(mut failure) = sim::run_and_shrink(first.seed, options) {
-        let skip = failure.tail.len().saturating_sub(TAIL);
-        failure.tail.drain(..skip);
-        println!("{failure}");
+    shrink(first, arguments, options, TAIL);
+    ExitCode::FAILURE
+}
+
+/// Repeats a failed run with fewer faults, and prints what is left with its last `lines` events.
+fn shrink(failure: &Failure, arguments: &Arguments, options: Options, lines: usize) {
+    let budget = arguments.budget;
+    if budget.runs == 0 {
+        return;
     }
-    Ok(ExitCode::FAILURE)
+    say(format_args!(
+        "seed {} with less of what went wrong, at most {budget}:",
+        failure.seed
+    ));
+    let mut shrunk = sim::shrink(failure, options, budget);
+    let tail = &mut shrunk.failure.tail;
+    tail.drain(..tail.len().saturating_sub(lines));
+    say(shrunk);
 }

@@ -1,13 +1,15 @@
 //! Periodic and final checks: containers, members, convergence.
 
-use jaco_proto::v1::{NodeStatus, ReplicaState};
+use jaco_proto::v1::{NodeStatus, ReplicaDesired, ReplicaState};
 use jaco_raftnode::Role;
+use jaco_state::State;
 
 use super::{
     cluster::Cluster,
     control::{pass_cache, plan},
     expected,
     oracle::Violation,
+    orphan_check::orphan_reason,
 };
 
 impl Cluster {
@@ -120,8 +122,7 @@ impl Cluster {
             return Some(format!("the scheduler has {:?} to do", pass.summary));
         }
         for (id, row) in &newest.replicas_desired {
-            // The row stays where it was, possibly on a host that cannot run it.
-            if expected::is_unsatisfiable(newest, row) {
+            if is_stranded(newest, row) {
                 continue;
             }
             let seen = newest.replicas_observed.get(id);
@@ -140,7 +141,9 @@ impl Cluster {
             for container in machine.engine.containers() {
                 let row = newest.replicas_desired.get(&container.replica);
                 let wanted = row.is_some_and(|row| {
-                    row.host == machine.host && row.raft_index == container.raft_index
+                    let own = row.host == machine.host && row.raft_index == container.raft_index;
+                    own || is_stranded(newest, row)
+                        && orphan_reason(newest, &machine.host, container).is_none()
                 });
                 if !wanted {
                     return Some(format!("{} still has {container:?}", machine.host));
@@ -150,29 +153,95 @@ impl Cluster {
         self.missing_container()
     }
 
-    /// Describes a row that is reported as running without a running container.
+    /// Describes a row that a member reports as running without a running container.
     fn missing_container(&self) -> Option<String> {
         let newest = self.oracle.newest();
-        for (id, row) in &newest.replicas_desired {
-            let seen = newest.replicas_observed.get(id);
-            if seen.is_none_or(|seen| seen.state() != ReplicaState::Running) {
+        for (id, seen) in &newest.replicas_observed {
+            if seen.state() != ReplicaState::Running {
                 continue;
             }
-            let machine = self.machines.values().find(|m| m.host == row.host)?;
+            let mut members = self.machines.values().filter(|m| !m.removed);
+            let Some(machine) = members.find(|m| m.host == seen.host) else {
+                continue;
+            };
             let running = machine
                 .engine
                 .running()
                 .filter(|c| c.replica == *id)
                 .count();
             if running != 1 {
-                return Some(format!("{id} has {running} containers on {}", row.host));
+                return Some(format!("{id} has {running} containers on {}", seen.host));
             }
         }
         None
     }
 }
 
+/// Whether `row` is on a host that is no member any more and stays there, because its service asks
+/// for more than the members can hold. If it had moved there and never ran, its previous host
+/// serves on.
+fn is_stranded(state: &State, row: &ReplicaDesired) -> bool {
+    !state.nodes.contains_key(&row.host) && expected::is_unsatisfiable(state, row)
+}
+
 fn violation(invariant: &'static str, what: impl Into<String>) -> Option<Violation> {
     let what = what.into();
     Some(Violation { invariant, what })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use jaco_proto::v1::{Deployment, Node, ServiceSpec, service_spec::PlacementMode};
+
+    use super::*;
+
+    fn state(members: &[&str], listed: &[&str]) -> State {
+        let mut state = State::default();
+        for host in members {
+            let node = Node {
+                hostname: (*host).to_owned(),
+                status: NodeStatus::Ready.into(),
+                ..Node::default()
+            };
+            state.nodes.insert((*host).to_owned(), Arc::new(node));
+        }
+        let service = ServiceSpec {
+            name: "db".to_owned(),
+            replicas: 2,
+            placement: PlacementMode::Hosts.into(),
+            hosts: listed.iter().map(|host| (*host).to_owned()).collect(),
+            networks: Vec::new(),
+        };
+        let deployment = Deployment {
+            name: "app".to_owned(),
+            services: vec![service],
+            ..Deployment::default()
+        };
+        let deployment = Arc::new(deployment);
+        state.deployments.insert("app".to_owned(), deployment);
+        state
+    }
+
+    #[test]
+    fn only_unplaceable_rows_of_removed_nodes_are_stranded() {
+        let row = |host: &str| ReplicaDesired {
+            id: "app-db-0".to_owned(),
+            deployment: "app".to_owned(),
+            service: "db".to_owned(),
+            host: host.to_owned(),
+            ..ReplicaDesired::default()
+        };
+        for (members, listed, host, stranded) in [
+            (&["n2", "n3"][..], &["n1", "n3"][..], "n1", true),
+            (&["n2", "n3"], &["n1", "n3"], "n3", false),
+            (&["n2", "n3"], &["n2", "n3"], "n1", false),
+            (&["n1", "n2", "n3"], &["n1", "n3"], "n1", false),
+        ] {
+            let state = state(members, listed);
+            let found = is_stranded(&state, &row(host));
+            assert_eq!(found, stranded, "{members:?} {listed:?} {host}");
+        }
+    }
 }

@@ -88,6 +88,7 @@ pub(super) enum Event {
 #[derive(Clone, Debug)]
 pub(super) struct Heartbeat {
     pub(super) from: u64,
+    pub(super) sent: Time,
     pub(super) leads: bool,
     pub(super) term: u64,
     /// Hosts whose heartbeats a leader receives; empty from other nodes.

@@ -41,6 +41,8 @@ pub(super) struct Control {
     pub(super) followers: BTreeMap<u64, Time>,
     pub(super) detector: detector::Core,
     pub(super) fencing: fencing::Core,
+    /// The attempt to catch up that is under way, and the time at which it began.
+    pub(super) confirming: (u64, Time),
     /// Latest term of a leader whose heartbeat arrived.
     pub(super) leader_term: u64,
     pub(super) was_ready: bool,
@@ -61,6 +63,7 @@ impl Control {
             followers: BTreeMap::new(),
             detector: detector::Core::new(host),
             fencing: fencing::Core::default(),
+            confirming: (0, 0),
             leader_term: 0,
             was_ready: false,
             proposing_ready: false,
@@ -139,6 +142,9 @@ impl Cluster {
         let marked_down = matches!(own, Some(NodeStatus::Unhealthy | NodeStatus::Offline));
         control.detector.handle_members(instant, statuses);
         control.fencing.handle_marked_down(instant, marked_down);
+        if let Some(own) = own {
+            self.orphans.contacts.record_status(id, machine.run, own);
+        }
         self.drive_health(id);
         self.reconcile(id);
         self.drive_scheduler(id);
@@ -277,6 +283,8 @@ impl Cluster {
                 control.fencing = fencing::Core::default();
                 control.detector.handle_leads(instant, false);
                 control.proposing_ready = false;
+                let run = self.machines.get(&id).map_or(0, |machine| machine.run);
+                self.orphans.contacts.forget_confirmed(id, run);
                 self.caught_up_changed(id);
             }
             Actor::Membership => {

@@ -25,7 +25,7 @@ pub fn find_bug(
     let mut from = first;
     while from < first + count {
         let left = first + count - from;
-        let tally = sweep(from, left, threads, planted, 1);
+        let tally = sweep(from, left, threads, planted, 1, &|_| {});
         let Some(failure) = tally.failures.into_iter().next() else {
             break;
         };

@@ -10,7 +10,7 @@ use super::{
     cluster::{Cluster, Event, Heartbeat, Local},
     mutation::Mutation,
     node::{Input, Reader},
-    time::{MS, SECOND},
+    time::{MS, SECOND, Time},
 };
 
 impl Cluster {
@@ -33,6 +33,10 @@ impl Cluster {
         } else {
             control.fencing.handle_tick(instant);
         }
+        // A leader that was deposed in a pause has no contact, though it does not know yet.
+        if leads && self.leader() == Some(id) {
+            self.record_contact(id, now);
+        }
         self.drive_health(id);
         self.propose_ready(id);
     }
@@ -40,6 +44,7 @@ impl Cluster {
     /// Carries out the actions of the health cores. They are all taken first, because one of them
     /// may lead to the next event.
     pub(super) fn drive_health(&mut self, id: u64) {
+        let now = self.now;
         let Some(daemon) = self.daemon(id) else {
             return;
         };
@@ -88,6 +93,7 @@ impl Cluster {
                 return;
             };
             let ticket = daemon.ticket();
+            daemon.control.confirming = (attempt, now);
             daemon.reads.insert(ticket, Reader::Confirm(attempt));
             self.input(id, Input::Read(ticket));
         }
@@ -102,12 +108,33 @@ impl Cluster {
 
     /// Handles the end of an attempt to catch up.
     pub(super) fn confirmed(&mut self, id: u64, attempt: u64, current: bool) {
-        let Some((instant, daemon)) = self.running(id) else {
+        let now = self.now;
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        let (instant, run) = (machine.clock.instant(now), machine.run);
+        let Some(daemon) = &mut machine.daemon else {
             return;
         };
         let control = &mut daemon.control;
+        let before = control.fencing.is_current();
         control.fencing.handle_confirmed(instant, attempt, current);
+        let counted = control.fencing.is_current() && !before;
+        if let (newest, begun) = control.confirming
+            && counted
+            && newest == attempt
+        {
+            let contacts = &mut self.orphans.contacts;
+            contacts.record_confirmed(id, run, begun, now);
+        }
         self.drive_health(id);
+    }
+
+    /// Records for the judge that node `id` has had a sign of contact, sent by the leader at
+    /// `sent`.
+    fn record_contact(&mut self, id: u64, sent: Time) {
+        let run = self.machines.get(&id).map_or(0, |machine| machine.run);
+        self.orphans.contacts.heard(id, run, sent);
     }
 
     /// Sends a heartbeat to every other member.
@@ -126,6 +153,7 @@ impl Cluster {
         }
         let heartbeat = Heartbeat {
             from: id,
+            sent: self.now,
             leads: daemon.status.leading,
             term: daemon.status.term,
             receives_from,
@@ -163,6 +191,9 @@ impl Cluster {
             control
                 .fencing
                 .handle_seen_by_leader(instant, seen_by_leader);
+            if seen_by_leader {
+                self.record_contact(id, heartbeat.sent);
+            }
         }
         self.drive_health(id);
     }

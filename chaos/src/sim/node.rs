@@ -259,6 +259,7 @@ impl Cluster {
         }
         let (term, commit) = (status.term, status.commit);
         let elected = daemon.status.role != Role::Leader || daemon.status.term != term;
+        self.oracle.record_commit(term, commit);
         if commit > self.oracle.durable {
             let wanted = machine.disk.borrow().current().term(commit);
             let durable = |voters: &[u64]| {

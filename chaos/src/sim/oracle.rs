@@ -63,6 +63,9 @@ pub(super) struct Oracle {
     committed: Vec<CommittedEntry>,
     /// Index of `committed[0]`.
     first: u64,
+    /// Highest index committed in each term: that of the leader that committed it, which may be
+    /// later than the term of the entry.
+    committed_in: BTreeMap<u64, u64>,
     applier: Applier,
     /// State after each committed entry, beginning with the bootstrap state.
     states: Vec<Arc<State>>,
@@ -101,6 +104,7 @@ impl Oracle {
             logged: HashMap::new(),
             committed: Vec::new(),
             first: 2,
+            committed_in: BTreeMap::from([(1, 1)]),
             applier,
             states,
             commits: BTreeMap::new(),
@@ -150,14 +154,29 @@ impl Oracle {
         }
     }
 
-    /// Index of the last entry that was committed in a term before `term`.
+    /// Records that everything up to `index` is committed in `term`, or was in an earlier one.
+    pub(super) fn record_commit(&mut self, term: u64, index: u64) {
+        if index > self.committed_up_to(term) {
+            self.committed_in.insert(term, index);
+        }
+    }
+
+    /// Highest index that was committed in `term` or an earlier one.
+    fn committed_up_to(&self, term: u64) -> u64 {
+        let committed_in = self.committed_in.range(..=term);
+        committed_in.map(|(_, index)| *index).max().unwrap_or(1)
+    }
+
+    /// Index of the last known entry that was committed in a term before `term`.
     pub(super) fn last_before(&self, term: u64) -> u64 {
-        let before = self.committed.partition_point(|entry| entry.term < term);
-        self.first - 1 + before as u64
+        let last = self.committed_up_to(term.saturating_sub(1));
+        last.min(self.last())
     }
 
     /// Node `id` leads `term`, and its log holds an entry of term `holds` at the last index that
-    /// was committed in earlier terms.
+    /// was committed in earlier terms. An entry of an earlier term that a later leader committed
+    /// may be missing: a node that was paused may still take the votes of `term`, and lead for a
+    /// moment.
     pub(super) fn check_leader(&mut self, id: u64, term: u64, holds: Option<u64>) {
         let known = *self.leaders.entry(term).or_insert(id);
         if known != id {
@@ -189,8 +208,15 @@ impl Oracle {
         }
     }
 
-    /// Node `id` applies these entries.
-    pub(super) fn check_applied(&mut self, id: u64, entries: &[Committed]) {
+    /// Node `id` in `term` applies these entries.
+    pub(super) fn check_applied(&mut self, id: u64, term: u64, entries: &[Committed]) {
+        if let Some(last) = entries.last() {
+            // The leader that committed them may have lost its term in the same step.
+            let known = self.committed_in.values().max();
+            if known.is_none_or(|known| last.index > *known) {
+                self.record_commit(term, last.index);
+            }
+        }
         for entry in entries {
             let data = match &entry.payload {
                 Payload::Command(data) => data.as_slice(),
@@ -474,4 +500,89 @@ pub(super) fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An oracle whose leaders committed up to these indexes: (index, term of the leader, term of
+    /// the entry).
+    fn oracle(commits: &[(u64, u64, u64)]) -> Oracle {
+        let founded = State {
+            applied_index: 1,
+            ..State::default()
+        };
+        let mut oracle = Oracle::new(founded, None);
+        for &(index, leader_term, term) in commits {
+            oracle.record_commit(leader_term, index);
+            for index in oracle.last() + 1..=index {
+                let entry = Committed {
+                    index,
+                    term,
+                    payload: Payload::Noop,
+                    ticket: None,
+                };
+                oracle.check_applied(1, leader_term, &[entry]);
+            }
+        }
+        assert_eq!(oracle.violation(), None);
+        oracle
+    }
+
+    /// Violated property if the leader of `term` has a log of these terms, from index 1 on.
+    fn leads(commits: &[(u64, u64, u64)], term: u64, log: &[u64]) -> Option<&'static str> {
+        let mut oracle = oracle(commits);
+        let last = oracle.last_before(term);
+        let at = usize::try_from(last).unwrap() - 1;
+        oracle.check_leader(4, term, log.get(at).copied());
+        oracle.violation().map(|violation| violation.invariant)
+    }
+
+    #[test]
+    fn late_votes_may_elect_leader_without_later_commits() {
+        // Member 4 was paused with the votes of term 8 in its mailbox. Member 2 was elected in
+        // term 9 meanwhile, and committed entry 3, of term 6, together with its own first entry.
+        let commits = [(2, 6, 6), (3, 9, 6), (4, 9, 9)];
+        assert_eq!(leads(&commits, 8, &[1, 6]), None);
+        assert_eq!(leads(&commits, 8, &[1, 6, 7]), None, "a tail of its own");
+        assert_eq!(
+            leads(&commits, 8, &[1]),
+            Some("leader completeness"),
+            "entry 2 was committed in term 6"
+        );
+        assert_eq!(leads(&commits, 10, &[1, 6, 6, 9]), None);
+        for log in [&[1, 6, 6][..], &[1, 6], &[1, 6, 6, 8]] {
+            assert_eq!(
+                leads(&commits, 10, log),
+                Some("leader completeness"),
+                "{log:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn entry_counts_from_term_of_its_commit() {
+        // Term 6 commits entry 2 itself; entry 3 of term 6 waits for the leader of term 7.
+        let commits = [(2, 6, 6), (3, 7, 6)];
+        assert_eq!(leads(&commits, 7, &[1, 6]), None);
+        assert_eq!(leads(&commits, 8, &[1, 6]), Some("leader completeness"));
+        assert_eq!(leads(&commits, 8, &[1, 6, 6]), None);
+    }
+
+    #[test]
+    fn earliest_term_of_commit_counts() {
+        let mut oracle = oracle(&[(3, 6, 6)]);
+        oracle.record_commit(9, 3);
+        assert_eq!((oracle.last_before(6), oracle.last_before(7)), (1, 3));
+        oracle.record_commit(5, 2);
+        assert_eq!((oracle.last_before(6), oracle.last_before(7)), (2, 3));
+    }
+
+    #[test]
+    fn unapplied_commits_are_not_judged() {
+        let mut oracle = oracle(&[(3, 6, 6)]);
+        oracle.record_commit(6, 9);
+        assert_eq!(oracle.last_before(7), 3);
+    }
 }

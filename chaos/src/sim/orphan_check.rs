@@ -14,6 +14,7 @@ use jaco_state::State;
 
 use super::{
     cluster::{Cluster, Machine},
+    contacts::Contacts,
     engine::{Container, GRACE},
     network::NetworkFault,
     runtime::SWEEP,
@@ -32,13 +33,9 @@ const REPLACE_BOUND: Time = CATCH_UP_BOUND + STOP_BOUND;
 /// finds containers without an actor.
 const SWEEP_BOUND: Time = SWEEP + STOP_BOUND;
 
-/// Time for which a node relies on a confirmed state: a heartbeat counts for three intervals, and
-/// this check runs every second.
-const CONFIRMATION_LIFETIME: Time = 8 * SECOND;
-
 /// Reason why a container should not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum OrphanReason {
+pub(super) enum OrphanReason {
     /// No row assigns the replica to this host.
     Gone,
     /// The row was issued again after the container was made.
@@ -55,10 +52,15 @@ pub(super) struct Orphans {
     by_committed: BTreeMap<(u64, u64, String), Time>,
     /// Time at which each machine was last out of touch with the leader.
     out_of_touch_at: BTreeMap<u64, Time>,
+    pub(super) contacts: Contacts,
 }
 
 /// Reason why `container` should not run on `host` by `state`, if there is one.
-fn orphan_reason(state: &State, host: &str, container: &Container) -> Option<OrphanReason> {
+pub(super) fn orphan_reason(
+    state: &State,
+    host: &str,
+    container: &Container,
+) -> Option<OrphanReason> {
     let Some(row) = state.replicas_desired.get(&container.replica) else {
         return Some(OrphanReason::Gone);
     };
@@ -182,11 +184,12 @@ impl Cluster {
     }
 
     /// Node `id` reports itself ready: containers of rows that moved away before it confirmed its
-    /// state must be gone from it.
+    /// state must be gone from it. Later ones it stops like every node that is ready.
     pub(super) fn check_ready(&mut self, id: u64) {
-        let now = self.now;
+        let run = self.machines.get(&id).map_or(0, |machine| machine.run);
+        let confirmed = self.orphans.contacts.confirmed(id, run, self.now);
         let left = of_machine(&self.orphans.by_committed, id)
-            .find(|(_, since)| now - **since > CONFIRMATION_LIFETIME)
+            .find(|(_, since)| **since < confirmed)
             .map(|((_, _, container), _)| container.clone());
         let Some(container) = left else {
             return;

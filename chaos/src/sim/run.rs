@@ -1,4 +1,4 @@
-//! Runs: one seed, many seeds, and shrinking the faults of a failing one.
+//! Runs: one seed, or many.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +13,7 @@ use std::{
 
 use super::{
     cluster::{Cluster, Plan},
-    fault::{self, BenignFault, Fault},
+    fault::{self, BenignFault},
     mutation::Mutation,
     oracle::{Violation, hash},
     time::{SECOND, Time},
@@ -82,12 +82,14 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Violation { invariant, what } = &self.violation;
         writeln!(f, "seed {}: {invariant}: {what}", self.seed)?;
+        write!(f, "  again: make sim SEED={}", self.seed)?;
         if let Some(mutation) = self.mutation {
-            writeln!(f, "  planted: {mutation}")?;
+            write!(f, " MUTATION={mutation}")?;
         }
         if let Some(benign_fault) = self.benign_fault {
-            writeln!(f, "  nuisance: {benign_fault}")?;
+            write!(f, " NUISANCE={benign_fault}")?;
         }
+        writeln!(f)?;
         writeln!(
             f,
             "  at step {}, {} ms, trace {:016x}",
@@ -124,54 +126,8 @@ pub fn run(seed: u64, options: Options) -> Result<Summary, Box<Failure>> {
     run_plan(plan(seed, options), options.keep_trace)
 }
 
-/// Like [`run`]; repeats a failing run with fewer and fewer faults as long as the same property is
-/// violated.
-///
-/// # Errors
-/// The smallest [`Failure`] that was found, with the last events.
-pub fn run_and_shrink(seed: u64, options: Options) -> Result<Summary, Box<Failure>> {
-    let mut plan = plan(seed, options);
-    let failure = match run_plan(plan.clone(), false) {
-        Ok(summary) => return Ok(summary),
-        Err(failure) => failure,
-    };
-    let fails_alike = |faults: &[Fault]| {
-        let less = Plan {
-            faults: faults.to_vec(),
-            ..plan.clone()
-        };
-        let outcome = run_plan(less, false);
-        outcome.is_err_and(|less| less.violation.invariant == failure.violation.invariant)
-    };
-    let mut faults = plan.faults.clone();
-    // First drop whole kinds, then single faults, the latest first.
-    let mut classes: Vec<_> = faults.iter().map(|fault| fault.kind.class()).collect();
-    classes.sort_unstable();
-    classes.dedup();
-    for class in classes {
-        let less: Vec<_> = faults
-            .iter()
-            .copied()
-            .filter(|f| f.kind.class() != class)
-            .collect();
-        if fails_alike(&less) {
-            faults = less;
-        }
-    }
-    let mut at = faults.len();
-    while at > 0 {
-        at -= 1;
-        let mut less = faults.clone();
-        less.remove(at);
-        if fails_alike(&less) {
-            faults = less;
-        }
-    }
-    plan.faults = faults;
-    run_plan(plan, true)
-}
-
-fn plan(seed: u64, options: Options) -> Plan {
+/// The run that `seed` stands for.
+pub(super) fn plan(seed: u64, options: Options) -> Plan {
     let mut chance = Rng::new(seed ^ hash(b"faults"));
     // Some runs last long enough for the orphan sweep to happen while faults are in force.
     let fault_window = match chance.within(0..5) {
@@ -192,7 +148,7 @@ fn plan(seed: u64, options: Options) -> Plan {
     }
 }
 
-fn run_plan(plan: Plan, keep_trace: bool) -> Result<Summary, Box<Failure>> {
+pub(super) fn run_plan(plan: Plan, keep_trace: bool) -> Result<Summary, Box<Failure>> {
     let trace = if keep_trace {
         Trace::with_lines()
     } else {
@@ -324,9 +280,16 @@ pub struct Tally {
 }
 
 /// Runs `count` seeds from `first` on, on `threads` threads, and stops early once `most` have
-/// failed.
+/// failed. Each failure goes to `report` at once.
 #[must_use]
-pub fn sweep(first: u64, count: u64, threads: usize, options: Options, most: usize) -> Tally {
+pub fn sweep(
+    first: u64,
+    count: u64,
+    threads: usize,
+    options: Options,
+    most: usize,
+    report: &(dyn Fn(&Failure) + Sync),
+) -> Tally {
     let next = AtomicU64::new(first);
     let tally = Mutex::new(Tally::default());
     thread::scope(|scope| {
@@ -356,7 +319,10 @@ pub fn sweep(first: u64, count: u64, threads: usize, options: Options, most: usi
                                 *tally.counts.entry(what).or_default() += times;
                             }
                         }
-                        Err(failure) => tally.failures.push(failure),
+                        Err(failure) => {
+                            report(&failure);
+                            tally.failures.push(failure);
+                        }
                     }
                 }
             };

@@ -74,7 +74,10 @@ impl Cluster {
             daemon.applier.install(state);
         }
         let members = self.oracle.newest().nodes.clone();
-        self.oracle.check_applied(id, &write.committed);
+        if !write.committed.is_empty() {
+            let term = daemon.core.status().term;
+            self.oracle.check_applied(id, term, &write.committed);
+        }
         if !self.oracle.newest().nodes.ptr_eq(&members) {
             self.agenda.add(self.now, Event::Members);
         }
