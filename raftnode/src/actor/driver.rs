@@ -304,7 +304,6 @@ impl Driver {
         let mut update = Update {
             entries: write.entries,
             hard_state: write.hard_state,
-            conf_state: write.conf_state,
             sync: write.sync,
             ..Update::default()
         };
@@ -337,12 +336,14 @@ impl Driver {
         }
         let Progress {
             rows,
+            conf_state,
             events,
             answers,
             wanted,
             ..
         } = progress;
         update.rows.extend(rows);
+        update.conf_state = conf_state;
         self.args.storage.write(update)?;
         self.send(write.messages_after);
         let (applied, term) = position.unwrap_or_default();

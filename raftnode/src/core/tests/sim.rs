@@ -520,6 +520,9 @@ impl SimCluster {
                     .push(format!("{id} applies {} after {at}", entry.index));
             }
             content.applied = (entry.index, entry.term);
+            if let Payload::ConfChange(conf_state) = &entry.payload {
+                content.conf_state = conf_state.clone();
+            }
             if let Payload::Command(data) = &entry.payload {
                 let proposal = u64::from_be_bytes(data[..].try_into().unwrap());
                 content.machine.push((entry.index, proposal));
@@ -529,9 +532,6 @@ impl SimCluster {
                     self.violations.push(what);
                 }
             }
-        }
-        if let Some(conf_state) = &write.conf_state {
-            content.conf_state = conf_state.clone();
         }
         if write.sync {
             disk.syncs += 1;
