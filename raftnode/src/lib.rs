@@ -28,6 +28,6 @@ pub use actor::{
 };
 pub use jaco_state::{Change, Delta, EntityType, Event, State, batch, command, command_name};
 pub use propose::{Committed, ForwardingProposer, LeaderProposer, ProposeError, StateReader};
-pub use snapshot::{OutgoingSnapshot, SnapshotRefused};
+pub use snapshot::{OutgoingSnapshot, SnapshotContent, SnapshotRefused, SnapshotReport};
 pub use storage::Storage;
 pub use watch::WatchHub;

@@ -181,6 +181,16 @@ fn rejected() -> v1::Command {
     command("test", Timestamp::default(), Payload::SubnetFree(free))
 }
 
+/// Waits until raft has handled every message sent before, and has published its status.
+async fn settled(handle: &RaftHandle) {
+    // The first answer precedes the flush of the messages before it, the second one follows it.
+    for _ in 0..2 {
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        handle.cast(msg::Msg::StateAt(0, reply)).unwrap();
+        answer.await.unwrap();
+    }
+}
+
 /// Waits until no message waits for raft: a proposal may overtake others, and ticks come at any
 /// time.
 async fn emptied(handle: &RaftHandle) {

@@ -362,8 +362,9 @@ fn installed_snapshot_replaces_everything() {
         snapshot.data.is_empty(),
         "the content is encoded on sending"
     );
-    assert_eq!(storage.take_outgoing(2).as_ref(), Some(&source));
-    assert_eq!(storage.take_outgoing(2), None);
+    assert_eq!(storage.take_outgoing(2, 19), None, "an earlier snapshot");
+    assert_eq!(storage.take_outgoing(2, 20).as_ref(), Some(&source));
+    assert_eq!(storage.take_outgoing(2, 20), None);
     assert!(view.snapshot(21, 2).is_err(), "not there yet");
     drop((storage, view));
 
