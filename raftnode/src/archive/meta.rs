@@ -125,13 +125,17 @@ fn whole_seconds(time: Timestamp) -> String {
     Timestamp { nanos: 0, ..time }.to_string()
 }
 
-/// Whether two versions agree up to their first dot; an empty version matches any.
+/// Whether two versions agree up to their first dot. An empty version matches any, and builds from
+/// source match each other: their numbers say nothing.
 fn same_major(one: &str, other: &str) -> bool {
-    let major = |version: &str| {
-        let version = version.strip_prefix('v').unwrap_or(version);
-        version.split('.').next().unwrap_or_default().to_owned()
-    };
-    one.is_empty() || other.is_empty() || major(one) == major(other)
+    let plain = |version: &str| version.strip_prefix('v').unwrap_or(version).to_owned();
+    let (one, other) = (plain(one), plain(other));
+    let major = |version: &str| version.split('.').next().unwrap_or_default().to_owned();
+    let is_development = |version: &str| version == "dev" || version.ends_with("-dev");
+    one.is_empty()
+        || other.is_empty()
+        || major(&one) == major(&other)
+        || (is_development(&one) && is_development(&other))
 }
 
 #[cfg(test)]
@@ -151,6 +155,12 @@ mod tests {
             ("1.2.3", "2.2.3", false),
             ("10.0", "1.0", false),
             ("dev", "1.0.0", false),
+            ("dev", "0.0.1-dev", true),
+            ("dev", "v0.0.1-dev", true),
+            ("1.4.0-dev", "0.0.1-dev", true),
+            ("1.4.0", "0.0.1-dev", false),
+            ("dev", "0.0.1-rc.1", false),
+            ("dev", "1.0.0-devel", false),
             ("vv1.0", "1.0", false),
         ] {
             assert_eq!(same_major(one, other), fit, "{one:?} and {other:?}");
