@@ -34,6 +34,7 @@ use raft::{
 
 pub use config::Config;
 pub use entry::{Committed, Payload};
+pub(crate) use entry::{Decoded, decode};
 pub use inbound::Refused;
 pub use member::{ChangeRefused, MemberChange};
 pub use reads::ReadFailure;

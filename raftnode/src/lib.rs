@@ -6,7 +6,7 @@
 //! - [`propose`]: the interfaces to read the state and to propose commands, with their errors.
 //! - [`storage`]: raft's log and the state's rows on disk.
 //! - [`mod@core`]: raft without I/O; [`apply`]: the state machine driven by it.
-//! - [`archive`]: reads and writes backups.
+//! - [`archive`]: reads and writes backups; [`offline`]: the state of a stopped node.
 //! - [`actor`]: the raft thread, and the handle to it.
 //! - [`snapshot`]: transfer of the state to a node that lags far behind.
 //! - [`testing`]: a test double that applies proposals at once.
@@ -15,6 +15,7 @@ pub mod actor;
 pub mod apply;
 pub mod archive;
 pub mod core;
+pub mod offline;
 pub mod propose;
 pub mod snapshot;
 pub mod storage;

@@ -6,7 +6,7 @@ use raft::eraftpb::{Entry, HardState, Message, MessageType};
 use super::*;
 use crate::{OutgoingSnapshot, core::MemberChange, storage::Position};
 
-/// What the disk held when a message was sent.
+/// A message, and the content of the disk when it was sent.
 struct Sent {
     message: Message,
     hard_state: HardState,
