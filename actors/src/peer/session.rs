@@ -169,10 +169,9 @@ impl Session {
     }
 
     async fn write_snapshots(self, connection: Connection) -> Served {
-        let raft = self.transport.raft();
         loop {
             let snapshot = self.route.outbox().take_snapshot(self.number).await;
-            snapshots::send(&connection, raft, self.member.raft_id, snapshot).await;
+            snapshots::send(&connection, self.member.raft_id, snapshot).await;
         }
     }
 

@@ -10,7 +10,8 @@ use jaco_raftnode::{
     Role, State,
     apply::{Answer, Applier},
     core::{
-        Action, MemberChange, Outcome, ProposalLoss, RaftCore, RaftStatus, ReadFailure, Ticket,
+        Action, MemberChange, Outcome, ProposalLoss, RaftCore, RaftStatus, ReadFailure, SnapshotId,
+        Ticket,
     },
 };
 use raft::eraftpb::{Message, MessageType};
@@ -35,7 +36,7 @@ pub(super) enum Input {
     Propose(Ticket, Vec<u8>),
     Read(Ticket),
     Unreachable(u64),
-    SnapshotSent(u64, bool),
+    SnapshotSent(u64, SnapshotId, bool),
     Change(MemberChange),
     Transfer(u64),
 }
@@ -160,7 +161,8 @@ impl Cluster {
         let kind = message.get_msg_type();
         let up = self.machines.get(&to).is_some_and(|m| m.daemon.is_some());
         if kind == MessageType::MsgSnapshot {
-            self.input(from, Input::SnapshotSent(to, up));
+            let snapshot = SnapshotId::of(&message);
+            self.input(from, Input::SnapshotSent(to, snapshot, up));
         }
         // Peers reject messages of a removed node: its certificate belongs to no member.
         let member = self.machines.get(&from).is_some_and(|m| !m.removed);
@@ -227,8 +229,8 @@ impl Cluster {
                 Input::Propose(..) => {}
                 Input::Read(ticket) => daemon.core.handle_read(ticket),
                 Input::Unreachable(peer) => daemon.core.handle_unreachable(peer),
-                Input::SnapshotSent(peer, delivered) => {
-                    daemon.core.handle_snapshot_sent(peer, delivered);
+                Input::SnapshotSent(peer, snapshot, delivered) => {
+                    daemon.core.handle_snapshot_sent(peer, snapshot, delivered);
                 }
                 Input::Change(change) => {
                     // A refused change is not retried: the policy runs again.
@@ -488,7 +490,8 @@ impl Cluster {
             let after = self.chance.within(5 * MS..SECOND);
             if kind == MessageType::MsgSnapshot {
                 self.schedule_local(id, after, Local::Unreachable(to));
-                self.input_later(id, Input::SnapshotSent(to, false));
+                let snapshot = SnapshotId::of(&message);
+                self.input_later(id, Input::SnapshotSent(to, snapshot, false));
             } else if after < SECOND / 2 {
                 self.schedule_local(id, after, Local::Unreachable(to));
             }

@@ -220,7 +220,7 @@ impl Oracle {
         for entry in entries {
             let data = match &entry.payload {
                 Payload::Command(data) => data.as_slice(),
-                Payload::Noop | Payload::ConfChange => &[],
+                Payload::Noop | Payload::ConfChange(_) => &[],
             };
             let expected = self.last() + 1;
             if entry.index > expected {

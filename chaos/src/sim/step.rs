@@ -49,7 +49,6 @@ impl Cluster {
         let mut batch = Batch {
             entries: write.entries,
             hard_state: write.hard_state,
-            conf_state: write.conf_state,
             ..Batch::default()
         };
         let mut position = None;
@@ -88,6 +87,7 @@ impl Cluster {
             batch.applied = Some(daemon.applier.state().applied_index);
         }
         batch.rows.extend(progress.rows);
+        batch.conf_state = progress.conf_state;
         let (before, entries) = {
             let disk = machine.disk.borrow();
             let first = batch.entries.first().map_or(0, |entry| entry.index);
@@ -256,6 +256,7 @@ fn apply(
             for entry in entries {
                 let one = applier.apply(vec![entry], &mut ());
                 all.applied = one.applied.or(all.applied);
+                all.conf_state = one.conf_state.or(all.conf_state);
                 all.rows.extend(one.rows);
                 all.answers.extend(one.answers);
                 if let Some(patched) = mutation.patch(applier.state()) {

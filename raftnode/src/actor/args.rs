@@ -14,9 +14,8 @@ pub trait Transport: Send + Sync + 'static {
     /// message through [`RaftHandle::unreachable`].
     fn send(&self, to: u64, message: Vec<u8>);
 
-    /// Streams a snapshot to node `to`, in parallel to the messages and without blocking. The
-    /// implementation must report the end through [`RaftHandle::snapshot_sent`]: until then raft
-    /// sends nothing else to `to`. Dropping the unfinished snapshot reports a failure.
+    /// Streams a snapshot to node `to`, in parallel to the messages and without blocking. The end
+    /// is reported through [`OutgoingSnapshot::report`]: until then raft sends nothing else to `to`.
     fn send_snapshot(&self, to: u64, snapshot: OutgoingSnapshot);
 }
 

@@ -22,7 +22,10 @@ use crate::{
     Committed, OutgoingSnapshot, ProposeError,
     apply::{Answer, Applier, Probe, Progress},
     command_name,
-    core::{self, Action, Config, Outcome, ProposalLoss, RaftCore, ReadFailure, Ticket, Write},
+    core::{
+        self, Action, Config, Outcome, ProposalLoss, RaftCore, ReadFailure, SnapshotId, Ticket,
+        Write,
+    },
     snapshot::{self, SizeLimit},
     storage::{self, LogView, Update},
 };
@@ -150,7 +153,17 @@ impl Driver {
                 self.install(received)?;
                 return Ok(FollowUp::Nothing);
             }
-            Msg::Halt(reason) => self.applier.halt(reason),
+            Msg::UnknownSnapshot {
+                from,
+                snapshot,
+                reason,
+            } => {
+                // Only the leader's state is this node's next one. A leader that this node does not
+                // follow yet offers its snapshot again.
+                if self.core.needs_snapshot(from, snapshot) {
+                    self.applier.halt(reason);
+                }
+            }
             // Proposals that an earlier flush took need no flush of their own.
             Msg::Propose if !self.take_proposals() => return Ok(FollowUp::Nothing),
             Msg::Propose => {}
@@ -161,7 +174,9 @@ impl Driver {
             }
             Msg::Deliver(delivery) => self.deliver(delivery.message),
             Msg::Unreachable(peer) => self.core.handle_unreachable(peer),
-            Msg::SnapshotSent(peer, delivered) => self.core.handle_snapshot_sent(peer, delivered),
+            Msg::SnapshotSent(peer, snapshot, delivered) => {
+                self.core.handle_snapshot_sent(peer, snapshot, delivered);
+            }
             Msg::ChangeMembers(change, reply) => {
                 // The receiver may have been dropped; the change goes on all the same.
                 let _ = reply.send(self.core.handle_member_change(change));
@@ -304,7 +319,6 @@ impl Driver {
         let mut update = Update {
             entries: write.entries,
             hard_state: write.hard_state,
-            conf_state: write.conf_state,
             sync: write.sync,
             ..Update::default()
         };
@@ -337,12 +351,14 @@ impl Driver {
         }
         let Progress {
             rows,
+            conf_state,
             events,
             answers,
             wanted,
             ..
         } = progress;
         update.rows.extend(rows);
+        update.conf_state = conf_state;
         self.args.storage.write(update)?;
         self.send(write.messages_after);
         let (applied, term) = position.unwrap_or_default();
@@ -370,6 +386,10 @@ impl Driver {
                 Ok(bytes) => bytes,
                 Err(error) => {
                     tracing::error!(subsystem = "raft", %error, "raft message does not encode");
+                    if message.get_msg_type() == MessageType::MsgSnapshot {
+                        let lost = SnapshotId::of(&message);
+                        self.args.handle.snapshot_sent(message.to, lost, false);
+                    }
                     continue;
                 }
             };
@@ -382,23 +402,25 @@ impl Driver {
     }
 
     fn send_snapshot(&self, message: &Message, bytes: Vec<u8>) {
-        let to = message.to;
-        let index = message.get_snapshot().get_metadata().index;
+        let (to, id) = (message.to, SnapshotId::of(message));
         let handle = self.args.handle.clone();
-        let abandoned = move || handle.snapshot_sent(to, false);
-        match self.args.storage.take_outgoing(to) {
-            Some(state) if state.applied_index == index => {
-                tracing::debug!(subsystem = "raft", to, index, "sending a snapshot");
-                let limit = SizeLimit {
-                    bytes: self.args.limits.snapshot_bytes,
-                    logged: Arc::clone(&self.oversize_logged),
-                };
-                let snapshot = OutgoingSnapshot::new(bytes, state, limit, abandoned);
-                self.args.transport.send_snapshot(to, snapshot);
-            }
+        let report = move |delivered| handle.snapshot_sent(to, id, delivered);
+        let Some(state) = self.args.storage.take_outgoing(to, id.index) else {
             // Raft has requested a newer snapshot since; this one is lost.
-            _ => abandoned(),
-        }
+            return report(false);
+        };
+        tracing::debug!(
+            subsystem = "raft",
+            to,
+            index = id.index,
+            "sending a snapshot"
+        );
+        let limit = SizeLimit {
+            bytes: self.args.limits.snapshot_bytes,
+            logged: Arc::clone(&self.oversize_logged),
+        };
+        let snapshot = OutgoingSnapshot::new(bytes, state, limit, report);
+        self.args.transport.send_snapshot(to, snapshot);
     }
 
     fn answer(&mut self, ticket: Ticket, answer: Answer) {

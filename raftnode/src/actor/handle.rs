@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     Committed, LeaderProposer, ProposeError, StateReader, Storage, WatchHub,
-    core::{RaftStatus, Role},
+    core::{RaftStatus, Role, SnapshotId},
     propose::ProposeFuture,
     snapshot::ReceiveSlot,
 };
@@ -249,9 +249,9 @@ impl RaftHandle {
         let _ = self.cast(Msg::Unreachable(peer));
     }
 
-    /// Reports to raft whether `peer` received its snapshot. Until then raft sends it nothing else.
-    pub fn snapshot_sent(&self, peer: u64, delivered: bool) {
-        let _ = self.cast(Msg::SnapshotSent(peer, delivered));
+    /// Reports to raft whether `peer` received this snapshot. Until then raft sends it nothing else.
+    pub(super) fn snapshot_sent(&self, peer: u64, snapshot: SnapshotId, delivered: bool) {
+        let _ = self.cast(Msg::SnapshotSent(peer, snapshot, delivered));
     }
 
     /// Number of received snapshots that were rejected since the process started.

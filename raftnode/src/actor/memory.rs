@@ -77,7 +77,7 @@ impl Actor for MemoryActor {
             | Msg::SnapshotSent(..)
             | Msg::ChangeMembers(..)
             | Msg::Transfer(_)
-            | Msg::Halt(_)
+            | Msg::UnknownSnapshot { .. }
             | Msg::Tick => {}
         }
         Ok(())

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     Committed, ProposeError,
-    core::{ChangeRefused, MemberChange},
+    core::{ChangeRefused, MemberChange, SnapshotId},
 };
 
 /// Reply channel of a proposal, with its share of the in-flight budget.
@@ -67,12 +67,19 @@ pub(crate) enum Msg {
     Deliver(Box<Delivery>),
     /// A snapshot of a peer, received completely.
     Install(Box<Received>),
-    /// A peer's snapshot has content that this version does not know; carries the reason.
-    Halt(String),
+    /// A peer's snapshot has content that this version does not know.
+    UnknownSnapshot {
+        /// Raft id of the sender.
+        from: u64,
+        /// The snapshot.
+        snapshot: SnapshotId,
+        /// Description of the unknown content.
+        reason: String,
+    },
     /// A message to this peer did not arrive.
     Unreachable(u64),
-    /// Whether the snapshot for this peer was delivered.
-    SnapshotSent(u64, bool),
+    /// Whether this snapshot for this peer was delivered.
+    SnapshotSent(u64, SnapshotId, bool),
     /// A change of voters or learners; the reply says whether it was appended.
     ChangeMembers(MemberChange, oneshot::Sender<Result<(), ChangeRefused>>),
     /// Request for the state right after this entry, or the newest one if that entry is applied

@@ -171,6 +171,12 @@ mod tests {
             ("1.2.3", "2.2.3", false),
             ("10.0", "1.0", false),
             ("dev", "1.0.0", false),
+            ("dev", "0.0.1-dev", true),
+            ("dev", "v0.0.1-dev", true),
+            ("1.4.0-dev", "0.0.1-dev", true),
+            ("1.4.0", "0.0.1-dev", false),
+            ("dev", "0.0.1-rc.1", false),
+            ("dev", "1.0.0-devel", false),
             ("vv1.0", "1.0", false),
         ] {
             assert_eq!(versions_fit(one, other), fit, "{one:?} and {other:?}");

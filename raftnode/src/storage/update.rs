@@ -56,7 +56,7 @@ pub struct Update {
     pub entries: Vec<Entry>,
     /// Term, vote and commit index.
     pub hard_state: Option<HardState>,
-    /// Voters and learners after the last applied configuration change.
+    /// Voters and learners as of the applied index of `state`.
     pub conf_state: Option<ConfState>,
     /// Entity rows, in the order they were changed.
     pub rows: Vec<Row>,
