@@ -5,6 +5,7 @@ mod group;
 mod peers;
 mod proposals;
 mod restarts;
+mod stalls;
 
 use std::{
     path::PathBuf,
