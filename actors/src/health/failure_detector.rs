@@ -13,18 +13,59 @@ use std::{
     time::Instant,
 };
 
-use jaco_policy::health::liveness::{Action, Core, Report};
+use jaco_policy::health::{
+    core::{LIVE_FOR, UNHEALTHY_AFTER},
+    liveness::{Action, Core, Report},
+};
 use jaco_raftnode::{RaftStatus, State};
 use prost_types::Timestamp;
 use tokio::sync::watch;
 
 use crate::{
     clock::Clock,
+    lock::lock,
     peer::{Heartbeat, HeartbeatHandler, Sender},
 };
 
 /// Hostnames of live members.
 pub type Hosts = Arc<BTreeSet<String>>;
+
+/// Newest claim of another member to lead, from its heartbeats; clones share it.
+///
+/// Any member can claim to lead, so a claim counts only while this node's own raft does not know,
+/// and only to find a member that will check for itself whether it leads.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LeaderClaim(Arc<Mutex<Option<Claim>>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    raft_id: u64,
+    term: u64,
+    at: Instant,
+}
+
+impl LeaderClaim {
+    /// Records that member `raft_id` claims to lead in `term`.
+    fn record(&self, raft_id: u64, term: u64) {
+        let mut newest = lock(&self.0);
+        let at = now();
+        if newest.is_none_or(|claim| term >= claim.term || claim.is_expired(at)) {
+            *newest = Some(Claim { raft_id, term, at });
+        }
+    }
+
+    /// Returns the member with the newest claim to lead in `term` or a later one, if it is recent.
+    pub(crate) fn leader(&self, term: u64) -> Option<u64> {
+        let claim = (*lock(&self.0))?;
+        (claim.term >= term && !claim.is_expired(now())).then_some(claim.raft_id)
+    }
+}
+
+impl Claim {
+    fn is_expired(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.at) >= LIVE_FOR
+    }
+}
 
 /// Heartbeat state of one node.
 pub struct FailureDetector {
@@ -35,6 +76,7 @@ pub struct FailureDetector {
     core: Mutex<Core>,
     fresh: watch::Sender<Hosts>,
     current: watch::Sender<bool>,
+    claim: LeaderClaim,
     /// Whether this node was ready at any time since its process started.
     was_ready: AtomicBool,
 }
@@ -50,6 +92,7 @@ impl FailureDetector {
             core: Mutex::new(Core::new(host)),
             fresh: watch::Sender::new(Arc::new(BTreeSet::from([host.to_owned()]))),
             current: watch::Sender::new(false),
+            claim: LeaderClaim::default(),
             was_ready: AtomicBool::new(false),
         }
     }
@@ -60,6 +103,11 @@ impl FailureDetector {
     #[must_use]
     pub fn fresh(&self) -> watch::Receiver<Hosts> {
         self.fresh.subscribe()
+    }
+
+    /// Newest claim of another member to lead.
+    pub(crate) fn leader_claim(&self) -> LeaderClaim {
+        self.claim.clone()
     }
 
     /// Whether this node has caught up with the cluster and may act on its state; see
@@ -98,8 +146,16 @@ impl FailureDetector {
 
     /// Handles a timer tick.
     pub(super) fn tick(&self) {
-        let leads = self.raft.borrow().leading;
-        self.handle(|core, now| core.handle_tick(now, leads));
+        let (leads, stalled) = {
+            let raft = self.raft.borrow();
+            (raft.leading, raft.is_stalled())
+        };
+        self.handle(|core, now| {
+            core.handle_tick(now, leads);
+            if stalled {
+                core.handle_stalled(now);
+            }
+        });
     }
 
     /// Handles the end of the proposal for `host`.
@@ -169,7 +225,9 @@ impl HeartbeatHandler for FailureDetector {
     fn next_heartbeat(&self) -> Heartbeat {
         let raft = self.raft.borrow();
         let (applied, term, leads) = (raft.applied, raft.term, raft.leading);
-        let halted = raft.halted.is_some();
+        // Like silence, a hang counts only once it is longer than that of a slow disk.
+        let hangs = |since: Instant| now().saturating_duration_since(since) >= UNHEALTHY_AFTER;
+        let halted = raft.halted.is_some() || raft.stalled_since.is_some_and(hangs);
         drop(raft);
         let live = if leads {
             self.core().live(now(), true)
@@ -191,6 +249,9 @@ impl HeartbeatHandler for FailureDetector {
         let raft = self.raft.borrow();
         let follows = raft.leader_id == Some(from.raft_id) && raft.term == heartbeat.term;
         drop(raft);
+        if heartbeat.leads {
+            self.claim.record(from.raft_id, heartbeat.term);
+        }
         let received_at = self.clock.timestamp();
         let mut core = self.core();
         let report = Report {

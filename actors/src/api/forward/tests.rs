@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::{
     api::admission::{self, Transport},
+    peer::{Heartbeat, HeartbeatHandler as _, Sender},
     testing::cluster::{Cluster, Fault, MemberApi, with},
 };
 
@@ -507,4 +508,40 @@ async fn every_member_reports_leader_and_voters() {
         });
         assert_eq!(voters.collect::<Vec<_>>(), ["n1", "n2", "n3"]);
     }
+}
+
+/// Makes member 1 a deposed leader whose raft hangs, so that it does not know its successor.
+fn depose_hung_leader(cluster: &Cluster) {
+    cluster.group.elect(Some(2));
+    cluster.group.set_known_leader(1, Some(1));
+    cluster.group.stall(1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn hung_leader_forwards_to_its_successor() {
+    let cluster = Cluster::start(3).await;
+    depose_hung_leader(&cluster);
+    let node = cluster.node(1).try_running().unwrap();
+    let print = jaco_net::pki::Fingerprint::from_bytes([2; 32]);
+    let claim = Heartbeat {
+        term: node.raft.status().term,
+        leads: true,
+        ..Heartbeat::default()
+    };
+    node.failure_detector
+        .on_heartbeat(&Sender::new("n2", 2, [print]), claim);
+    let begun = Instant::now();
+    let issued = issue(cluster.member_api(1, Transport::Local), &[]).await;
+    assert_eq!(issued.unwrap(), "new");
+    assert!(begun.elapsed() < Duration::from_secs(1));
+    assert_eq!(cluster.network.calls()[0].to, "n2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn hung_leader_without_successor_refuses_retriably() {
+    let cluster = Cluster::start(3).await;
+    depose_hung_leader(&cluster);
+    let issued = issue(cluster.member_api(1, Transport::Local), &[]).await;
+    assert_eq!(code(issued), "raft_unavailable");
+    assert!(cluster.network.calls().is_empty());
 }
