@@ -545,3 +545,31 @@ async fn hung_leader_without_successor_refuses_retriably() {
     assert_eq!(code(issued), "raft_unavailable");
     assert!(cluster.network.calls().is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn node_out_of_touch_names_no_leader() {
+    let cluster = Cluster::start(3).await;
+    cluster.group.isolate(2, &[2]);
+    // A learner never gives its leader up.
+    cluster.group.set_known_leader(2, Some(1));
+    cluster.group.stall(3);
+    for (id, lost, stalled) in [(1, false, false), (2, true, false), (3, false, true)] {
+        let mut member_api = ClusterClient::new(cluster.member_api(id, Transport::Local));
+        let status = member_api.status(v1::ClusterStatusRequest {}).await;
+        let status = status.unwrap().into_inner();
+        let in_touch = !lost && !stalled;
+        let named = (&*status.leader, &*status.leader_hostname);
+        assert_eq!(
+            named,
+            if in_touch {
+                ("n1:7947", "n1")
+            } else {
+                ("", "")
+            }
+        );
+        let since = (status.quorum_lost_since, status.stalled_since);
+        assert_eq!((since.0.is_some(), since.1.is_some()), (lost, stalled));
+        let seconds = since.0.or(since.1).map(|since| since.seconds);
+        assert!(seconds.is_none_or(|at| (1_699_999_900..=1_700_000_000).contains(&at)));
+    }
+}
