@@ -13,6 +13,7 @@ pub mod actor;
 pub mod failure_detector;
 
 pub use actor::{Args, HealthActor};
+pub(crate) use failure_detector::LeaderClaim;
 pub use failure_detector::{FailureDetector, Hosts};
 
 /// Child specification of the health actor.

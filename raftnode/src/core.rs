@@ -185,6 +185,18 @@ impl<S: Storage> RaftCore<S> {
         self.after_event();
     }
 
+    /// Current term.
+    #[must_use]
+    pub fn term(&self) -> u64 {
+        self.raw.raft.term
+    }
+
+    /// Ticks since a majority of voters was last in contact.
+    #[must_use]
+    pub fn ticks_without_quorum(&self) -> u64 {
+        self.quorum.ticks_without_quorum()
+    }
+
     /// Whether proposals of this node are not committed yet.
     #[must_use]
     pub fn awaits_majority(&self) -> bool {

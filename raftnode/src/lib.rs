@@ -24,11 +24,13 @@ pub mod watch;
 
 pub use crate::core::{ChangeRefused, MemberChange, Progress, RaftStatus, Role, Writes};
 pub use actor::{
-    Applied, ChangeError, IncomingSnapshot, InvalidMessage, NoTransport, Observe, PeerReceiver,
-    RaftArgs, RaftHandle, RaftLimits, ReadError, SpawnError, Transport,
+    Applied, ChangeError, Hung, IncomingSnapshot, InvalidMessage, NoTransport, Observe,
+    PeerReceiver, RaftArgs, RaftHandle, RaftLimits, ReadError, SpawnError, Transport,
 };
 pub use jaco_state::{Change, Delta, EntityType, Event, State, batch, command, command_name};
-pub use propose::{Committed, ForwardingProposer, LeaderProposer, ProposeError, StateReader};
+pub use propose::{
+    Committed, ForwardingProposer, LeaderProposer, ProposalGuard, ProposeError, StateReader,
+};
 pub use snapshot::{OutgoingSnapshot, SnapshotContent, SnapshotRefused, SnapshotReport};
 pub use storage::Storage;
 pub use watch::WatchHub;

@@ -63,7 +63,7 @@ pub(super) async fn apply(
     caller: &Caller,
     request: v1::ApplyRequest,
 ) -> Result<v1::ApplyResponse, Error> {
-    let guard = node.apply_lock.lock().await;
+    let guard = node.apply_lock.lock(&node.raft).await?;
     let state = node.raft.state();
     let view = View {
         state: &state,
@@ -193,7 +193,7 @@ pub(super) async fn rollback(
     caller: &Caller,
     deployment: String,
 ) -> Result<v1::RollbackResponse, Error> {
-    let guard = node.apply_lock.lock().await;
+    let guard = node.apply_lock.lock(&node.raft).await?;
     let state = node.raft.state();
     let Some(current) = state.deployments.get(&deployment) else {
         return Err(Error::new(

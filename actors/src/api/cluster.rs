@@ -1,6 +1,6 @@
 //! The `Cluster` service: life cycle of the cluster and of this node in it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use jaco_proto::{
     Error, ErrorCode,
@@ -136,10 +136,16 @@ impl Cluster for ClusterService {
             }));
         }
         let (state, raft) = (node.raft.state(), node.raft.status());
+        // A node out of touch would name the leader of that time.
+        let in_touch = !raft.quorum_lost && !raft.is_stalled();
         let leader = state
             .nodes
             .values()
-            .find(|n| raft.leader_id == Some(n.raft_id));
+            .find(|n| in_touch && raft.leader_id == Some(n.raft_id));
+        let since = |at: Instant| {
+            let time = node.clock.now().checked_sub(at.elapsed());
+            time.map(jaco_proto::timestamp)
+        };
         // This node's view of the configuration, which may still be empty.
         let suffrage = |n: &Arc<v1::Node>| v1::NodeSuffrage {
             hostname: n.hostname.clone(),
@@ -160,6 +166,8 @@ impl Cluster for ClusterService {
             leader_hostname: leader.map(|n| n.hostname.clone()).unwrap_or_default(),
             applied_index: state.applied_index,
             removed,
+            quorum_lost_since: raft.quorum_lost_since.and_then(since),
+            stalled_since: raft.stalled_since.and_then(since),
         };
         Ok(node.read_response(&state, response))
     }

@@ -58,7 +58,7 @@ impl Deploy for DeployService {
                     .into(),
             );
         }
-        let guard = node.apply_lock.lock().await;
+        let guard = node.apply_lock.lock(&node.raft).await?;
         let payload = Payload::DeploymentDelete(v1::DeploymentDelete { deployment });
         let command = node.command(&caller.identity, payload);
         guard.propose(&node.raft, command).await?;

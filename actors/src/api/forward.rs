@@ -127,7 +127,8 @@ where
         let error = node.leader.leaderless();
         let status = node.leader.raft().status();
         // Waiting cannot help.
-        let hopeless = quorum_lost(&status).is_some() || status.halted.is_some();
+        let lost = quorum_lost(&status).is_some() && !status.is_stalled();
+        let hopeless = lost || status.halted.is_some();
         let pause = (Instant::now() + backoff).min(until);
         if hopeless || pause <= Instant::now() {
             return Status::from(match reason {

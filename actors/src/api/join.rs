@@ -81,7 +81,7 @@ pub(super) async fn admit(
     let received_at = node.clock.timestamp();
     let join_token = SecretString::new(join_token);
     // Serialised, so that no two joins take the same raft id.
-    let guard = node.join_lock.lock().await;
+    let guard = node.join_lock.lock(&node.raft).await?;
     let (state, now) = (node.raft.state(), node.clock.timestamp());
     check_fields(
         &name,

@@ -14,7 +14,7 @@ use std::{
 };
 
 use jaco_policy::health::{
-    core::HEARTBEAT_INTERVAL,
+    core::{HEARTBEAT_INTERVAL, LIVE_FOR, UNHEALTHY_AFTER},
     liveness::{Action, Core, Report},
 };
 use jaco_raftnode::{RaftStatus, State};
@@ -23,11 +23,49 @@ use tokio::sync::watch;
 
 use crate::{
     clock::Clock,
+    lock::lock,
     peer::{Heartbeat, HeartbeatHandler, Sender},
 };
 
 /// Hostnames of live members.
 pub type Hosts = Arc<BTreeSet<String>>;
+
+/// Newest claim of another member to lead, from its heartbeats; clones share it.
+///
+/// Any member can claim to lead, so a claim counts only while this node's own raft does not know,
+/// and only to find a member that will check for itself whether it leads.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LeaderClaim(Arc<Mutex<Option<Claim>>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    raft_id: u64,
+    term: u64,
+    at: Instant,
+}
+
+impl LeaderClaim {
+    /// Records that member `raft_id` claims to lead in `term`.
+    fn record(&self, raft_id: u64, term: u64) {
+        let mut newest = lock(&self.0);
+        let at = now();
+        if newest.is_none_or(|claim| term >= claim.term || claim.is_expired(at)) {
+            *newest = Some(Claim { raft_id, term, at });
+        }
+    }
+
+    /// Returns the member with the newest claim to lead in `term` or a later one, if it is recent.
+    pub(crate) fn leader(&self, term: u64) -> Option<u64> {
+        let claim = (*lock(&self.0))?;
+        (claim.term >= term && !claim.is_expired(now())).then_some(claim.raft_id)
+    }
+}
+
+impl Claim {
+    fn is_expired(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.at) >= LIVE_FOR
+    }
+}
 
 /// Heartbeat state of one node.
 pub struct FailureDetector {
@@ -38,6 +76,7 @@ pub struct FailureDetector {
     core: Mutex<Core>,
     fresh: watch::Sender<Hosts>,
     current: watch::Sender<bool>,
+    claim: LeaderClaim,
     /// Whether this node was ready at any time since its process started.
     was_ready: AtomicBool,
     /// Whether the state of this node has members.
@@ -65,6 +104,7 @@ impl FailureDetector {
             core: Mutex::new(Core::new(host)),
             fresh: watch::Sender::new(Arc::new(BTreeSet::from([host.to_owned()]))),
             current: watch::Sender::new(false),
+            claim: LeaderClaim::default(),
             was_ready: AtomicBool::new(false),
             has_members: AtomicBool::new(false),
             early: Mutex::default(),
@@ -77,6 +117,11 @@ impl FailureDetector {
     #[must_use]
     pub fn fresh(&self) -> watch::Receiver<Hosts> {
         self.fresh.subscribe()
+    }
+
+    /// Newest claim of another member to lead.
+    pub(crate) fn leader_claim(&self) -> LeaderClaim {
+        self.claim.clone()
     }
 
     /// Whether this node has caught up with the cluster and may act on its state; see
@@ -118,8 +163,16 @@ impl FailureDetector {
 
     /// Handles a timer tick.
     pub(super) fn tick(&self) {
-        let leads = self.raft.borrow().leading;
-        self.handle(|core, now| core.handle_tick(now, leads));
+        let (leads, stalled) = {
+            let raft = self.raft.borrow();
+            (raft.leading, raft.is_stalled())
+        };
+        self.handle(|core, now| {
+            core.handle_tick(now, leads);
+            if stalled {
+                core.handle_stalled(now);
+            }
+        });
         self.handle_early();
     }
 
@@ -222,6 +275,11 @@ impl FailureDetector {
     }
 }
 
+/// Time of a clock that stands still while the machine is suspended, like those of raft's status.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
 impl HeartbeatHandler for FailureDetector {
     fn live(&self) -> watch::Receiver<Hosts> {
         self.fresh()
@@ -230,7 +288,9 @@ impl HeartbeatHandler for FailureDetector {
     fn next_heartbeat(&self) -> Heartbeat {
         let raft = self.raft.borrow();
         let (applied, term, leads) = (raft.applied, raft.term, raft.leading);
-        let halted = raft.halted.is_some();
+        // Like silence, a hang counts only once it is longer than that of a slow disk.
+        let hangs = |since: Instant| now().saturating_duration_since(since) >= UNHEALTHY_AFTER;
+        let halted = raft.halted.is_some() || raft.stalled_since.is_some_and(hangs);
         drop(raft);
         let live = if leads {
             let now = self.clock.instant();
@@ -248,6 +308,10 @@ impl HeartbeatHandler for FailureDetector {
     }
 
     fn on_heartbeat(&self, from: &Sender, heartbeat: Heartbeat) {
+        // Any member can claim to lead.
+        if heartbeat.leads {
+            self.claim.record(from.raft_id, heartbeat.term);
+        }
         let now = self.clock.instant();
         if !self.has_members.load(Ordering::Relaxed) {
             let mut early = self.early.lock().unwrap_or_else(PoisonError::into_inner);
@@ -292,7 +356,7 @@ impl fmt::Debug for FailureDetector {
 mod tests {
     use std::{sync::atomic::AtomicU64, time::Duration};
 
-    use jaco_policy::health::{core::LIVE_FOR, fencing};
+    use jaco_policy::health::fencing;
     use jaco_proto::v1;
 
     use super::*;

@@ -422,3 +422,28 @@ async fn halted_member_is_unhealthy_until_it_continues() {
     sleep(20 * HEARTBEAT_INTERVAL).await;
     assert_eq!(cluster.status("c"), Ready);
 }
+
+#[tokio::test(start_paused = true)]
+async fn hung_member_fences_itself_then_is_unhealthy() {
+    let cluster = TestCluster::new().await;
+    let hung = &cluster.nodes["c"];
+    let caught_up = hung.failure_detector.caught_up();
+    assert!(*caught_up.borrow());
+    // Its raft confirms nothing while it hangs.
+    hung.confirms.store(false, Ordering::Relaxed);
+    let since = Instant::now().into_std();
+    hung.status
+        .send_modify(|status| status.stalled_since = Some(since));
+    sleep(SECOND).await;
+    assert!(!*caught_up.borrow());
+    sleep(5 * SECOND).await;
+    assert_eq!(cluster.status("c"), Ready, "a slow disk is no failure");
+    cluster.wait_status("c", Unhealthy).await;
+    sleep(20 * HEARTBEAT_INTERVAL).await;
+    assert_eq!(cluster.written(), [("c".to_owned(), Unhealthy)]);
+    hung.status
+        .send_modify(|status| status.stalled_since = None);
+    hung.confirms.store(true, Ordering::Relaxed);
+    cluster.wait_status("c", Ready).await;
+    assert!(*caught_up.borrow());
+}

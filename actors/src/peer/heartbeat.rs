@@ -18,7 +18,8 @@ pub struct Heartbeat {
     pub leads: bool,
     /// From a leader: hostnames of the members with a recent heartbeat, the leader included.
     pub live: BTreeSet<String>,
-    /// Whether the sender has stopped applying the log at an entry it does not support.
+    /// Whether the sender has stopped applying the log: at an entry it does not support, or because
+    /// its disk does not answer.
     pub halted: bool,
 }
 

@@ -15,7 +15,8 @@ use super::{
     batch_delay::{BatchDecision, BatchDelay},
     handle::{HandleInner, ReadError},
     incoming::Received,
-    msg::{Msg, PendingProposal, ReadReply},
+    msg::{Msg, ReadReply},
+    proposal::PendingProposal,
     state_at::PendingStates,
 };
 use crate::{
@@ -75,12 +76,16 @@ pub(super) struct Driver {
     next_ticket: Ticket,
     /// Whether it was logged that the state is too large to be sent.
     oversize_logged: Arc<AtomicBool>,
+    /// Time of the last contact with a majority, once that is lost.
+    quorum_lost_since: Option<Instant>,
     /// Number of rejected peer messages.
     refused: u64,
     /// Time of the last log line about them.
     rejection_logged_at: Option<Instant>,
 }
 
+/// Bytes of a received snapshot that even a slow disk writes in a second.
+const INSTALL_RATE: u64 = 8 << 20;
 /// Minimum interval between two log lines about rejected messages: a peer controls their number.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -117,6 +122,7 @@ impl Driver {
             received: None,
             next_ticket: 0,
             oversize_logged: Arc::default(),
+            quorum_lost_since: None,
             refused: 0,
             rejection_logged_at: None,
             args,
@@ -202,8 +208,8 @@ impl Driver {
         loop {
             let decision = self.decide();
             if decision == BatchDecision::Flush {
-                self.batch_bytes = 0;
-                self.core.handle_propose(std::mem::take(&mut self.batch));
+                let batch = self.begin_batch();
+                self.core.handle_propose(batch);
             }
             self.run()?;
             match decision {
@@ -243,6 +249,26 @@ impl Driver {
         some
     }
 
+    /// Takes the batch, without the proposals that were withdrawn or are bound to another term.
+    fn begin_batch(&mut self) -> Vec<(Ticket, Vec<u8>)> {
+        self.batch_bytes = 0;
+        let mut batch = std::mem::take(&mut self.batch);
+        let term = self.core.term();
+        batch.retain(|(ticket, _)| {
+            let Some(waiting) = self.proposals.get_mut(ticket) else {
+                return false;
+            };
+            let Err(error) = waiting.begin(term) else {
+                return true;
+            };
+            if let Some(waiting) = self.proposals.remove(ticket) {
+                waiting.answer(Err(error));
+            }
+            false
+        });
+        batch
+    }
+
     fn ticket(&mut self) -> Ticket {
         self.next_ticket += 1;
         self.next_ticket
@@ -274,10 +300,22 @@ impl Driver {
     /// Carries out every action that raft has pending, then answers the callers.
     fn run(&mut self) -> Result<(), Failure> {
         let outcomes = self.drive()?;
-        let status = core::RaftStatus {
+        let mut status = core::RaftStatus {
             halted: self.applier.halted().map(str::to_owned),
             ..self.core.status()
         };
+        if status.quorum_lost {
+            let lost_for = self.core.ticks_without_quorum();
+            let since = *self.quorum_lost_since.get_or_insert_with(|| {
+                let ticks = u32::try_from(lost_for).unwrap_or(u32::MAX);
+                let now = Instant::now();
+                let age = self.args.limits.tick.saturating_mul(ticks);
+                now.checked_sub(age).unwrap_or(now)
+            });
+            status.quorum_lost_since = Some(since);
+        } else {
+            self.quorum_lost_since = None;
+        }
         self.shared.status.send_if_modified(|old| {
             let changed = *old != status;
             if let (None, Some(reason)) = (&old.halted, &status.halted) {
@@ -334,6 +372,8 @@ impl Driver {
                 return Err(storage::Error::corrupt("received snapshot", reason).into());
             };
             position = Some((metadata.index, metadata.term));
+            let seconds = received.rows.bytes() / INSTALL_RATE;
+            self.shared.allow(Duration::from_secs(seconds));
             update.install = Some((metadata, received.rows));
             self.applier.install(received.state);
         }
@@ -360,6 +400,7 @@ impl Driver {
         update.rows.extend(rows);
         update.conf_state = conf_state;
         self.args.storage.write(update)?;
+        self.shared.note_progress();
         self.send(write.messages_after);
         let (applied, term) = position.unwrap_or_default();
         self.core.handle_written(applied, term);

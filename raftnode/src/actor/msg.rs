@@ -1,55 +1,12 @@
 //! Messages of the raft actor.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use jaco_state::State;
-use tokio::{sync::oneshot, time::Instant};
+use tokio::sync::oneshot;
 
-use super::{
-    handle::{BudgetShare, ReadError},
-    incoming::Received,
-    peer_receiver::Delivery,
-};
-use crate::{
-    Committed, ProposeError,
-    core::{ChangeRefused, MemberChange, SnapshotId},
-};
-
-/// Reply channel of a proposal, with its share of the in-flight budget.
-pub(crate) struct PendingProposal {
-    reply: oneshot::Sender<Result<Committed, ProposeError>>,
-    share: BudgetShare,
-    since: Instant,
-}
-
-impl PendingProposal {
-    pub(super) fn new(
-        reply: oneshot::Sender<Result<Committed, ProposeError>>,
-        share: BudgetShare,
-    ) -> Self {
-        let since = Instant::now();
-        Self {
-            reply,
-            share,
-            since,
-        }
-    }
-
-    /// Time since the proposal was made.
-    pub(super) fn age(&self) -> Duration {
-        self.since.elapsed()
-    }
-
-    pub(super) fn answer(self, result: Result<Committed, ProposeError>) {
-        // Released first, so that the proposer can reuse the budget once it has the answer.
-        drop(self.share);
-        // The proposer may have gone; the proposal is committed all the same.
-        let _ = self.reply.send(result);
-    }
-}
-
-/// An encoded command to append, and its reply channel.
-pub(crate) type Proposal = (Vec<u8>, PendingProposal);
+use super::{handle::ReadError, incoming::Received, peer_receiver::Delivery};
+use crate::core::{ChangeRefused, MemberChange, SnapshotId};
 
 pub(super) type ReadReply = oneshot::Sender<Result<u64, ReadError>>;
 

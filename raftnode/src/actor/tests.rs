@@ -6,6 +6,7 @@ mod halted;
 mod peers;
 mod proposals;
 mod restarts;
+mod stalls;
 mod writes;
 
 use std::{

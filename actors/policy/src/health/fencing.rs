@@ -85,6 +85,17 @@ impl Core {
         self.finish(now);
     }
 
+    /// Handles that the log is not applied here at the moment, as on a disk that does not answer.
+    /// Contact with the leader does not outweigh that; entries that are missing must be read first.
+    pub fn handle_stalled(&mut self, now: Instant) {
+        self.begin(now);
+        // Attempts go on, but none succeeds before the log is applied again.
+        if self.current {
+            self.fence();
+        }
+        self.finish(now);
+    }
+
     /// Handles a timer tick, due several times a second in any case. There is no deadline to sleep
     /// until: a long time without any event is how this core finds a pause of its process.
     pub fn handle_tick(&mut self, now: Instant) {
@@ -276,6 +287,21 @@ mod tests {
         // The result of an attempt from before the pause is ignored.
         fixture.answer(attempt - 1, true);
         assert!(!fixture.core.is_current());
+        fixture.answer(attempt, true);
+        assert!(fixture.core.is_current());
+    }
+
+    #[test]
+    fn stalled_log_fences_despite_contact() {
+        let mut fixture = Fixture::current();
+        fixture.see(true);
+        fixture.core.handle_stalled(fixture.now);
+        assert!(!fixture.core.is_current());
+        let attempt = fixture.attempt().expect("an attempt starts");
+        fixture.core.handle_stalled(fixture.now);
+        assert_eq!(fixture.attempt(), None, "one attempt at a time");
+        assert_eq!(fixture.run(60, true).len(), 0);
+        assert!(!fixture.core.is_current(), "contact is not enough");
         fixture.answer(attempt, true);
         assert!(fixture.core.is_current());
     }

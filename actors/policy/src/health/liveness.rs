@@ -136,6 +136,12 @@ impl Core {
         self.collect();
     }
 
+    /// Handles that this node does not apply the log; see [`fencing::Core::handle_stalled`].
+    pub fn handle_stalled(&mut self, now: Instant) {
+        self.fencing.handle_stalled(now);
+        self.collect();
+    }
+
     /// Handles a heartbeat of the node with this hostname and raft id.
     ///
     /// # Errors

@@ -8,12 +8,16 @@ use jaco_proto::{
 use super::{Origin, Tx, audit, cert, reject};
 
 pub(super) fn join(tx: &mut Tx, origin: &Origin<'_>, command: &v1::NodeJoin) -> Result<(), Error> {
-    if tx.get::<v1::Node>(&command.hostname).is_some() {
+    // Names in certificates are compared without case: the certificate of one such name would be
+    // valid for the other.
+    let mut names = tx.state().nodes.keys();
+    if names.any(|name| name.eq_ignore_ascii_case(&command.hostname)) {
         return Err(
             Error::new(ErrorCode::NodeAlreadyMember, "a member has this hostname")
                 .with("hostname", &command.hostname),
         );
     }
+    check_address(tx, &command.address)?;
     take_raft_id(tx, command.raft_id)?;
     tx.put(v1::Node {
         hostname: command.hostname.clone(),
@@ -32,6 +36,24 @@ pub(super) fn join(tx: &mut Tx, origin: &Origin<'_>, command: &v1::NodeJoin) -> 
         AuditEventType::NodeJoin,
         [("hostname", command.hostname.clone())],
     )
+}
+
+/// Refuses a joining member whose peer address another member has: the two are not
+/// distinguishable. A member that moves may take such an address, since its owner may be moving
+/// too.
+fn check_address(tx: &Tx, address: &str) -> Result<(), Error> {
+    let mut members = tx.state().nodes.values();
+    let owner = members.find(|node| !address.is_empty() && node.address == address);
+    match owner {
+        None => Ok(()),
+        Some(owner) => Err(Error::new(
+            ErrorCode::ValidationFailed,
+            "another member has this address",
+        )
+        .with("field", "address")
+        .with("value", address)
+        .with("reason", format!("{} has it", owner.hostname))),
+    }
 }
 
 /// Marks the raft id as used. An id is never assigned twice: raft would treat its second owner as

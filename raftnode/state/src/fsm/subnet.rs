@@ -1,10 +1,13 @@
 //! Address blocks of networks, one per deployment, network and host.
 
+use std::{net::Ipv4Addr, ops::RangeInclusive};
+
 use jaco_proto::{Error, v1};
 
 use super::{Origin, Tx, reject};
 
-/// Stores an address block that the leader chose, unless another key holds it.
+/// Stores an address block that the leader chose, unless it shares an address with the block of
+/// another key.
 pub(super) fn allocate(
     tx: &mut Tx,
     origin: &Origin<'_>,
@@ -15,7 +18,8 @@ pub(super) fn allocate(
     }
     let key = (&command.deployment, &command.network, &command.host);
     let holder = tx.state().subnets.values().find(|subnet| {
-        subnet.cidr == command.cidr && (&subnet.deployment, &subnet.network, &subnet.host) != key
+        (&subnet.deployment, &subnet.network, &subnet.host) != key
+            && overlap(&subnet.cidr, &command.cidr)
     });
     if let Some(holder) = holder {
         return Err(
@@ -33,6 +37,23 @@ pub(super) fn allocate(
         allocated_at: Some(origin.ts),
         host: command.host.clone(),
     })
+}
+
+/// Whether two blocks share an address. A text that is no IPv4 block shares with its equal only.
+fn overlap(a: &str, b: &str) -> bool {
+    match (addresses(a), addresses(b)) {
+        (Some(a), Some(b)) => a.start() <= b.end() && b.start() <= a.end(),
+        _ => a == b,
+    }
+}
+
+/// Addresses of an IPv4 block like `10.42.7.0/24`; its host bits are ignored.
+fn addresses(cidr: &str) -> Option<RangeInclusive<u32>> {
+    let (address, bits) = cidr.split_once('/')?;
+    let address = u32::from(address.parse::<Ipv4Addr>().ok()?);
+    let bits: u32 = bits.parse().ok().filter(|bits| *bits <= 32)?;
+    let hosts = u32::MAX.checked_shr(bits).unwrap_or(0);
+    Some(address & !hosts..=address | hosts)
 }
 
 /// Frees every block that matches all the fields that are set.

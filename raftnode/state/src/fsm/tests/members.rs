@@ -301,3 +301,30 @@ fn self_update_changes_only_set_fields() {
         ..Default::default()
     }));
 }
+
+#[test]
+fn join_needs_free_name_and_free_address() {
+    let mut test = TestState::new();
+    test.cluster();
+    test.ok(join("b", 2));
+    let taken = |hostname: &str, address: &str| {
+        Payload::NodeJoin(v1::NodeJoin {
+            hostname: hostname.into(),
+            address: address.into(),
+            raft_id: 3,
+            ..Default::default()
+        })
+    };
+    test.rejected(taken("B", "c:7947"), ErrorCode::NodeAlreadyMember);
+    let error = test.rejected(taken("c", "b:7947"), ErrorCode::ValidationFailed);
+    assert_eq!(error.details["reason"], "b has it");
+    test.ok(taken("c", "c:7947"));
+    // Two members that exchange their addresses announce them one after the other.
+    for (hostname, address) in [("b", "c:7947"), ("c", "b:7947")] {
+        test.ok(Payload::NodeUpdateSelf(v1::NodeUpdateSelf {
+            hostname: hostname.into(),
+            address: address.into(),
+            ..Default::default()
+        }));
+    }
+}

@@ -154,6 +154,12 @@ fn subnet_has_one_holder_and_is_freed_selectively() {
     );
     assert_eq!(error.details["reason"], super::super::reject::CIDR_TAKEN);
     assert_eq!(error.details["host"], "a");
+    for overlapping in ["10.0.0.0/16", "10.0.0.128/25", "10.0.0.7/24", "0.0.0.0/0"] {
+        test.rejected(
+            allocate("shop", "front", "b", overlapping),
+            ErrorCode::RaftApplyFailed,
+        );
+    }
     test.rejected(
         allocate("shop", "front", "b", ""),
         ErrorCode::ValidationFailed,
