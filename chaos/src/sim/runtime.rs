@@ -10,12 +10,12 @@ use jaco_engine::EngineError;
 use jaco_policy::runtime::{
     assignment,
     documents::Documents,
+    publisher,
     replica::{
         core::{Action, Assignment, Core, Now, Seed, StartGate},
         report::Report,
     },
 };
-use jaco_proto::v1::ReplicaObserved;
 use jaco_state::State;
 
 use super::{
@@ -78,10 +78,8 @@ pub(super) struct Runtime {
     replicas: BTreeMap<String, Replica>,
     instances: u64,
     documents: Documents,
-    waiting: BTreeMap<String, ReplicaObserved>,
-    /// Observations with a proposal in flight.
-    in_flight: BTreeMap<String, ReplicaObserved>,
-    paused: bool,
+    publisher: publisher::Core,
+    publisher_due: Option<Time>,
     current: bool,
     orphans_cleared: bool,
     epoch: u64,
@@ -95,9 +93,8 @@ impl Runtime {
             replicas: BTreeMap::new(),
             instances: 0,
             documents: Documents::reading_with(documents::project),
-            waiting: BTreeMap::new(),
-            in_flight: BTreeMap::new(),
-            paused: false,
+            publisher: publisher::Core::default(),
+            publisher_due: None,
             current: false,
             orphans_cleared: false,
             epoch: 0,
@@ -132,7 +129,7 @@ impl Runtime {
 
     /// Whether no observation waits to be written.
     pub(super) fn is_quiet(&self) -> bool {
-        self.waiting.is_empty() && self.in_flight.is_empty()
+        self.publisher.is_idle()
     }
 }
 
@@ -338,9 +335,8 @@ impl Cluster {
     pub(super) fn kill_publisher(&mut self, id: u64) {
         self.note(&[35, id], || format!("the publisher crashes on n{id}"));
         if let Some(daemon) = self.daemon(id) {
-            daemon.runtime.waiting.clear();
-            daemon.runtime.in_flight.clear();
-            daemon.runtime.paused = false;
+            daemon.runtime.publisher = publisher::Core::default();
+            daemon.runtime.publisher_due = None;
         }
         self.republish(id);
     }
