@@ -23,7 +23,7 @@ use tokio::sync::Semaphore;
 
 use crate::{
     Credential, DEFAULT_GRACE, Engine, EngineError, Event, Found, Inspected, LogFrame, LogRequest,
-    LogStream,
+    LogStream, StartSlot,
     labels::{LABEL_CLUSTER, LABEL_REPLICA},
     spec::ContainerSpec,
 };
@@ -46,7 +46,7 @@ const PULL_TIMEOUT: Duration = Duration::from_secs(600);
 /// Docker or Podman engine behind a unix socket; the socket need not exist yet.
 pub struct DockerEngine {
     connection: Arc<Connection>,
-    starts: Semaphore,
+    starts: Arc<Semaphore>,
 }
 
 impl DockerEngine {
@@ -55,7 +55,7 @@ impl DockerEngine {
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self {
             connection: Connection::new(socket),
-            starts: Semaphore::new(CONCURRENT_STARTS),
+            starts: Arc::new(Semaphore::new(CONCURRENT_STARTS)),
         }
     }
 
@@ -81,11 +81,6 @@ impl DockerEngine {
     async fn details(&self, container: &str) -> Result<convert::Details, EngineError> {
         let path = format!("/containers/{container}/json");
         self.connection.document(&path).await
-    }
-
-    async fn start_slot(&self) -> Option<tokio::sync::SemaphorePermit<'_>> {
-        // Acquiring fails only on a closed semaphore; this one is never closed.
-        self.starts.acquire().await.ok()
     }
 }
 
@@ -139,8 +134,13 @@ impl Engine for DockerEngine {
             .boxed()
     }
 
+    async fn start_slot(&self) -> StartSlot {
+        let slot = Arc::clone(&self.starts).acquire_owned().await;
+        // Acquiring fails only on a closed semaphore; this one is never closed.
+        slot.map(StartSlot::new).unwrap_or_default()
+    }
+
     async fn create(&self, name: &str, spec: &ContainerSpec) -> Result<String, EngineError> {
-        let _slot = self.start_slot().await;
         let options = CreateContainerOptions {
             name: Some(name.to_owned()),
             ..Default::default()
@@ -171,7 +171,6 @@ impl Engine for DockerEngine {
     }
 
     async fn start(&self, container: &str) -> Result<(), EngineError> {
-        let _slot = self.start_slot().await;
         let answer = self
             .client()
             .await?

@@ -13,7 +13,10 @@ use std::{
     time::Instant,
 };
 
-use jaco_policy::health::liveness::{Action, Core, Report};
+use jaco_policy::health::{
+    fencing::ContactEpoch,
+    liveness::{Action, Core, Report},
+};
 use jaco_raftnode::{RaftStatus, State};
 use prost_types::Timestamp;
 use tokio::sync::watch;
@@ -34,7 +37,7 @@ pub struct FailureDetector {
     /// Lock order: lock this before writing the channels below; never while borrowing one of them.
     core: Mutex<Core>,
     fresh: watch::Sender<Hosts>,
-    current: watch::Sender<bool>,
+    contact: watch::Sender<Option<ContactEpoch>>,
     /// Whether this node was ready at any time since its process started.
     was_ready: AtomicBool,
 }
@@ -49,7 +52,7 @@ impl FailureDetector {
             raft,
             core: Mutex::new(Core::new(host)),
             fresh: watch::Sender::new(Arc::new(BTreeSet::from([host.to_owned()]))),
-            current: watch::Sender::new(false),
+            contact: watch::Sender::new(None),
             was_ready: AtomicBool::new(false),
         }
     }
@@ -62,16 +65,17 @@ impl FailureDetector {
         self.fresh.subscribe()
     }
 
-    /// Whether this node has caught up with the cluster and may act on its state; see
-    /// [`jaco_policy::health::fencing`].
+    /// Contact in which this node has caught up with the cluster and may act on its state, as of the
+    /// last event; see [`jaco_policy::health::fencing`].
     #[must_use]
-    pub fn caught_up(&self) -> watch::Receiver<bool> {
-        self.current.subscribe()
+    pub fn contact_changes(&self) -> watch::Receiver<Option<ContactEpoch>> {
+        self.contact.subscribe()
     }
 
-    /// Present value of [`FailureDetector::caught_up`].
-    pub(super) fn is_current(&self) -> bool {
-        *self.current.borrow()
+    /// Contact at this moment, even if no event has ended it yet.
+    #[must_use]
+    pub fn contact(&self) -> Option<ContactEpoch> {
+        self.core().contact(now())
     }
 
     /// Time of the last heartbeat of `host`, if it is live; the present time for this node.
@@ -159,9 +163,9 @@ impl FailureDetector {
             }
             changed
         });
-        let current = core.is_current();
-        self.current
-            .send_if_modified(|known| std::mem::replace(known, current) != current);
+        let contact = core.contact(now);
+        self.contact
+            .send_if_modified(|known| std::mem::replace(known, contact) != contact);
     }
 }
 

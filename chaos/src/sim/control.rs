@@ -67,10 +67,6 @@ impl Control {
             next_ready_attempt: 0,
         }
     }
-
-    pub(super) fn is_current(&self) -> bool {
-        self.fencing.is_current()
-    }
 }
 
 /// One scheduler pass on `host`, with the planted bug if there is one.
@@ -274,7 +270,7 @@ impl Cluster {
             }
             // The times of heartbeats are kept outside the actor.
             Actor::Health => {
-                control.fencing = fencing::Core::default();
+                control.fencing.handle_restart();
                 control.detector.handle_leads(instant, false);
                 control.proposing_ready = false;
                 self.caught_up_changed(id);
