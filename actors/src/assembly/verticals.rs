@@ -49,7 +49,7 @@ pub(super) fn build(
             networks: Arc::new(directory),
             raft: submitter.clone(),
             clock: clock.clone(),
-            caught_up: node.failure_detector.caught_up(),
+            contact: health::Contact::of(&node.failure_detector),
             metrics: shared.metrics().clone(),
         },
     );

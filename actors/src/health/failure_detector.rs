@@ -15,6 +15,7 @@ use std::{
 
 use jaco_policy::health::{
     core::{HEARTBEAT_INTERVAL, LIVE_FOR, UNHEALTHY_AFTER},
+    fencing::ContactEpoch,
     liveness::{Action, Core, Report},
 };
 use jaco_raftnode::{RaftStatus, State};
@@ -75,7 +76,7 @@ pub struct FailureDetector {
     /// Lock order: lock this before writing the channels below; never while borrowing one of them.
     core: Mutex<Core>,
     fresh: watch::Sender<Hosts>,
-    current: watch::Sender<bool>,
+    contact: watch::Sender<Option<ContactEpoch>>,
     claim: LeaderClaim,
     /// Whether this node was ready at any time since its process started.
     was_ready: AtomicBool,
@@ -103,7 +104,7 @@ impl FailureDetector {
             raft,
             core: Mutex::new(Core::new(host)),
             fresh: watch::Sender::new(Arc::new(BTreeSet::from([host.to_owned()]))),
-            current: watch::Sender::new(false),
+            contact: watch::Sender::new(None),
             claim: LeaderClaim::default(),
             was_ready: AtomicBool::new(false),
             has_members: AtomicBool::new(false),
@@ -124,16 +125,17 @@ impl FailureDetector {
         self.claim.clone()
     }
 
-    /// Whether this node has caught up with the cluster and may act on its state; see
-    /// [`jaco_policy::health::fencing`].
+    /// Contact in which this node has caught up with the cluster and may act on its state, as of the
+    /// last event; see [`jaco_policy::health::fencing`].
     #[must_use]
-    pub fn caught_up(&self) -> watch::Receiver<bool> {
-        self.current.subscribe()
+    pub fn contact_changes(&self) -> watch::Receiver<Option<ContactEpoch>> {
+        self.contact.subscribe()
     }
 
-    /// Present value of [`FailureDetector::caught_up`].
-    pub(super) fn is_current(&self) -> bool {
-        *self.current.borrow()
+    /// Contact at this moment, even if no event has ended it yet.
+    #[must_use]
+    pub fn contact(&self) -> Option<ContactEpoch> {
+        self.core().contact(self.clock.instant())
     }
 
     /// Time of the last heartbeat of `host`, if it is live; the present time for this node.
@@ -269,9 +271,9 @@ impl FailureDetector {
             }
             changed
         });
-        let current = core.is_current();
-        self.current
-            .send_if_modified(|known| std::mem::replace(known, current) != current);
+        let contact = core.contact(now);
+        self.contact
+            .send_if_modified(|known| std::mem::replace(known, contact) != contact);
     }
 }
 

@@ -190,6 +190,7 @@ fn replace_content(
         acme_email,
         highest_revision,
         previous,
+        applied_raft_index: tx.index(),
     })?;
     route::replace_routes(tx, name, routes)?;
     route::replace_ports(tx, name, tcp_routes)

@@ -56,7 +56,11 @@ fn addresses(cidr: &str) -> Option<RangeInclusive<u32>> {
     Some(address & !hosts..=address | hosts)
 }
 
-/// Frees every block that matches all the fields that are set.
+/// Frees every block that matches all the fields that are set, except those in use.
+///
+/// The command is decided on an earlier state: since then the deployment may have been applied
+/// again, or the member may have joined again, and use the block they have. Both free their blocks
+/// themselves when they go.
 pub(super) fn free(tx: &mut Tx, command: &v1::SubnetFree) -> Result<(), Error> {
     let v1::SubnetFree {
         deployment,
@@ -66,9 +70,14 @@ pub(super) fn free(tx: &mut Tx, command: &v1::SubnetFree) -> Result<(), Error> {
     if deployment.is_empty() && network.is_empty() && host.is_empty() {
         return Err(reject::invalid("deployment", "no field is set"));
     }
+    // Cheap copies of maps that this command does not change.
+    let (deployments, nodes) = (tx.state().deployments.clone(), tx.state().nodes.clone());
     let matches = |wanted: &String, actual: &String| wanted.is_empty() || wanted == actual;
     tx.remove_where::<v1::Subnet>(|subnet| {
-        matches(deployment, &subnet.deployment)
+        let in_use =
+            deployments.contains_key(&subnet.deployment) && nodes.contains_key(&subnet.host);
+        !in_use
+            && matches(deployment, &subnet.deployment)
             && matches(network, &subnet.network)
             && matches(host, &subnet.host)
     });

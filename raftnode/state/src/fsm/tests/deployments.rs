@@ -271,6 +271,8 @@ fn rollback_swaps_both_revisions() {
         (&was.services, &was.acme_email)
     );
     assert_eq!(d.updated_at, Some(at(START + 60)));
+    assert_eq!(d.applied_raft_index, applied.state.applied_index);
+    assert!(was.applied_raft_index > 0 && was.applied_raft_index < d.applied_raft_index);
     assert_eq!(
         (&applied.state.routes, &applied.state.tcp_routes),
         (&old.routes, &old.tcp_routes)

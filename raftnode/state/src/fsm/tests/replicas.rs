@@ -180,6 +180,39 @@ fn subnet_has_one_holder_and_is_freed_selectively() {
 }
 
 #[test]
+fn block_in_use_again_is_not_freed() {
+    let mut test = TestState::new();
+    let block = |deployment: &str, host: &str, cidr: &str| {
+        Payload::SubnetAllocate(v1::SubnetAllocate {
+            deployment: deployment.into(),
+            network: "front".into(),
+            cidr: cidr.into(),
+            host: host.into(),
+        })
+    };
+    let free = |deployment: &str, host: &str| {
+        Payload::SubnetFree(v1::SubnetFree {
+            deployment: deployment.into(),
+            network: "front".into(),
+            host: host.into(),
+        })
+    };
+    test.cluster();
+    test.ok(block("shop", "a", "10.0.0.0/24"));
+    test.ok(block("shop", "left", "10.0.1.0/24"));
+    // The command was decided before this apply.
+    test.ok(Payload::DeploymentApply(v1::DeploymentApply {
+        deployment: "shop".into(),
+        revision: 1,
+        ..Default::default()
+    }));
+    test.no_change(free("shop", "a"));
+    test.ok(free("shop", "left"));
+    let hosts: Vec<_> = test.state.subnets.values().map(|s| &*s.host).collect();
+    assert_eq!(hosts, ["a"]);
+}
+
+#[test]
 fn compatibility_commands_have_no_effect() {
     let mut test = TestState::new();
     test.no_change(Payload::ReplicaCommandIssue(v1::ReplicaCommandIssue {
