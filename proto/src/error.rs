@@ -51,6 +51,16 @@ impl Error {
         self.details.insert(key.into(), value.to_string());
         self
     }
+
+    /// Adds the cause to the message and as detail `reason`: not every client shows details.
+    #[must_use]
+    pub fn because(mut self, reason: impl fmt::Display) -> Self {
+        let reason = reason.to_string();
+        if !reason.is_empty() {
+            self.message = format!("{}: {reason}", self.message);
+        }
+        self.with("reason", reason)
+    }
 }
 
 impl From<Error> for v1::Error {

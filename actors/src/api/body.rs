@@ -29,7 +29,7 @@ pub(super) async fn collect(request: RequestBody, body: Body) -> Result<Bytes, E
     match tokio::time::timeout(ARRIVAL, read(body, limit)).await {
         Ok(read) => read,
         Err(_) => Err(refused("the request did not arrive in time")
-            .with("reason", format!("not whole within {ARRIVAL:?}"))),
+            .because(format!("not whole within {ARRIVAL:?}"))),
     }
 }
 
@@ -38,13 +38,15 @@ async fn read(mut body: Body, limit: usize) -> Result<Bytes, Error> {
     let mut whole = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| {
-            refused("the request broke off").with("reason", error.message().to_owned())
+            refused("the request broke off").because(error.message().to_owned())
         })?;
         let Ok(data) = frame.into_data() else {
             continue; // trailers
         };
         if data.len() > limit - whole.len() {
-            return Err(refused("the request is too large").with("limit", limit - FRAME_HEADER));
+            let limit = limit - FRAME_HEADER;
+            let message = format!("the request is too large: more than {limit} bytes");
+            return Err(refused(&message).with("limit", limit));
         }
         whole.extend_from_slice(&data);
     }

@@ -76,8 +76,7 @@ async fn exchange(
     let upload = rest.then(|| Upload(tokio::spawn(upload.map(drop)).abort_handle()));
     let broken = |reason: String| {
         Status::from(
-            Error::new(ErrorCode::PeerUnreachable, "the member's answer broke off")
-                .with("reason", reason),
+            Error::new(ErrorCode::PeerUnreachable, "the member's answer broke off").because(reason),
         )
     };
     let body = Body::new(StreamBody::new(read_body(frames, broken, upload)));
