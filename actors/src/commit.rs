@@ -94,5 +94,5 @@ pub(crate) fn unknown_outcome(reason: String) -> Error {
         "the commit's outcome is unknown",
     )
     .with("outcome", "unknown")
-    .with("reason", reason)
+    .because(reason)
 }

@@ -29,7 +29,7 @@ pub(super) async fn collect(request: RequestBody, body: Body) -> Result<Bytes, E
     match tokio::time::timeout(ARRIVAL, read(body, limit)).await {
         Ok(read) => read,
         Err(_) => Err(refused("the request did not arrive in time")
-            .with("reason", format!("not whole within {ARRIVAL:?}"))),
+            .because(format!("not whole within {ARRIVAL:?}"))),
     }
 }
 
@@ -42,7 +42,9 @@ async fn read(mut body: Body, limit: usize) -> Result<Bytes, Error> {
             continue; // trailers
         };
         if data.len() > limit - whole.len() {
-            return Err(refused("the request is too large").with("limit", limit - FRAME_HEADER));
+            let limit = limit - FRAME_HEADER;
+            let message = format!("the request is too large: more than {limit} bytes");
+            return Err(refused(&message).with("limit", limit));
         }
         whole.extend_from_slice(&data);
     }
@@ -64,7 +66,7 @@ fn broken(error: Status) -> Error {
             message,
             details,
         },
-        _ => refused("the request broke off").with("reason", message),
+        _ => refused("the request broke off").because(message),
     }
 }
 

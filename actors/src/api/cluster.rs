@@ -8,6 +8,7 @@ use jaco_proto::{
 };
 use jaco_raftnode::StateReader;
 use jaco_supervision::{ActorState, KillMode};
+use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{
@@ -15,7 +16,11 @@ use super::{
     backup,
     caller::Caller,
     context::ApiContext,
-    digest, join, leave,
+    digest,
+    forward::{self, Resumed},
+    join,
+    leave::Removal,
+    names,
     stream::{ResponseStream, guarded},
 };
 
@@ -72,7 +77,13 @@ impl Cluster for ClusterService {
     ) -> Result<Response<v1::NodeRemoveResponse>, Status> {
         let caller = Caller::of(&request)?;
         let node = self.0.node().running()?;
-        leave::remove(&node, &caller, request.into_inner()).await?;
+        let removal = Removal {
+            node: &node,
+            caller: &caller,
+            deadline: forward::deadline(request.metadata().as_ref(), Instant::now()),
+            resumed: request.extensions().get::<Resumed>().is_some(),
+        };
+        removal.run(request.into_inner()).await?;
         Ok(Response::new(v1::NodeRemoveResponse {}))
     }
 
@@ -212,6 +223,7 @@ impl Cluster for ClusterService {
     ) -> Result<Response<v1::KillActorResponse>, Status> {
         let caller = Caller::of(&request)?;
         let request = request.into_inner();
+        names::require("path", &request.path)?;
         let mode = match request.mode() {
             v1::FailureMode::Panic => KillMode::Panic,
             v1::FailureMode::Kill | v1::FailureMode::Unspecified => KillMode::Kill,

@@ -96,8 +96,8 @@ pub(super) async fn admit(
     // valid for the other.
     let mut members = state.nodes.keys();
     if members.any(|member| member.eq_ignore_ascii_case(&name)) {
-        let taken = Error::new(ErrorCode::NodeAlreadyMember, "a member has this hostname");
-        return Err(taken.with("hostname", name));
+        let message = format!("a member is called {name:?} already");
+        return Err(Error::new(ErrorCode::NodeAlreadyMember, message).with("hostname", name));
     }
     check_free(&state, &advertise_addr)?;
     let ca = authority(&state)?;
@@ -150,7 +150,10 @@ fn check_fields(
     key: &[u8],
 ) -> Result<(), Error> {
     let invalid = |field: &str, value: &str, problem: &str| {
-        let message = format!("{field} {problem}");
+        let message = match value {
+            "" => format!("{field} {problem}"),
+            value => format!("{field} {value:?} {problem}"),
+        };
         Err(Error::new(ErrorCode::ValidationFailed, message)
             .with("field", field)
             .with("value", value))
@@ -204,11 +207,11 @@ fn check_free(state: &State, address: &str) -> Result<(), Error> {
     match owner {
         None => Ok(()),
         Some(owner) => {
-            let message = "another member has this address";
+            let message = format!("the address {address} is that of another member");
             Err(Error::new(ErrorCode::ValidationFailed, message)
                 .with("field", "advertise_addr")
                 .with("value", address)
-                .with("reason", format!("{} has it", owner.hostname)))
+                .because(format!("{} has it", owner.hostname)))
         }
     }
 }
@@ -234,10 +237,11 @@ fn check_token(state: &State, text: &SecretString, now: &Timestamp) -> Result<[u
     }
     let expires = row.expires_at.unwrap_or_default();
     if (expires.seconds, expires.nanos) < (now.seconds, now.nanos) {
-        return Err(
-            Error::new(ErrorCode::JoinTokenExpired, "the join token has expired")
-                .with("expires_at", expires),
-        );
+        return Err(Error::new(
+            ErrorCode::JoinTokenExpired,
+            format!("the join token expired at {expires}"),
+        )
+        .with("expires_at", expires));
     }
     // A token that names another authority was not issued here in this form.
     if authority(state)?.fingerprint() != token.ca {

@@ -44,7 +44,7 @@ impl Export {
                 format!("{} cannot be backed up", data_dir.display()),
             )
             .with("data_dir", data_dir.display())
-            .with("reason", chain(error))
+            .because(chain(error))
         };
         let none = || {
             Error::new(

@@ -177,5 +177,5 @@ fn internal(error: impl std::error::Error) -> Error {
 }
 
 fn unusable(reason: impl std::fmt::Display) -> Error {
-    Error::new(ErrorCode::Internal, "the cluster could not be joined").with("reason", reason)
+    Error::new(ErrorCode::Internal, "the cluster could not be joined").because(reason)
 }

@@ -99,19 +99,20 @@ impl LeaderLink {
         if let Some(lost) = quorum_lost(&status).filter(|_| !status.is_stalled()) {
             return lost.into();
         }
-        let error = Error::new(ErrorCode::NoLeader, "no leader can be reached");
         let state = self.raft.state();
         let leader = state
             .nodes
             .values()
             .find(|node| other == Some(node.raft_id));
-        match leader {
-            Some(node) if !node.grpc_address.is_empty() => {
-                error.with("leader_hint", &node.grpc_address)
-            }
-            Some(node) => error.with("leader_hint", &node.hostname),
-            None => error,
-        }
+        let Some(leader) = leader else {
+            return Error::new(ErrorCode::NoLeader, "no leader can be reached");
+        };
+        let hint = match leader.grpc_address.as_str() {
+            "" => leader.hostname.as_str(),
+            address => address,
+        };
+        let message = format!("the leader {:?} cannot be reached", leader.hostname);
+        Error::new(ErrorCode::NoLeader, message).with("leader_hint", hint)
     }
 
     /// Returns the error of a read that was not confirmed in time.
@@ -203,7 +204,9 @@ impl From<QuorumLost> for Error {
     fn from(QuorumLost { reachable, needed }: QuorumLost) -> Self {
         Self::new(
             ErrorCode::QuorumLost,
-            "this node cannot reach a majority of the voters",
+            format!(
+                "this node cannot reach a majority of the voters: {reachable} of {needed} needed"
+            ),
         )
         .with("reachable", reachable)
         .with("needed", needed)

@@ -79,8 +79,7 @@ async fn exchange(
     let upload = rest.then(|| Upload(tokio::spawn(upload.map(drop)).abort_handle()));
     let broken = |reason: String| {
         Status::from(
-            Error::new(ErrorCode::PeerUnreachable, "the member's answer broke off")
-                .with("reason", reason),
+            Error::new(ErrorCode::PeerUnreachable, "the member's answer broke off").because(reason),
         )
     };
     // A piece counts against the budget until the reader of the response asks for the next one.

@@ -27,6 +27,8 @@ pub const THREAD: &str = "simulated";
 /// Virtual time after the last fault in which the cluster must come to rest. Refused pulls and
 /// proposals are retried after half a minute at most, and sweeps come every half minute.
 const RECOVERY_TIMEOUT: Time = 300 * SECOND;
+/// Virtual time after the last fault in which members may drain before their removal is forced.
+const DRAIN_TIME: Time = 60 * SECOND;
 /// Steps after which a run counts as one that never ends.
 const MAX_STEPS: u64 = 3_000_000;
 
@@ -226,6 +228,9 @@ fn live(cluster: &mut Cluster) -> Result<Time, Violation> {
         }
         if cluster.faults_over && cluster.now >= next_look {
             next_look = cluster.now + SECOND;
+            if cluster.now > fault_window + DRAIN_TIME {
+                cluster.force_removals();
+            }
             let unrest = cluster.unrest();
             if let Some(violation) = cluster.oracle.violation() {
                 return Err(violation.clone());

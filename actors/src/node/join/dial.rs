@@ -76,7 +76,9 @@ pub(super) async fn node_join(
 pub(super) fn mismatch(peer: &HostPort, expected: Fingerprint, got: Fingerprint) -> Error {
     Error::new(
         ErrorCode::CaDigestMismatch,
-        "the peer belongs to another cluster than the join token",
+        format!(
+            "the peer {peer} belongs to another cluster ({got}) than the join token ({expected})"
+        ),
     )
     .with("peer", peer)
     .with("expected", expected)
@@ -95,9 +97,10 @@ pub(super) fn clock_behind(now: SystemTime, not_before: SystemTime) -> Error {
 }
 
 fn unreachable(peer: &HostPort, reason: String) -> Error {
-    Error::new(ErrorCode::PeerUnreachable, "the peer cannot be reached")
+    let message = format!("the peer {peer} cannot be reached");
+    Error::new(ErrorCode::PeerUnreachable, message)
         .with("peer", peer)
-        .with("reason", reason)
+        .because(reason)
 }
 
 /// Maps the member's status to an error, with its own code and message.
@@ -118,9 +121,12 @@ fn refused(peer: &HostPort, status: &Status) -> Error {
             message,
             details,
         },
-        Err(_) => Error::new(ErrorCode::Internal, "the peer refused the join")
-            .with("peer", peer)
-            .with("reason", format!("{code}: {message}")),
+        Err(_) => Error::new(
+            ErrorCode::Internal,
+            format!("the peer {peer} refused the join"),
+        )
+        .with("peer", peer)
+        .because(format!("{code}: {message}")),
     }
 }
 

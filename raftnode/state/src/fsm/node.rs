@@ -11,10 +11,10 @@ pub(super) fn join(tx: &mut Tx, origin: &Origin<'_>, command: &v1::NodeJoin) -> 
     // Names in certificates are compared without case: the certificate of one such name would be
     // valid for the other.
     let mut names = tx.state().nodes.keys();
-    if names.any(|name| name.eq_ignore_ascii_case(&command.hostname)) {
+    if let Some(name) = names.find(|name| name.eq_ignore_ascii_case(&command.hostname)) {
+        let message = format!("a member is called {name:?} already");
         return Err(
-            Error::new(ErrorCode::NodeAlreadyMember, "a member has this hostname")
-                .with("hostname", &command.hostname),
+            Error::new(ErrorCode::NodeAlreadyMember, message).with("hostname", &command.hostname)
         );
     }
     check_address(tx, &command.address)?;
@@ -92,10 +92,8 @@ pub(super) fn remove(
 ) -> Result<(), Error> {
     let host = &command.hostname;
     if tx.remove::<v1::Node>(host).is_none() {
-        return Err(
-            Error::new(ErrorCode::NodeNotFound, "no member has this hostname")
-                .with("hostname", host),
-        );
+        let message = format!("no member is called {host:?}");
+        return Err(Error::new(ErrorCode::NodeNotFound, message).with("hostname", host));
     }
     tx.remove_where::<v1::Subnet>(|subnet| subnet.host == *host);
     cert::release_locks_of(tx, host)?;
@@ -126,8 +124,14 @@ pub(super) fn update_status(
     }
     match command.drain_mark {
         drain_mark::KEEP => {}
-        drain_mark::SET => node.draining = true,
-        drain_mark::CLEAR => node.draining = false,
+        drain_mark::SET => {
+            node.draining = true;
+            node.drain.clone_from(&command.drain);
+        }
+        drain_mark::CLEAR => {
+            node.draining = false;
+            node.drain = None;
+        }
         _ => return Err(reject::invalid("drain_mark", "not a drain mark")),
     }
     if command.include_pressure {

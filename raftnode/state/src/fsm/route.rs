@@ -86,7 +86,11 @@ fn check_free(tx: &Tx, route: &v1::Route) -> Result<(), Error> {
 }
 
 fn port_conflict(wanted: &v1::TcpRoute, owner: &v1::TcpRoute) -> Error {
-    Error::new(ErrorCode::PortConflict, "the published port is taken")
+    let message = format!(
+        "port {} of service {:?} is published by deployment {:?}",
+        wanted.published_port, wanted.service, owner.deployment
+    );
+    Error::new(ErrorCode::PortConflict, message)
         .with("port", wanted.published_port)
         .with("service", &wanted.service)
         .with("owner", &owner.deployment)

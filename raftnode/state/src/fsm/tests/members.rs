@@ -205,6 +205,36 @@ fn status_update_replaces_status_and_details_only() {
 }
 
 #[test]
+fn drain_settings_live_as_long_as_the_mark() {
+    let mut test = TestState::new();
+    test.cluster();
+    let drain = Some(v1::NodeDrain { skip_moves: true });
+    let mark = |drain_mark, drain| {
+        Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
+            hostname: "a".into(),
+            drain_mark,
+            drain,
+            ..Default::default()
+        })
+    };
+    test.no_change(mark(0, drain));
+    for (drain_mark, given, expected) in [
+        (1, None, None),
+        // A forced removal takes over one that waits; a plain one is only a mark again.
+        (1, drain, drain),
+        (0, None, drain),
+        (2, None, None),
+        (1, drain, drain),
+        (1, None, None),
+    ] {
+        test.ok(mark(drain_mark, given));
+        let node = &test.state.nodes["a"];
+        assert_eq!(node.drain, expected, "{drain_mark} {given:?}");
+        assert_eq!(node.draining, drain_mark != 2);
+    }
+}
+
+#[test]
 fn invalid_status_is_rejected_and_unknown_host_ignored() {
     let mut test = TestState::new();
     test.cluster();
