@@ -76,6 +76,10 @@ impl Core {
     pub fn handle_seen_by_leader(&mut self, now: Instant, seen: bool) {
         self.begin(now);
         if seen {
+            // The attempt that failed was made without a leader.
+            if !self.is_seen_by_leader(now) {
+                self.next = None;
+            }
             self.seen_by_leader = Some(now);
             self.last_contact = Some(now);
         } else {
@@ -272,6 +276,17 @@ mod tests {
             !fixture.core.is_seen_by_leader(fixture.now),
             "not in a live set"
         );
+    }
+
+    #[test]
+    fn new_contact_with_leader_retries_at_once() {
+        let mut fixture = Fixture::new();
+        let first = fixture.tick().unwrap();
+        fixture.answer(first, false);
+        assert_eq!(fixture.tick(), None, "too early to retry");
+        let second = fixture.see(true).expect("an attempt starts");
+        fixture.answer(second, false);
+        assert_eq!(fixture.see(true), None, "the contact is not new");
     }
 
     #[test]
