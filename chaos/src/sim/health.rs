@@ -120,10 +120,8 @@ impl Cluster {
         let before = control.fencing.is_current();
         control.fencing.handle_confirmed(instant, attempt, current);
         let counted = control.fencing.is_current() && !before;
-        if let (newest, begun) = control.confirming
-            && counted
-            && newest == attempt
-        {
+        let (newest, begun) = control.confirming;
+        if counted && newest == attempt {
             let contacts = &mut self.orphans.contacts;
             contacts.record_confirmed(id, run, begun, now);
         }

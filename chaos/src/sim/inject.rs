@@ -15,6 +15,9 @@ impl Cluster {
         };
         self.note(&[3, number as u64], || format!("fault: {:?}", fault.kind));
         let over = self.now + fault.span;
+        // Events that a pause defers are scheduled for its end, which must not be brought forward
+        // later.
+        let storm = self.plan.fault_window;
         match fault.kind {
             FaultKind::Crash(victim, crash) => {
                 if let Some(id) = self.find(victim) {
@@ -33,7 +36,7 @@ impl Cluster {
                 if let Some(id) = self.find(victim)
                     && let Some(machine) = self.machines.get_mut(&id)
                 {
-                    machine.paused_until = machine.paused_until.max(over);
+                    machine.paused_until = machine.paused_until.max(over.min(storm));
                 }
             }
             FaultKind::Isolate(victim) => {
@@ -140,11 +143,43 @@ impl Cluster {
         self.network.base_loss = 0;
         self.network.base_delay = 0;
         self.traps.clear();
-        for machine in self.machines.values_mut() {
-            machine.paused_until = machine.paused_until.min(self.now);
-        }
         for id in self.machines.keys().copied().collect::<Vec<_>>() {
             self.agenda.add(self.now, Event::Start(id));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::{cluster::Plan, fault::Fault, trace::Trace};
+
+    /// A cluster whose first member suffers this fault from second 8 on, two seconds before the
+    /// faults are over and for half a minute.
+    fn cluster(kind: FaultKind) -> Cluster {
+        let fault = Fault {
+            at: 8 * SECOND,
+            span: 30 * SECOND,
+            kind,
+        };
+        let plan = Plan {
+            seed: 1,
+            mutation: None,
+            benign_fault: None,
+            fault_window: 10 * SECOND,
+            faults: vec![fault],
+        };
+        let mut cluster = Cluster::new(plan, Trace::hash_only());
+        while cluster.now < 9 * SECOND {
+            assert!(cluster.step());
+        }
+        cluster
+    }
+
+    #[test]
+    fn pauses_end_with_other_faults() {
+        let victim = Victim::Member(0);
+        let paused = cluster(FaultKind::Pause(victim));
+        assert_eq!(paused.machines[&1].paused_until, 10 * SECOND);
     }
 }
