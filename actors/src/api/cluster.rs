@@ -1,6 +1,6 @@
 //! The `Cluster` service: life cycle of the cluster and of this node in it.
 
-use std::{sync::Arc, time::Instant};
+use std::{sync::Arc, time};
 
 use jaco_proto::{
     Error, ErrorCode,
@@ -153,7 +153,7 @@ impl Cluster for ClusterService {
             .nodes
             .values()
             .find(|n| in_touch && raft.leader_id == Some(n.raft_id));
-        let since = |at: Instant| {
+        let since = |at: time::Instant| {
             let time = node.clock.now().checked_sub(at.elapsed());
             time.map(jaco_proto::timestamp)
         };

@@ -13,7 +13,7 @@ use std::{
 
 use super::{
     cluster::{Cluster, Plan},
-    fault::{self, BenignFault},
+    fault::{self, BenignFault, Often},
     mutation::Mutation,
     oracle::{Violation, hash},
     time::{SECOND, Time},
@@ -66,6 +66,8 @@ pub struct Failure {
     pub mutation: Option<Mutation>,
     /// Benign fault injected instead of faults, if any.
     pub benign_fault: Option<BenignFault>,
+    /// Faults that were frequent, if any.
+    pub often: Option<Often>,
     /// Number of the event after which the violation was found.
     pub step: u64,
     /// Virtual milliseconds at that event.
@@ -90,6 +92,9 @@ impl fmt::Display for Failure {
         }
         if let Some(benign_fault) = self.benign_fault {
             write!(f, " NUISANCE={benign_fault}")?;
+        }
+        if let Some(often) = self.often {
+            write!(f, " OFTEN={often}")?;
         }
         writeln!(f)?;
         writeln!(
@@ -116,8 +121,8 @@ pub struct Options {
     pub keep_trace: bool,
     /// Benign fault to inject instead of faults; nothing may move because of it.
     pub benign_fault: Option<BenignFault>,
-    /// Machines join and leave throughout.
-    pub churn: bool,
+    /// Faults that are frequent throughout the run, beside all others.
+    pub often: Option<Often>,
 }
 
 /// Runs the cluster of `seed`.
@@ -139,12 +144,13 @@ pub(super) fn plan(seed: u64, options: Options) -> Plan {
     let fault_window = fault_window * SECOND;
     let faults = match options.benign_fault {
         Some(benign_fault) => benign_fault.faults(&mut chance, fault_window),
-        None => fault::draw(&mut chance, fault_window, options.churn),
+        None => fault::draw(&mut chance, fault_window, options.often),
     };
     Plan {
         seed,
         mutation: options.mutation,
         benign_fault: options.benign_fault,
+        often: options.often,
         fault_window,
         faults,
     }
@@ -191,6 +197,7 @@ fn fail(cluster: Cluster, violation: Violation) -> Box<Failure> {
         seed: cluster.plan.seed,
         mutation: cluster.plan.mutation,
         benign_fault: cluster.plan.benign_fault,
+        often: cluster.plan.often,
         step: cluster.steps,
         at_ms: cluster.now / 1_000,
         violation,

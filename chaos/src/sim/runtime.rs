@@ -277,7 +277,10 @@ impl Cluster {
                 }
                 (Request::Prepare, Goal::Prepare(g))
             }
-            Action::Pull(g) => (Request::Pull, Goal::Pull(g)),
+            Action::Pull(g) => {
+                self.spring_pull_pause(id);
+                (Request::Pull, Goal::Pull(g))
+            }
             Action::Launch(g, condition) => {
                 let prepared = actor.map_or(0, |actor| actor.prepared);
                 if !self.start_holds(id, replica, condition) {
@@ -335,8 +338,14 @@ impl Cluster {
         let daemon = machine.daemon.as_ref();
         let orphans_cleared = daemon.is_some_and(|d| d.runtime.orphans_cleared(contact));
         let host = &machine.host;
-        if !orphans_cleared && !self.oracle.was_created(replica, raft_index, host) {
-            let what = format!("{host} is out of touch and starts row {raft_index} of {replica}");
+        // The node's own view may be from before a pause.
+        let in_touch = self.orphans.contacts.in_touch(id, machine.run, self.now);
+        let informed = in_touch && orphans_cleared;
+        if !informed && !self.oracle.was_created(replica, raft_index, host) {
+            let what = format!(
+                "{host} is out of touch and starts row {raft_index} of {replica}; \
+                 in touch by its own view: {orphans_cleared}"
+            );
             self.oracle.violate("starts wait for the cluster", what);
         }
     }
