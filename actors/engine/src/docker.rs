@@ -267,10 +267,11 @@ impl Engine for DockerEngine {
     }
 }
 
-/// Formats a time as the engine reads it: seconds and nanoseconds since 1970.
+/// Formats a time as whole seconds since 1970, rounded down: events that come twice do no harm, and
+/// not every version of Podman reads fractions.
 fn unix_time(at: SystemTime) -> String {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    format!("{}.{:09}", since.as_secs(), since.subsec_nanos())
+    since.as_secs().to_string()
 }
 
 fn frame(output: LogOutput) -> LogFrame {
