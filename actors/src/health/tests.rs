@@ -335,6 +335,22 @@ async fn return_waits_for_log_containers_and_engine() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn orphans_cleared_in_earlier_contact_do_not_count() {
+    let cluster = TestCluster::new().await;
+    let node = &cluster.nodes["c"];
+    // The contact that ends here remains the last one in which orphans were cleared.
+    node.orphans_cleared.send_replace(false);
+    cluster.cut_off("c");
+    cluster.wait_status("c", Offline).await;
+    cluster.heal();
+    sleep(60 * SECOND).await;
+    assert!(node.failure_detector.contact().is_some());
+    assert_eq!(cluster.status("c"), Offline);
+    node.orphans_cleared.send_replace(true);
+    cluster.wait_status("c", Ready).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn node_without_outgoing_heartbeats_stays_offline() {
     let cluster = TestCluster::new().await;
     cluster.cut_links(&[("c", "a"), ("c", "b")]);
