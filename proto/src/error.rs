@@ -84,3 +84,17 @@ impl TryFrom<v1::Error> for Error {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cause_is_in_message_and_details() {
+        let error = Error::new(ErrorCode::Internal, "broken").because("disk full");
+        assert_eq!(error.to_string(), "internal: broken: disk full");
+        assert_eq!(error.details["reason"], "disk full");
+        let error = Error::new(ErrorCode::Internal, "broken").because("");
+        assert_eq!(error.message, "broken");
+    }
+}
