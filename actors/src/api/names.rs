@@ -6,7 +6,7 @@ use jaco_proto::{Error, ErrorCode};
 ///
 /// # Errors
 /// `validation_failed` with the field.
-pub(super) fn require(field: &str, value: impl AsRef<[u8]>) -> Result<(), Error> {
+pub(super) fn require(field: &str, value: &(impl AsRef<[u8]> + ?Sized)) -> Result<(), Error> {
     if !value.as_ref().is_empty() {
         return Ok(());
     }
