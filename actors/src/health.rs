@@ -15,8 +15,8 @@ pub mod contact;
 pub mod failure_detector;
 
 pub use actor::{Args, HealthActor};
-pub(crate) use failure_detector::LeaderClaim;
 pub use contact::{Contact, ContactSwitch};
+pub(crate) use failure_detector::LeaderClaim;
 pub use failure_detector::{FailureDetector, Hosts};
 
 /// Child specification of the health actor.

@@ -33,7 +33,7 @@ mod watchdog;
 #[cfg(test)]
 mod tests;
 
-pub use args::{NoTransport, RaftArgs, RaftLimits, Transport};
+pub use args::{NoTransport, OnFatal, RaftArgs, RaftLimits, Transport};
 pub use handle::{RaftHandle, ReadError};
 pub use incoming::IncomingSnapshot;
 pub use members::ChangeError;

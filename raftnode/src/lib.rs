@@ -24,7 +24,7 @@ pub mod watch;
 
 pub use crate::core::{ChangeRefused, MemberChange, Progress, RaftStatus, Role, Writes};
 pub use actor::{
-    Applied, ChangeError, Hung, IncomingSnapshot, InvalidMessage, NoTransport, Observe,
+    Applied, ChangeError, Hung, IncomingSnapshot, InvalidMessage, NoTransport, Observe, OnFatal,
     PeerReceiver, RaftArgs, RaftHandle, RaftLimits, ReadError, SpawnError, Transport,
 };
 pub use jaco_state::{Change, Delta, EntityType, Event, State, batch, command, command_name};

@@ -71,6 +71,9 @@ impl Default for RaftLimits {
     }
 }
 
+/// Receiver of the failure that ends raft; see [`RaftArgs::on_fatal`].
+pub type OnFatal = Arc<dyn Fn(&(dyn Error + 'static)) + Send + Sync>;
+
 /// Arguments of a start or restart of the actor.
 #[derive(Clone)]
 pub struct RaftArgs {
@@ -83,7 +86,7 @@ pub struct RaftArgs {
     /// Called once when the storage has failed ([`storage::Error`](crate::storage::Error)) or does
     /// not answer ([`Hung`](super::Hung)). The process must exit with a failure soon: a restart of
     /// the actor cannot help.
-    pub on_fatal: Arc<dyn Fn(&(dyn Error + 'static)) + Send + Sync>,
+    pub on_fatal: OnFatal,
     /// Receives a call for each committed and applied command; `()` ignores them.
     pub observer: Arc<dyn Observe>,
     /// Sizes and times.

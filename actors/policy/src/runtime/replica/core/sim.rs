@@ -602,9 +602,11 @@ fn interrupt(simulation: &mut Simulation, change: Step, moment: Moment, end: Ste
     simulation.assert_converged();
 }
 
+type Kind = (&'static str, fn(&Action) -> bool);
+
 #[test]
 fn interrupted_start_obeys_gate_and_row() {
-    let kinds: [(&str, fn(&Action) -> bool); 6] = [
+    let kinds: [Kind; 6] = [
         ("lookup", |action| matches!(action, Action::Lookup(_))),
         ("prepare", |action| matches!(action, Action::Prepare(_))),
         ("pull", |action| matches!(action, Action::Pull(_))),
