@@ -231,7 +231,7 @@ mod tests {
         reads.add(40);
         let own = context(1, 8, 0);
         assert_eq!(reads.answered(&own), NONE, "not requested yet");
-        assert_eq!(reads.due(), [own.clone()]);
+        assert_eq!(reads.due(), std::slice::from_ref(&own));
         let longer = [&own[..], &[0]].concat();
         for foreign in [
             context(1, 7, 0),
