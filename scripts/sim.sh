@@ -4,6 +4,7 @@
 #   SEED=7                 only this seed; a failing run is printed, then repeated with fewer and
 #                          fewer faults, at most SHRINK_RUNS=300 times and SHRINK_SECONDS=60
 #   NUISANCE=ShortPauses   only this benign fault (or Loss, Delay); no replica may move
+#   OFTEN=Stalls           much of this, beside all other faults (or Churn, PausedPulls)
 #   MUTATION=SkipSync      plants a bug; without SEED it fails unless the bug is found
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
@@ -19,5 +20,6 @@ fi
 [[ -z "${NUISANCE:-}" ]] || arguments+=(--nuisance "$NUISANCE")
 [[ -z "${SHRINK_RUNS:-}" ]] || arguments+=(--shrink-runs "$SHRINK_RUNS")
 [[ -z "${SHRINK_SECONDS:-}" ]] || arguments+=(--shrink-seconds "$SHRINK_SECONDS")
+[[ -z "${OFTEN:-}" ]] || arguments+=(--often "$OFTEN")
 cargo build -p jaco-chaos --bin jaco-sim --locked
 exec "$CARGO_TARGET_DIR/debug/jaco-sim" "${arguments[@]}"

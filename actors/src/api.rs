@@ -25,6 +25,7 @@ mod layer;
 mod leave;
 mod logs;
 pub mod methods;
+mod names;
 mod registry;
 mod server;
 mod stream;

@@ -10,9 +10,9 @@ mod verticals;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use jaco_net::tls::{self, CertSlot};
-use jaco_raftnode::RaftHandle;
+use jaco_raftnode::{RaftHandle, RaftStatus};
 use jaco_supervision::{ChildSpec, GaveUp, StartTreeError, Strategy, SupervisorSpec, Tree};
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::timeout};
 
 use crate::{
     api::{ApiArgs, ApiContext, Client, ControlSocket, InProcess, TlsApiActor, UnixApiActor},
@@ -27,6 +27,8 @@ pub use builder::{ConfigError, NodeBuilder};
 
 /// Time limit for requests in progress when the node stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit for raft to close; a disk that does not answer would hold it up for ever.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for another voter to take over leadership when the node stops.
 const HANDOVER_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -220,11 +222,29 @@ impl Node {
     }
 
     /// Stops the actors and waits for raft to close, without draining clients, so that the process
-    /// can exit.
+    /// can exit. Waits at most 10 seconds for a disk that does not answer.
+    ///
+    /// If raft does not close, because its disk does not answer, the process should exit without
+    /// running library destructors (`_exit`): the database is still in use.
     pub async fn abandon(&self) {
-        self.tree.stop().await;
-        if let Some(running) = self.shared.try_running() {
-            running.raft.closed().await;
+        let raft = self.shared.try_running().map(|member| member.raft.clone());
+        let stop = async {
+            self.tree.stop().await;
+            match &raft {
+                Some(raft) => timeout(CLOSE_TIMEOUT, raft.closed()).await.is_ok(),
+                None => true,
+            }
+        };
+        let closed = tokio::select! {
+            closed = stop => closed,
+            () = hang(raft.as_ref()) => false,
+        };
+        if !closed {
+            tracing::warn!(
+                subsystem = "raft",
+                "raft did not close within 10 s: its disk does not answer"
+            );
+            return;
         }
         // A bootstrap continues without its actor and uses the directory until it ends.
         let shared = self.shared.clone();
@@ -264,7 +284,7 @@ impl Node {
             running.raft.hub().close();
         }
         let served = self.shared.stopping.closed();
-        if tokio::time::timeout(DRAIN_TIMEOUT, served).await.is_err() {
+        if timeout(DRAIN_TIMEOUT, served).await.is_err() {
             tracing::warn!(
                 subsystem = "daemon/grpc",
                 "open client connections did not close within 10 s"
@@ -283,6 +303,22 @@ impl NodeBuilder {
     }
 }
 
+/// Returns once raft has made no progress for [`CLOSE_TIMEOUT`]; never without raft.
+async fn hang(raft: Option<&RaftHandle>) {
+    let Some(raft) = raft else {
+        return std::future::pending().await;
+    };
+    let mut status = raft.subscribe_status();
+    loop {
+        // The sender lives as long as the handle.
+        let _ = status.wait_for(RaftStatus::is_stalled).await;
+        let resumes = status.wait_for(|status| !status.is_stalled());
+        if timeout(CLOSE_TIMEOUT, resumes).await.is_err() {
+            return;
+        }
+    }
+}
+
 /// Returns the configured name, or the system's.
 fn hostname(config: &NodeConfig) -> Result<String, StartError> {
     let name = match &config.hostname {
@@ -294,4 +330,25 @@ fn hostname(config: &NodeConfig) -> Result<String, StartError> {
     };
     jaco_net::pki::check_hostname(&name).map_err(|_| StartError::Hostname(name.clone()))?;
     Ok(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use jaco_raftnode::{State, testing::MemoryGroup};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn hung_raft_ends_the_wait_for_it() {
+        let (group, _actors) = MemoryGroup::start(State::default(), 1).await.unwrap();
+        let raft = group.handle(1);
+        let mut hung = pin!(hang(Some(&raft)));
+        let slow = timeout(Duration::from_secs(3600), &mut hung).await;
+        assert!(slow.is_err(), "a raft that runs may take its time");
+        group.stall(1);
+        let ended = timeout(2 * CLOSE_TIMEOUT, hung).await;
+        ended.expect("the stop waits for the disk");
+    }
 }

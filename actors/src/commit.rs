@@ -37,7 +37,10 @@ pub(crate) async fn submit(
 }
 
 /// Waits for the end of `proposal`, and then until the state of `reader` includes it.
-async fn included(
+///
+/// # Errors
+/// As those of [`commit`].
+pub(crate) async fn included(
     reader: &dyn StateReader,
     proposal: ProposeFuture,
 ) -> Result<Committed, ProposeError> {
@@ -91,5 +94,5 @@ pub(crate) fn unknown_outcome(reason: String) -> Error {
         "the commit's outcome is unknown",
     )
     .with("outcome", "unknown")
-    .with("reason", reason)
+    .because(reason)
 }

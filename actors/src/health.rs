@@ -4,15 +4,19 @@
 //!
 //! - [`failure_detector`]: heartbeat state, shared by the transport and every consumer of liveness.
 //! - [`actor`]: the actor that drives it.
+//! - [`contact`]: contact with the cluster, for actors whose effects need one.
 
 use std::sync::Arc;
 
 use jaco_supervision::ChildSpec;
 
 pub mod actor;
+pub mod contact;
 pub mod failure_detector;
 
 pub use actor::{Args, HealthActor};
+pub use contact::{Contact, ContactSwitch};
+pub(crate) use failure_detector::LeaderClaim;
 pub use failure_detector::{FailureDetector, Hosts};
 
 /// Child specification of the health actor.

@@ -31,11 +31,15 @@ impl Membership {
         let _ = self.handle.cast(Msg::Kick); // an actor that is down checks when it starts
     }
 
-    /// Records that `identity` marked the member as leaving, for the removal command. Triggers a
-    /// check.
-    pub fn note_leaving(&self, raft_id: u64, identity: &str) {
-        let identity = identity.to_owned();
-        let _ = self.handle.cast(Msg::MarkedLeaving { raft_id, identity }); // as `kick`
+    /// Records that `identity` marked the member for removal, for the removal command, and whether
+    /// the drain is to be skipped. Triggers a check.
+    pub fn note_leaving(&self, raft_id: u64, identity: &str, skip_drain: bool) {
+        // As `kick`.
+        let _ = self.handle.cast(Msg::MarkedLeaving {
+            raft_id,
+            identity: identity.to_owned(),
+            skip_drain,
+        });
     }
 
     /// Error of the last change, or the reason that blocks it; `None` after a success.
@@ -75,3 +79,6 @@ pub fn view(status: &RaftStatus, state: &State, is_active: impl Fn(u64) -> bool)
         progress: progress.collect(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -30,7 +30,7 @@ pub use context::{MemberContext, NodeContext};
 pub use export::Export;
 pub use files::FilesError;
 pub use init::ClusterBootstrap;
-pub use jaco_raftnode::archive;
+pub use jaco_raftnode::{archive, offline::Replay};
 pub use msg::Msg as NodeMsg;
 pub use restore::{Prepared, RestoreError, RestoreStep, Restored, restore};
 

@@ -10,6 +10,7 @@
 //!   of one member.
 //! - `routes`: connections and queues by member, for raft and callers; `outbox`: queued raft
 //!   traffic.
+//! - `receive`: limits on what one member can make this node hold.
 //! - `session`: the tasks of one connection; `call`, `serve`, `snapshots`: its streams.
 //! - `wire`: frame encoding, without I/O.
 //!
@@ -24,6 +25,7 @@ pub mod endpoint;
 pub mod heartbeat;
 pub mod manager;
 mod outbox;
+mod receive;
 mod routes;
 mod serve;
 mod session;

@@ -19,13 +19,20 @@ use std::{
 
 use async_trait::async_trait;
 use jaco_engine::{Engine, spec::Attachment};
-use jaco_policy::runtime::documents::Documents;
+use jaco_policy::{
+    health::fencing::ContactEpoch,
+    runtime::{
+        assignment,
+        documents::Documents,
+        replica::core::{Assignment, StartGate},
+    },
+};
 use jaco_proto::chain;
 use jaco_raftnode::ForwardingProposer;
 use jaco_supervision::{ChildSpec, Handle, Strategy, SupervisorHandle, SupervisorSpec};
 use tokio::sync::{broadcast, watch};
 
-use crate::{clock::Clock, network::BridgeDirectory, telemetry::Metrics};
+use crate::{clock::Clock, health::Contact, network::BridgeDirectory, telemetry::Metrics};
 
 pub use jaco_policy::node::writers::RUNTIME as IDENTITY;
 
@@ -88,9 +95,9 @@ pub struct Deps {
     pub raft: Arc<dyn ForwardingProposer>,
     /// Wall clock for timestamps.
     pub clock: Clock,
-    /// Whether this node has caught up with the cluster. While it has not, its state may be stale,
-    /// so nothing is swept and no container is started that did not run before.
-    pub caught_up: watch::Receiver<bool>,
+    /// Contact with the cluster. Without it the state may be stale, so nothing is swept and no
+    /// container is started that did not run before.
+    pub contact: Contact,
     /// Counts container starts.
     pub metrics: Metrics,
 }
@@ -115,8 +122,8 @@ pub(crate) struct RuntimeContext {
     pub(crate) engine_events: broadcast::Sender<jaco_engine::Event>,
     /// The log tails.
     pub(crate) tails: logs::tail_registry::TailRegistry,
-    /// Since the node caught up, a listing has shown no running container here without a row.
-    orphans_cleared: watch::Sender<bool>,
+    /// Last contact in which a listing has shown no running container here without a row.
+    orphans_cleared: watch::Sender<Option<ContactEpoch>>,
     /// Replicas whose start may be waiting for dependencies.
     pub(crate) deferred: ReplicaIdSet,
     /// Replicas that have no assignment here and whose actor creates nothing any more.
@@ -134,21 +141,44 @@ impl RuntimeContext {
             events_up: AtomicBool::new(false),
             engine_events: broadcast::channel(EVENT_CAPACITY).0,
             tails: logs::tail_registry::TailRegistry::default(),
-            orphans_cleared: watch::Sender::new(false),
+            orphans_cleared: watch::Sender::new(None),
             deferred: ReplicaIdSet::default(),
             leaving: ReplicaIdSet::default(),
             replica_handles: Mutex::default(),
         }
     }
 
+    /// Whether, at this moment, the node is in contact with the cluster and no container is running
+    /// here without a row, as a listing of this contact has shown.
     pub(crate) fn orphans_cleared(&self) -> bool {
+        let contact = self.deps.contact.now();
+        contact.is_some() && self.cleared_contact() == contact
+    }
+
+    /// Last contact in which orphans were cleared, which may be over.
+    pub(crate) fn cleared_contact(&self) -> Option<ContactEpoch> {
         *self.orphans_cleared.borrow()
     }
 
-    pub(crate) fn set_orphans_cleared(&self, orphans_cleared: bool) -> bool {
+    /// Records the contact in which orphans were cleared; returns whether it was another before.
+    pub(crate) fn set_orphans_cleared(&self, contact: Option<ContactEpoch>) -> bool {
         let differs =
-            |known: &mut bool| std::mem::replace(known, orphans_cleared) != orphans_cleared;
+            |known: &mut Option<ContactEpoch>| std::mem::replace(known, contact) != contact;
         self.orphans_cleared.send_if_modified(differs)
+    }
+
+    /// Derives the assignment of a replica at this moment; `None` while there is no cluster, as an
+    /// empty state does not mean that the row is gone.
+    pub(crate) fn assignment(&self, id: &str) -> Option<Assignment> {
+        let state = self.deps.raft.state();
+        state.cluster.as_ref()?;
+        let mut assignment = assignment::of(&state, &self.documents, &self.deps.host, id);
+        if let Assignment::Own(wanted) = &mut assignment
+            && !self.orphans_cleared()
+        {
+            wanted.gate = StartGate::NotCaughtUp;
+        }
+        Some(assignment)
     }
 
     pub(crate) fn events_up(&self) -> bool {
@@ -248,10 +278,10 @@ impl Runtime {
         self.supervisor.clone()
     }
 
-    /// Whether this node has caught up with the cluster and has stopped every container that was
+    /// Last contact with the cluster in which this node has stopped every container that was
     /// reassigned meanwhile. Container starts wait for it, and so does the node's return to ready.
     #[must_use]
-    pub fn orphans_cleared(&self) -> watch::Receiver<bool> {
+    pub fn orphans_cleared(&self) -> watch::Receiver<Option<ContactEpoch>> {
         self.shared.orphans_cleared.subscribe()
     }
 

@@ -9,6 +9,10 @@ mod admission;
 mod certificates;
 #[path = "members/dead.rs"]
 mod dead;
+#[path = "members/drain.rs"]
+mod drain;
+#[path = "members/idle_engine.rs"]
+mod idle_engine;
 #[path = "members/lab.rs"]
 mod lab;
 #[path = "members/renewal.rs"]

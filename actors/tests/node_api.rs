@@ -16,6 +16,8 @@ mod lab;
 mod lifecycle;
 #[path = "node_api/metrics.rs"]
 mod metrics;
+#[path = "node_api/migration.rs"]
+mod migration;
 #[path = "node_api/restore.rs"]
 mod restore;
 #[path = "node_api/security.rs"]

@@ -53,22 +53,28 @@ impl Transport for InMemoryTransport {
         }
     }
 
-    fn send_snapshot(&self, to: u64, mut snapshot: OutgoingSnapshot) {
-        let (Some(own), Some(peer), from) = (self.peer(self.own), self.peer(to), self.own) else {
+    fn send_snapshot(&self, to: u64, snapshot: OutgoingSnapshot) {
+        let (Some(peer), from) = (self.peer(to), self.own) else {
             return;
         };
+        let OutgoingSnapshot {
+            message,
+            mut content,
+            report,
+        } = snapshot;
         thread::spawn(move || {
-            let message = snapshot.message.clone();
             let sent = peer.receive_snapshot(from, message).and_then(|incoming| {
                 let Some(mut incoming) = incoming else {
                     return Ok(());
                 };
-                while let Some(chunk) = snapshot.next_chunk() {
+                while let Some(chunk) = content.next_chunk() {
                     incoming.write(&chunk)?;
                 }
                 incoming.finish()
             });
-            own.snapshot_sent(to, sent.is_ok());
+            if sent.is_ok() {
+                report.delivered();
+            }
         });
     }
 }

@@ -22,6 +22,8 @@
 //! | at most once | no command of a client is committed twice, or after its client received "not appended" |
 //! | consistent reads | a consistent read shows everything acknowledged before it began |
 //! | unique numbers | no revision and no raft id is assigned twice |
+//! | one owner per route | no deployment takes a route that another one has, nor is refused one only when its entry is applied |
+//! | passes build on each other | every pass of the scheduler was planned on a state that contains the pass before it |
 //! | containers belong to rows | a container is created only by the host of the row it is labelled with |
 //! | starts wait for the cluster | a node that is out of touch creates no container of a row that never ran on it |
 //! | reports are true | a container reported as running was created on that node, from the row named in the report |
@@ -66,6 +68,7 @@ mod network;
 mod node;
 mod oracle;
 mod orphan_check;
+mod proposals;
 mod run;
 mod runtime;
 mod shrink;
@@ -73,7 +76,7 @@ mod step;
 mod time;
 mod trace;
 
-pub use fault::BenignFault;
+pub use fault::{BenignFault, Often};
 pub use find_bug::find_bug;
 pub use mutation::Mutation;
 pub use oracle::Violation;

@@ -69,6 +69,8 @@ fn every_seed_holds() {
         "came back",
         "containers made",
         "containers kept for a move",
+        "stalled disks",
+        "proposals unknown in time",
     ] {
         assert!(
             tally.counts.contains_key(what),

@@ -32,8 +32,10 @@ use rustls_pki_types::{CertificateDer, pem::PemObject};
 /// Lifetime of the CA and of every node certificate: ten years.
 pub const LIFETIME: Duration = Duration::from_secs(3652 * 24 * 3600);
 
-/// Validity starts this long before issuing, so that clocks slightly behind accept the certificate.
-const CLOCK_SLACK: Duration = Duration::from_secs(60);
+/// Largest difference between the clock of a joining node and that of the cluster. An authority
+/// begins this long before it is generated, so that such a node accepts the certificates of a new
+/// cluster.
+pub const MAX_CLOCK_SKEW: Duration = Duration::from_secs(60);
 
 /// Parses every certificate of a PEM text, in order; at least one.
 ///
@@ -50,12 +52,12 @@ pub fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
 }
 
 /// Parameters common to all certificates: validity and a random serial.
-fn params(now: SystemTime, lifetime: Duration) -> Result<CertificateParams, Error> {
+fn params(not_before: SystemTime, not_after: SystemTime) -> Result<CertificateParams, Error> {
     let mut params = CertificateParams::default();
-    let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     let epoch = rcgen::date_time_ymd(1970, 1, 1);
-    params.not_before = epoch + now.saturating_sub(CLOCK_SLACK);
-    params.not_after = epoch + now + lifetime;
+    let date = |time: SystemTime| epoch + time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    params.not_before = date(not_before);
+    params.not_after = date(not_after);
     params.serial_number = Some(serial()?);
     Ok(params)
 }

@@ -11,10 +11,12 @@
 //! - [`endpoint`]: one UDP socket for outgoing and incoming connections.
 //! - [`admission`]: admission control for incoming handshakes.
 //! - [`connection`]: an authenticated connection and its streams.
+//! - [`budget`]: limit on the received bytes held for one member.
 //! - [`stream`]: both ends of a stream, in bytes and in frames.
 //! - [`frame`]: length-prefixed frames, without I/O.
 
 pub mod admission;
+pub mod budget;
 pub mod connection;
 pub mod endpoint;
 mod error;
@@ -24,6 +26,7 @@ pub mod settings;
 pub mod stream;
 mod verify;
 
+pub use budget::{ReceiveBudget, Reservation};
 pub use connection::Connection;
 pub use endpoint::{Args, Endpoint, IncomingPeer};
 pub use error::{BindError, Closed, ConnectError, Reason, StreamError};

@@ -11,12 +11,15 @@ pub use dial::dial;
 pub(crate) use trust::roots;
 pub use trust::{Trust, check_member};
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use arc_swap::ArcSwap;
 use jaco_proto::secret::SecretString;
 use rustls::{
-    ClientConfig, ServerConfig,
+    CertificateError, ClientConfig, ServerConfig,
     client::danger::ServerCertVerifier,
     crypto::{CryptoProvider, ring},
     server::{ClientHello, ResolvesServerCert},
@@ -41,6 +44,29 @@ pub enum Error {
     /// The pinned CA certificate is invalid.
     #[error("unusable trust anchor")]
     Anchor(#[source] rustls::server::VerifierBuilderError),
+}
+
+impl Error {
+    /// The beginning of the certificate's validity, if the certificate was refused because it is
+    /// not valid yet.
+    #[must_use]
+    pub fn not_valid_before(&self) -> Option<SystemTime> {
+        match self {
+            Self::Unusable(error) => not_valid_before(error),
+            Self::Pem(_) | Self::Anchor(_) => None,
+        }
+    }
+}
+
+/// The beginning of the validity of a certificate that is not valid yet, if that is the error.
+fn not_valid_before(error: &rustls::Error) -> Option<SystemTime> {
+    match error {
+        rustls::Error::InvalidCertificate(CertificateError::NotValidYetContext {
+            not_before,
+            ..
+        }) => Some(SystemTime::UNIX_EPOCH + Duration::from_secs(not_before.as_secs())),
+        _ => None,
+    }
 }
 
 /// The signature methods of a certificate verifier, delegated to field `$inner`.

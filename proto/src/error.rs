@@ -51,6 +51,16 @@ impl Error {
         self.details.insert(key.into(), value.to_string());
         self
     }
+
+    /// Adds the cause to the message and as detail `reason`: not every client shows details.
+    #[must_use]
+    pub fn because(mut self, reason: impl fmt::Display) -> Self {
+        let reason = reason.to_string();
+        if !reason.is_empty() {
+            self.message = format!("{}: {reason}", self.message);
+        }
+        self.with("reason", reason)
+    }
 }
 
 impl From<Error> for v1::Error {
@@ -72,5 +82,19 @@ impl TryFrom<v1::Error> for Error {
             message: error.message,
             details: error.details,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cause_is_in_message_and_details() {
+        let error = Error::new(ErrorCode::Internal, "broken").because("disk full");
+        assert_eq!(error.to_string(), "internal: broken: disk full");
+        assert_eq!(error.details["reason"], "disk full");
+        let error = Error::new(ErrorCode::Internal, "broken").because("");
+        assert_eq!(error.message, "broken");
     }
 }

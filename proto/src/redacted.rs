@@ -42,7 +42,7 @@ redacted! {
     Command { cluster_id, raft_index, ts, identity, payload, traceparent } hides {};
     Deployment {
         name, applied_revision, previous_revision, status, status_details, services, updated_at,
-        acme_email, highest_revision, previous
+        acme_email, highest_revision, previous, applied_raft_index
     } hides { jaco_yaml, compose_yaml };
     DeploymentApply {
         deployment, revision, services, routes, tcp_routes, acme_email
@@ -56,7 +56,7 @@ redacted! {
     JoinTokenIssue { expires_at } hides { hashed_secret };
     LogLine { replica_id, host, stream, ts } hides { line };
     NodeJoinRequest {
-        name, csr_pem, advertise_addr, wireguard_pubkey, grpc_address
+        name, csr_pem, advertise_addr, wireguard_pubkey, grpc_address, sent_at
     } hides { join_token };
     RegistryCredential { registry, username, updated_at } hides { secret };
     RegistryCredentialAddRequest { registry, username } hides { secret };

@@ -8,6 +8,9 @@
 //! A [`RaftHandle`] outlives the actor. When the actor fails, its supervisor [`spawn()`]s another
 //! with the same [`RaftArgs`], which reloads everything from the storage. Proposals in flight at
 //! that time are answered as unknown, because they may have been written.
+//!
+//! A disk that does not answer holds the thread up. A watchdog then publishes that this node
+//! neither leads nor follows the log, and reports the failure when that lasts (`watchdog`).
 
 mod args;
 mod batch_delay;
@@ -21,13 +24,16 @@ mod memory;
 mod msg;
 mod observe;
 mod peer_receiver;
+mod proposal;
 mod spawn;
+mod stall;
 mod state_at;
+mod watchdog;
 
 #[cfg(test)]
 mod tests;
 
-pub use args::{NoTransport, RaftArgs, RaftLimits, Transport};
+pub use args::{NoTransport, OnFatal, RaftArgs, RaftLimits, Transport};
 pub use handle::{RaftHandle, ReadError};
 pub use incoming::IncomingSnapshot;
 pub use members::ChangeError;
@@ -36,3 +42,4 @@ pub(crate) use memory::serve as serve_in_memory;
 pub use observe::{Applied, Observe};
 pub use peer_receiver::{InvalidMessage, PeerReceiver};
 pub use spawn::{SpawnError, spawn};
+pub use watchdog::Hung;

@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use jaco_proto::{Error, chain, v1};
 use jaco_state::{Event, State, fsm};
+use raft::eraftpb::ConfState;
 
 use crate::{
     core::{Committed, Payload, Ticket},
@@ -39,6 +40,8 @@ pub struct Applier {
 pub struct Progress {
     /// Rows to write, in order.
     pub rows: Vec<Row>,
+    /// Voters and learners after the last applied change of them, if any; written with `rows`.
+    pub conf_state: Option<ConfState>,
     /// Changes, in order.
     pub events: Vec<Event>,
     /// Answers to the proposals among the entries.
@@ -140,6 +143,9 @@ impl Applier {
                     continue;
                 }
             };
+            if let Payload::ConfChange(conf_state) = entry.payload {
+                progress.conf_state = Some(conf_state);
+            }
             progress.applied = Some((entry.index, entry.term));
             if !self.wanted.is_empty() && self.wanted.remove(&entry.index) {
                 progress.wanted.push(Arc::new(state.clone()));
@@ -160,7 +166,7 @@ fn apply_one(
     probe: &mut impl Probe,
 ) -> Result<Option<fsm::Effects>, String> {
     let data = match payload {
-        Payload::Noop | Payload::ConfChange => return Ok(None),
+        Payload::Noop | Payload::ConfChange(_) => return Ok(None),
         Payload::Command(data) => data,
     };
     let command = fsm::decode(data).map_err(|e| format!("entry {index}: {}", chain(&e)))?;
@@ -195,6 +201,13 @@ mod tests {
         }
     }
 
+    fn voters(ids: &[u64]) -> ConfState {
+        ConfState {
+            voters: ids.to_vec(),
+            ..ConfState::default()
+        }
+    }
+
     fn store(key: &str) -> Vec<u8> {
         let blob = v1::CertBlob {
             key: key.into(),
@@ -211,7 +224,8 @@ mod tests {
     #[test]
     fn entries_without_command_advance_applied_index_only() {
         let mut applier = Applier::new(State::default());
-        let entries = [(3, Payload::Noop), (4, Payload::ConfChange)];
+        let change = Payload::ConfChange(voters(&[1, 2]));
+        let entries = [(3, Payload::Noop), (4, change)];
         let progress = applier.apply(
             entries
                 .map(|(index, payload)| Committed {
@@ -225,6 +239,7 @@ mod tests {
         );
         assert_eq!(progress.applied, Some((4, 7)));
         assert_eq!(applier.state().applied_index, 4);
+        assert_eq!(progress.conf_state, Some(voters(&[1, 2])));
         assert!(progress.rows.is_empty() && progress.events.is_empty());
     }
 
@@ -275,6 +290,29 @@ mod tests {
             applier.apply(vec![entry(4, store("c"))], &mut ()).applied,
             None
         );
+    }
+
+    #[test]
+    fn configuration_stays_that_of_the_applied_index() {
+        let mut applier = Applier::new(State::default());
+        let change = |index, ids: &[u64]| Committed {
+            index,
+            term: 2,
+            payload: Payload::ConfChange(voters(ids)),
+            ticket: None,
+        };
+        let unknown = entry(3, vec![0x82, 0x7d, 0x00]);
+        let entries = vec![
+            change(1, &[1, 2]),
+            change(2, &[1, 2, 3]),
+            unknown,
+            change(4, &[2, 3]),
+        ];
+        let progress = applier.apply(entries, &mut ());
+        assert_eq!(progress.applied, Some((2, 2)));
+        assert_eq!(progress.conf_state, Some(voters(&[1, 2, 3])));
+        let progress = applier.apply(vec![change(5, &[2])], &mut ());
+        assert_eq!((progress.applied, progress.conf_state), (None, None));
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod inbound;
 mod member;
 mod quorum;
 mod reads;
+mod snapshot;
 mod status;
 mod track;
 mod write;
@@ -27,15 +28,17 @@ mod tests;
 use std::collections::VecDeque;
 
 use raft::{
-    RawNode, SnapshotStatus, StateRole, Storage,
+    RawNode, StateRole, Storage,
     eraftpb::{ConfChangeV2, Entry, Message, MessageType},
 };
 
 pub use config::Config;
 pub use entry::{Committed, Payload};
+pub(crate) use entry::{Decoded, decode};
 pub use inbound::Refused;
 pub use member::{ChangeRefused, MemberChange};
 pub use reads::ReadFailure;
+pub use snapshot::SnapshotId;
 pub use status::{Progress, RaftStatus, Role, Writes};
 pub use track::ProposalLoss;
 pub use write::Write;
@@ -182,6 +185,18 @@ impl<S: Storage> RaftCore<S> {
         self.after_event();
     }
 
+    /// Current term.
+    #[must_use]
+    pub fn term(&self) -> u64 {
+        self.raw.raft.term
+    }
+
+    /// Ticks since a majority of voters was last in contact.
+    #[must_use]
+    pub fn ticks_without_quorum(&self) -> u64 {
+        self.quorum.ticks_without_quorum()
+    }
+
     /// Whether proposals of this node are not committed yet.
     #[must_use]
     pub fn awaits_majority(&self) -> bool {
@@ -257,17 +272,6 @@ impl<S: Storage> RaftCore<S> {
     /// Reports that a message to `peer` could not be delivered.
     pub fn handle_unreachable(&mut self, peer: u64) {
         self.raw.report_unreachable(peer);
-        self.after_event();
-    }
-
-    /// Reports whether the snapshot for `peer` was delivered.
-    pub fn handle_snapshot_sent(&mut self, peer: u64, delivered: bool) {
-        let status = if delivered {
-            SnapshotStatus::Finish
-        } else {
-            SnapshotStatus::Failure
-        };
-        self.raw.report_snapshot(peer, status);
         self.after_event();
     }
 

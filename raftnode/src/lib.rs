@@ -6,7 +6,7 @@
 //! - [`propose`]: the interfaces to read the state and to propose commands, with their errors.
 //! - [`storage`]: raft's log and the state's rows on disk.
 //! - [`mod@core`]: raft without I/O; [`apply`]: the state machine driven by it.
-//! - [`archive`]: reads and writes backups.
+//! - [`archive`]: reads and writes backups; [`offline`]: the state of a stopped node.
 //! - [`actor`]: the raft thread, and the handle to it.
 //! - [`snapshot`]: transfer of the state to a node that lags far behind.
 //! - [`testing`]: a test double that applies proposals at once.
@@ -15,6 +15,7 @@ pub mod actor;
 pub mod apply;
 pub mod archive;
 pub mod core;
+pub mod offline;
 pub mod propose;
 pub mod snapshot;
 pub mod storage;
@@ -23,11 +24,13 @@ pub mod watch;
 
 pub use crate::core::{ChangeRefused, MemberChange, Progress, RaftStatus, Role, Writes};
 pub use actor::{
-    Applied, ChangeError, IncomingSnapshot, InvalidMessage, NoTransport, Observe, PeerReceiver,
-    RaftArgs, RaftHandle, RaftLimits, ReadError, SpawnError, Transport,
+    Applied, ChangeError, Hung, IncomingSnapshot, InvalidMessage, NoTransport, Observe, OnFatal,
+    PeerReceiver, RaftArgs, RaftHandle, RaftLimits, ReadError, SpawnError, Transport,
 };
 pub use jaco_state::{Change, Delta, EntityType, Event, State, batch, command, command_name};
-pub use propose::{Committed, ForwardingProposer, LeaderProposer, ProposeError, StateReader};
-pub use snapshot::{OutgoingSnapshot, SnapshotRefused};
+pub use propose::{
+    Committed, ForwardingProposer, LeaderProposer, ProposalGuard, ProposeError, StateReader,
+};
+pub use snapshot::{OutgoingSnapshot, SnapshotContent, SnapshotRefused, SnapshotReport};
 pub use storage::Storage;
 pub use watch::WatchHub;

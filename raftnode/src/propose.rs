@@ -3,7 +3,7 @@
 //! A [`LeaderProposer`] is not a [`ForwardingProposer`], so that a decision of the leader is never
 //! forwarded to its successor.
 
-use std::{future::Future, pin::Pin, sync::Arc};
+use std::{any::Any, future::Future, pin::Pin, sync::Arc};
 
 use jaco_proto::{Error, v1};
 use jaco_state::State;
@@ -28,7 +28,8 @@ pub enum ProposeError {
     /// Too many bytes are in flight; a later retry is safe.
     #[error("too many proposals in flight")]
     Busy,
-    /// Raft does not run; the command was not appended.
+    /// Raft does not run, or did not take the command in time and never will; a later retry is
+    /// safe.
     #[error("raft is not available")]
     Unavailable,
     /// The command was or may have been appended, and may or may not be committed.
@@ -38,6 +39,9 @@ pub enum ProposeError {
 
 /// Future of a proposal.
 pub type ProposeFuture = Pin<Box<dyn Future<Output = Result<Committed, ProposeError>> + Send>>;
+
+/// Value that a proposal keeps until its outcome is certain, such as the guard of a lock.
+pub type ProposalGuard = Box<dyn Any + Send>;
 
 /// Gives access to the replicated state of this node.
 pub trait StateReader: Send + Sync + 'static {
@@ -58,9 +62,30 @@ pub trait StateReader: Send + Sync + 'static {
 /// Proposes changes of the replicated state while this node leads, for decisions that only the
 /// leader makes: a deposed leader writes nothing.
 pub trait LeaderProposer: StateReader {
+    /// Returns the term in which this node leads, if it leads and its state includes every write
+    /// of earlier terms. A state that is read afterwards is a valid base of a command for
+    /// [`LeaderProposer::propose_in_term`].
+    fn leading_term(&self) -> Option<u64>;
+
     /// Proposes one command to the local raft, which appends it only if this node leads and fails
     /// with [`ProposeError::NoLeader`] otherwise. `ts` and `identity` must be set by the caller.
+    ///
+    /// Dropping the future withdraws the command if raft has not taken it yet; otherwise it may
+    /// still be committed.
     fn propose(&self, command: v1::Command) -> ProposeFuture;
+
+    /// Proposes like [`LeaderProposer::propose`], but only while this node leads in `term`.
+    ///
+    /// `guard` is dropped once the command is applied, rejected or certain never to be appended,
+    /// or once this node no longer leads in `term`: [`LeaderProposer::leading_term`] then returns a
+    /// later term only with a state that shows what became of the command. It is kept when the
+    /// caller drops the future or gets [`ProposeError::Unknown`] for lack of time.
+    fn propose_in_term(
+        &self,
+        term: u64,
+        command: v1::Command,
+        guard: ProposalGuard,
+    ) -> ProposeFuture;
 }
 
 /// Proposes changes of the replicated state on the leader, whichever node that is, for facts that

@@ -15,7 +15,7 @@ mod spool;
 #[cfg(test)]
 mod tests;
 
-pub use outgoing::{CHUNK_BYTES, OutgoingSnapshot};
+pub use outgoing::{CHUNK_BYTES, OutgoingSnapshot, SnapshotContent, SnapshotReport};
 pub use spool::SnapshotRefused;
 
 pub(crate) use outgoing::SizeLimit;

@@ -10,6 +10,7 @@ mod error;
 mod log;
 mod log_cache;
 mod log_size;
+mod offline;
 mod open;
 mod options;
 mod schema;
@@ -35,7 +36,9 @@ use rocksdb::{ColumnFamily, DB};
 
 pub use error::Error;
 pub use log::LogView;
-pub use open::{bootstrap, bootstrap_with_rows, create, read_offline, restore};
+pub(crate) use offline::ReadOnlyStorage;
+pub use offline::read_offline;
+pub use open::{bootstrap, bootstrap_with_rows, create, restore};
 pub use schema::Position;
 pub use update::{Row, SnapshotRows, Update};
 

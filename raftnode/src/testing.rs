@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use crate::{
     Committed, ForwardingProposer, LeaderProposer, ProposeError, RaftHandle, StateReader, WatchHub,
     actor::{RaftLimits, serve_in_memory},
-    propose::ProposeFuture,
+    propose::{ProposalGuard, ProposeFuture},
 };
 
 pub use crate::actor::MemoryGroup;
@@ -214,6 +214,24 @@ impl StateReader for MemoryRaft {
 }
 
 impl LeaderProposer for MemoryRaft {
+    fn leading_term(&self) -> Option<u64> {
+        Some(1)
+    }
+
+    fn propose_in_term(
+        &self,
+        _term: u64,
+        command: v1::Command,
+        guard: ProposalGuard,
+    ) -> ProposeFuture {
+        let proposal = self.propose(command);
+        Box::pin(async move {
+            let outcome = proposal.await;
+            drop(guard);
+            outcome
+        })
+    }
+
     fn propose(&self, command: v1::Command) -> ProposeFuture {
         let raft = self.clone();
         Box::pin(async move { raft.propose_now(command) })

@@ -173,6 +173,13 @@ pub trait Engine: Send + Sync + 'static {
         auth: Option<&Credential>,
     ) -> BoxStream<'static, Result<(), EngineError>>;
 
+    /// Waits until one more create or start request may be in flight; the caller holds the slot
+    /// during the request. It is no part of the request, because the wait may be long: a caller
+    /// checks what the start depends on after it.
+    async fn start_slot(&self) -> StartSlot {
+        StartSlot::default()
+    }
+
     /// Creates a container and returns its id.
     async fn create(&self, name: &str, spec: &ContainerSpec) -> Result<String, EngineError>;
 
@@ -205,6 +212,30 @@ pub trait Engine: Send + Sync + 'static {
         container: &str,
         request: LogRequest,
     ) -> BoxStream<'static, Result<LogFrame, EngineError>>;
+}
+
+/// Permission for one create or start request, until it is dropped.
+///
+/// The default one is not limited.
+#[derive(Default)]
+pub struct StartSlot {
+    _until_dropped: Option<Box<dyn Send + Sync>>,
+}
+
+impl StartSlot {
+    /// A slot that holds `permit` until it is dropped.
+    #[must_use]
+    pub fn new(permit: impl Send + Sync + 'static) -> Self {
+        Self {
+            _until_dropped: Some(Box::new(permit)),
+        }
+    }
+}
+
+impl fmt::Debug for StartSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StartSlot").finish_non_exhaustive()
+    }
 }
 
 /// Stop grace period of a container that configures none.

@@ -1,6 +1,11 @@
 //! Docker Engine API over a unix socket; also works with Podman's compatible socket.
 
-use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use async_trait::async_trait;
 use bollard::{
@@ -18,7 +23,7 @@ use tokio::sync::Semaphore;
 
 use crate::{
     Credential, DEFAULT_GRACE, Engine, EngineError, Event, Found, Inspected, LogFrame, LogRequest,
-    LogStream,
+    LogStream, StartSlot,
     labels::{LABEL_CLUSTER, LABEL_REPLICA},
     spec::ContainerSpec,
 };
@@ -41,7 +46,7 @@ const PULL_TIMEOUT: Duration = Duration::from_secs(600);
 /// Docker or Podman engine behind a unix socket; the socket need not exist yet.
 pub struct DockerEngine {
     connection: Arc<Connection>,
-    starts: Semaphore,
+    starts: Arc<Semaphore>,
 }
 
 impl DockerEngine {
@@ -50,7 +55,7 @@ impl DockerEngine {
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self {
             connection: Connection::new(socket),
-            starts: Semaphore::new(CONCURRENT_STARTS),
+            starts: Arc::new(Semaphore::new(CONCURRENT_STARTS)),
         }
     }
 
@@ -76,11 +81,6 @@ impl DockerEngine {
     async fn details(&self, container: &str) -> Result<convert::Details, EngineError> {
         let path = format!("/containers/{container}/json");
         self.connection.document(&path).await
-    }
-
-    async fn start_slot(&self) -> Option<tokio::sync::SemaphorePermit<'_>> {
-        // Acquiring fails only on a closed semaphore; this one is never closed.
-        self.starts.acquire().await.ok()
     }
 }
 
@@ -134,8 +134,13 @@ impl Engine for DockerEngine {
             .boxed()
     }
 
+    async fn start_slot(&self) -> StartSlot {
+        let slot = Arc::clone(&self.starts).acquire_owned().await;
+        // Acquiring fails only on a closed semaphore; this one is never closed.
+        slot.map(StartSlot::new).unwrap_or_default()
+    }
+
     async fn create(&self, name: &str, spec: &ContainerSpec) -> Result<String, EngineError> {
-        let _slot = self.start_slot().await;
         let options = CreateContainerOptions {
             name: Some(name.to_owned()),
             ..Default::default()
@@ -166,7 +171,6 @@ impl Engine for DockerEngine {
     }
 
     async fn start(&self, container: &str) -> Result<(), EngineError> {
-        let _slot = self.start_slot().await;
         let answer = self
             .client()
             .await?
@@ -230,6 +234,9 @@ impl Engine for DockerEngine {
             ),
         ]);
         let options = EventsOptions {
+            // The engine registers the stream some time after the request. It replays the events
+            // from in between, so that none is lost.
+            since: Some(unix_time(SystemTime::now())),
             filters: Some(filters),
             ..Default::default()
         };
@@ -260,6 +267,13 @@ impl Engine for DockerEngine {
     }
 }
 
+/// Formats a time as whole seconds since 1970, rounded down: events that come twice do no harm, and
+/// not every version of Podman reads fractions.
+fn unix_time(at: SystemTime) -> String {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_secs().to_string()
+}
+
 fn frame(output: LogOutput) -> LogFrame {
     let (stream, bytes) = match output {
         LogOutput::StdErr { message } => (LogStream::Stderr, message),
@@ -282,6 +296,11 @@ fn tagged(image: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::{UnixListener, UnixStream},
+    };
+
     use super::*;
 
     #[test]
@@ -294,6 +313,80 @@ mod tests {
         ] {
             assert_eq!(tagged(image), pulled);
         }
+    }
+
+    /// An engine that has received the request for its events and has not registered the stream.
+    struct Unregistered {
+        stream: UnixStream,
+        since: Option<f64>,
+    }
+
+    impl Unregistered {
+        async fn accept(listener: &UnixListener) -> Self {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n") {
+                    assert_ne!(stream.read_buf(&mut request).await.unwrap(), 0);
+                }
+                let head = String::from_utf8(request).unwrap();
+                let target = head.split(' ').nth(1).unwrap();
+                let (path, query) = target.split_once('?').unwrap_or((target, ""));
+                if path.ends_with("/version") {
+                    let body = r#"{"ApiVersion":"1.43"}"#;
+                    let answer = format!(
+                        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\
+                         Content-Length: {}\r\n\r\n{body}",
+                        body.len()
+                    );
+                    stream.write_all(answer.as_bytes()).await.unwrap();
+                    continue;
+                }
+                assert!(path.ends_with("/events"), "{path}");
+                let mut query = form_urlencoded::parse(query.as_bytes());
+                let since = query.find(|(key, _)| key == "since");
+                let since = since.map(|(_, value)| value.parse().unwrap());
+                return Self { stream, since };
+            }
+        }
+
+        /// Registers the stream: sends the events since the requested time, and ends it.
+        async fn register(mut self, events: &[(SystemTime, &str)]) {
+            let mut body = String::new();
+            for (at, container) in events {
+                let at = at.duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+                if self.since.is_some_and(|since| at >= since) {
+                    let attributes = serde_json::json!({ LABEL_REPLICA: "web-0" });
+                    let actor = serde_json::json!({ "ID": container, "Attributes": attributes });
+                    let event = serde_json::json!({ "Action": "die", "Actor": actor });
+                    body.push_str(&format!("{event}\n"));
+                }
+            }
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\
+                 Content-Length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            self.stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn events_before_registration_are_not_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("engine.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let long_ago = (SystemTime::now() - Duration::from_secs(60), "c0");
+        let mut events = DockerEngine::new(&socket).events("c");
+        let mut first = events.next();
+        let unregistered = tokio::select! {
+            event = &mut first => panic!("{event:?} before any event"),
+            unregistered = Unregistered::accept(&listener) => unregistered,
+        };
+        let past = [long_ago, (SystemTime::now(), "c1")];
+        let (first, ()) = tokio::join!(first, unregistered.register(&past));
+        let event = first.expect("an event").unwrap();
+        assert_eq!(event.container_id, "c1");
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@ use std::{
 
 use async_trait::async_trait;
 use futures::{Stream, StreamExt, stream, stream::BoxStream};
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{broadcast, oneshot, watch};
 
 use crate::{
     Credential, Engine, EngineError, Event, EventKind, Found, Inspected, LogFrame, LogRequest,
@@ -31,10 +31,20 @@ pub struct FakeEngine {
     pub networks: FakeNetworks,
 }
 
+/// Call whose answer a test can hold back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HeldCall {
+    /// [`Engine::list`].
+    List,
+    /// [`Engine::create`].
+    Create,
+}
+
 #[derive(Default)]
 struct Inner {
     containers: BTreeMap<String, Container>,
     made: u64,
+    starts: u64,
     calls: u64,
     down: bool,
     pulls: Vec<(String, Option<String>)>,
@@ -46,6 +56,8 @@ struct Inner {
     stopping_takes: Duration,
     /// Containers whose removal fails.
     stuck: BTreeSet<String>,
+    /// Calls whose next answer is held back.
+    holds: BTreeMap<HeldCall, oneshot::Receiver<()>>,
     /// Cloned by every open log read; its reference count is the number of open reads.
     reads: Arc<()>,
 }
@@ -160,6 +172,22 @@ impl FakeEngine {
         }
     }
 
+    /// Holds back the answer of the next such call, which takes place at once, until the sender is
+    /// used or dropped.
+    pub fn hold_next(&self, call: HeldCall) -> oneshot::Sender<()> {
+        let (release, held) = oneshot::channel();
+        self.inner().holds.insert(call, held);
+        release
+    }
+
+    async fn wait_released(&self, call: HeldCall) {
+        let held = self.inner().holds.remove(&call);
+        if let Some(held) = held {
+            // A dropped sender releases the answer, too.
+            let _ = held.await;
+        }
+    }
+
     /// Sets whether every call fails.
     pub fn set_down(&self, down: bool) {
         self.inner().down = down;
@@ -180,6 +208,12 @@ impl FakeEngine {
         let inner = self.inner();
         let running = |container: &&Container| container.status == Status::Running;
         inner.containers.values().filter(running).count()
+    }
+
+    /// Number of containers started so far.
+    #[must_use]
+    pub fn starts(&self) -> u64 {
+        self.inner().starts
     }
 
     /// Adds a container bypassing the runtime.
@@ -270,6 +304,27 @@ impl FakeEngine {
         }
     }
 
+    fn created(&self, name: &str, spec: &ContainerSpec) -> Result<String, EngineError> {
+        let mut inner = self.call()?;
+        if inner
+            .containers
+            .values()
+            .any(|container| container.name == name)
+        {
+            return Err(EngineError::Conflict(format!("{name} is in use")));
+        }
+        inner.made += 1;
+        inner.journal.push(format!("+{name}"));
+        let id = format!("c{}", inner.made);
+        let container = Container {
+            name: name.to_owned(),
+            labels: spec.labels(),
+            status: Status::Created,
+        };
+        inner.containers.insert(id.clone(), container);
+        Ok(id)
+    }
+
     fn matching(inner: &Inner, cluster_id: &str) -> Vec<Found> {
         let ours = |c: &Container| {
             c.labels
@@ -310,7 +365,9 @@ impl Engine for FakeEngine {
     }
 
     async fn list(&self, cluster_id: &str) -> Result<Vec<Found>, EngineError> {
-        Ok(Self::matching(&*self.call()?, cluster_id))
+        let found = Self::matching(&*self.call()?, cluster_id);
+        self.wait_released(HeldCall::List).await;
+        Ok(found)
     }
 
     async fn inspect(&self, container: &str) -> Result<Inspected, EngineError> {
@@ -347,23 +404,8 @@ impl Engine for FakeEngine {
     }
 
     async fn create(&self, name: &str, spec: &ContainerSpec) -> Result<String, EngineError> {
-        let mut inner = self.call()?;
-        if inner
-            .containers
-            .values()
-            .any(|container| container.name == name)
-        {
-            return Err(EngineError::Conflict(format!("{name} is in use")));
-        }
-        inner.made += 1;
-        inner.journal.push(format!("+{name}"));
-        let id = format!("c{}", inner.made);
-        let container = Container {
-            name: name.to_owned(),
-            labels: spec.labels(),
-            status: Status::Created,
-        };
-        inner.containers.insert(id.clone(), container);
+        let id = self.created(name, spec)?;
+        self.wait_released(HeldCall::Create).await;
         Ok(id)
     }
 
@@ -375,6 +417,7 @@ impl Engine for FakeEngine {
         let mut inner = self.call()?;
         let found = inner.containers.get_mut(container);
         found.ok_or_else(|| missing(container))?.status = Status::Running;
+        inner.starts += 1;
         Ok(())
     }
 

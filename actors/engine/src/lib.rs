@@ -24,7 +24,7 @@ pub mod spec;
 
 pub use container::{
     DEFAULT_GRACE, Engine, Event, EventKind, Found, Health, Inspected, LogFrame, LogRequest,
-    LogStream, Status,
+    LogStream, StartSlot, Status,
 };
 pub use credential::Credential;
 pub use error::{EngineError, printable};

@@ -5,6 +5,7 @@
 //! - [`rate_limits`]: rate limits for callers that guess tokens.
 //! - [`views`]: responses of the read calls.
 
+mod client_network;
 pub mod connection_limits;
 pub mod diff;
 pub mod rate_limits;

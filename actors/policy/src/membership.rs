@@ -8,6 +8,10 @@
 //! could be committed after it, not even its reversal. A leader that is leaving and finds no
 //! transfer target stays, and its mark is cleared: otherwise it would block every other removal for
 //! good.
+//!
+//! A marked member drains first: it keeps its role until no replica needs it. A drain that takes
+//! [`DRAIN_LIMIT`] ends with a status that the state keeps; the member then stays. The limit counts
+//! from the first view of this leadership that shows the drain, so that no clock is involved.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,12 +21,16 @@ use std::{
 use jaco_proto::v1;
 use jaco_state::State;
 
+use crate::scheduler::drain_check;
+
 /// Maximum number of voters.
 pub const MAX_VOTERS: usize = 7;
 /// Time for which a leader must have known a learner before it promotes it.
 pub const MIN_LEARNER_AGE: Duration = Duration::from_secs(3);
 /// Time for which a leaving leader without a transfer target waits before it gives up leaving.
 pub const TRANSFER_TARGET_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time after which a drain is given up.
+pub const DRAIN_LIMIT: Duration = Duration::from_secs(300);
 /// Maximum lag of a learner behind the commit index at its promotion, in entries.
 pub const MAX_LAG: u64 = 100;
 
@@ -44,8 +52,19 @@ pub fn target_voters(members: usize) -> usize {
 pub struct Member {
     /// Hostname; voters are chosen in this order.
     pub hostname: String,
-    /// Whether the member is leaving the cluster.
-    pub leaving: bool,
+    /// How far its removal is.
+    pub departure: Departure,
+}
+
+/// Progress of the removal of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Departure {
+    /// No removal is requested.
+    Staying,
+    /// To be removed, but replicas still need it. It keeps its role, and gets no new one.
+    Draining,
+    /// To be removed at once.
+    Leaving,
 }
 
 /// Replication progress of a member, as seen by the leader.
@@ -93,6 +112,8 @@ pub enum Action {
     DeleteRow(u64),
     /// Clear the mark of the leader, which cannot leave.
     ClearMark(u64),
+    /// Give up the drain of the member, which took too long.
+    EndDrain(u64),
 }
 
 /// A demotion or removal that is due but impossible now.
@@ -120,6 +141,8 @@ enum Decision {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     first_seen: BTreeMap<u64, Instant>,
+    /// First views of the drains in progress.
+    draining_since: BTreeMap<u64, Instant>,
     /// Start of the time in which the leader is leaving without a transfer target.
     no_target_since: Option<Instant>,
     action: Option<Action>,
@@ -163,8 +186,12 @@ impl Policy {
         for id in configured() {
             self.first_seen.entry(id).or_insert(now);
         }
+        let overdue = self.overdue_drain(now, view);
         if view.changing {
             return Decision::Idle;
+        }
+        if let Some(id) = overdue {
+            return Decision::Act(Action::EndDrain(id));
         }
         if let Some(action) = view.reconcile() {
             return Decision::Act(action);
@@ -192,13 +219,26 @@ impl Policy {
         }
     }
 
+    /// Updates the drains in progress; returns the first one that took too long.
+    fn overdue_drain(&mut self, now: Instant, view: &View) -> Option<u64> {
+        let draining = |id: &u64| view.departure(*id) == Departure::Draining;
+        self.draining_since.retain(|id, _| draining(id));
+        for &id in view.rows.keys().filter(|id| draining(id)) {
+            self.draining_since.entry(id).or_insert(now);
+        }
+        let mut drains = self.draining_since.iter();
+        let overdue =
+            drains.find(|(_, since)| now.saturating_duration_since(**since) >= DRAIN_LIMIT);
+        overdue.map(|(&id, _)| id)
+    }
+
     /// Decision for a leaving leader without a transfer target: it waits without a limit for an
     /// active member that is not eligible yet, otherwise for [`TRANSFER_TARGET_TIMEOUT`], and then
     /// gives up leaving.
     fn without_target(&mut self, now: Instant, view: &View) -> Decision {
         let leader = view.leader;
-        let stays = |(&id, row): (&u64, &Member)| id != leader && !row.leaving && view.active(id);
-        if view.rows.iter().any(stays) || !view.rows.contains_key(&leader) {
+        let stays = |&id: &u64| id != leader && !view.is_marked(id) && view.active(id);
+        if view.rows.keys().any(stays) || !view.rows.contains_key(&leader) {
             self.no_target_since = None;
         } else if now.saturating_duration_since(*self.no_target_since.get_or_insert(now))
             >= TRANSFER_TARGET_TIMEOUT
@@ -219,7 +259,7 @@ impl Policy {
             .is_some_and(|seen| now.saturating_duration_since(*seen) >= MIN_LEARNER_AGE);
         let progress = view.progress.get(&id).copied().unwrap_or_default();
         let lag = view.commit.saturating_sub(progress.matched);
-        old_enough && progress.active && lag <= MAX_LAG && !view.is_leaving(id)
+        old_enough && progress.active && lag <= MAX_LAG && !view.is_marked(id)
     }
 
     /// Next promotion, demotion, or removal of a leaving member.
@@ -273,15 +313,27 @@ impl View {
             .rows
             .iter()
             .filter(|(id, _)| !self.voters.contains(id) && !self.learners.contains(id));
-        outside.next().map(|(&id, row)| match row.leaving {
-            true => Action::DeleteRow(id),
-            false => Action::Add(id),
+        outside.next().map(|(&id, row)| match row.departure {
+            Departure::Staying => Action::Add(id),
+            // Outside the configuration it learns of no row, so it has nothing to hand over.
+            Departure::Draining | Departure::Leaving => Action::DeleteRow(id),
         })
     }
 
-    /// Whether `id` does not belong into the configuration: it is leaving or has no row.
+    /// Progress of the removal of `id`; one without a row is leaving.
+    fn departure(&self, id: u64) -> Departure {
+        let row = self.rows.get(&id);
+        row.map_or(Departure::Leaving, |row| row.departure)
+    }
+
+    /// Whether `id` does not belong into the configuration.
     fn is_leaving(&self, id: u64) -> bool {
-        self.rows.get(&id).is_none_or(|row| row.leaving)
+        self.departure(id) == Departure::Leaving
+    }
+
+    /// Whether `id` is leaving, or will once it is drained.
+    fn is_marked(&self, id: u64) -> bool {
+        self.departure(id) != Departure::Staying
     }
 
     /// Sorts `ids` by hostname; those without a row come last.
@@ -312,7 +364,7 @@ impl View {
         let targets = self
             .by_name(self.voters.iter().copied())
             .into_iter()
-            .filter(|&id| id != self.leader && !self.is_leaving(id) && self.active(id));
+            .filter(|&id| id != self.leader && !self.is_marked(id) && self.active(id));
         let matched = |id: u64| self.progress.get(&id).map_or(0, |p| p.matched);
         // Longest matching log first, then the first hostname: `max_by_key` returns the last
         // maximum.
@@ -336,11 +388,29 @@ pub fn rows(state: &State) -> BTreeMap<u64, Member> {
     let rows = rows.map(|node| {
         let member = Member {
             hostname: node.hostname.clone(),
-            leaving: leaving(node),
+            departure: departure(state, node),
         };
         (node.raft_id, member)
     });
     rows.collect()
+}
+
+/// Returns how far the removal of the member `node` of `state` is.
+#[must_use]
+pub fn departure(state: &State, node: &v1::Node) -> Departure {
+    if !leaving(node) {
+        return Departure::Staying;
+    }
+    match skips_drain(node) || drain_check::remaining(state, &node.hostname).is_empty() {
+        true => Departure::Leaving,
+        false => Departure::Draining,
+    }
+}
+
+/// Whether the member of this row is removed without waiting for its replicas.
+#[must_use]
+pub fn skips_drain(node: &v1::Node) -> bool {
+    node.drain.as_ref().is_some_and(|drain| drain.skip_moves)
 }
 
 /// Whether a member could lead once `leaver` is marked as leaving: a member that is not leaving and
@@ -354,8 +424,8 @@ pub fn can_leave<'a>(
     members.any(|node| node.hostname != leaver && !leaving(node) && is_there(node))
 }
 
-/// Whether the member of this row is leaving. After a drain timeout it is not, and stays until its
-/// removal is requested again.
+/// Whether the member of this row is to be removed, once it is drained. After a drain timeout it is
+/// not, and stays until its removal is requested again.
 #[must_use]
 pub fn leaving(node: &v1::Node) -> bool {
     node.draining && node.status() != v1::NodeStatus::DrainTimeout

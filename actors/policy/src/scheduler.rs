@@ -1,6 +1,7 @@
 //! Scheduler: decides on the leader which replicas exist and on which hosts they run.
 //!
 //! - [`drain_check`]: replicas that could not be placed if a host left.
+//! - [`imported`]: rows that JACO's Go implementation issued.
 //! - [`placement`]: assigns hosts to the replicas of a service.
 //! - [`projects`]: cached scheduling view of compose documents.
 //! - [`reconcile`]: one pass, from the state to one batch of commands.
@@ -8,6 +9,7 @@
 //! - [`pass_timer`]: timing of passes.
 
 pub mod drain_check;
+pub mod imported;
 pub mod pass_timer;
 pub mod placement;
 pub mod projects;

@@ -190,8 +190,8 @@ fn operator(given: [u8; 32], context: &AdmissionContext<'_>) -> Result<Admitted,
     match found {
         None => Err(invalid("the token is not known")),
         Some((identity, token)) if token.revoked_at.is_some() => {
-            Err(Error::new(ErrorCode::TokenRevoked, "the token was revoked")
-                .with("identity", identity))
+            let message = format!("the token of {identity:?} was revoked");
+            Err(Error::new(ErrorCode::TokenRevoked, message).with("identity", identity))
         }
         Some((identity, _)) => Ok(Admitted {
             identity: identity.clone(),

@@ -63,7 +63,7 @@ pub(super) async fn apply(
     caller: &Caller,
     request: v1::ApplyRequest,
 ) -> Result<v1::ApplyResponse, Error> {
-    let guard = node.apply_lock.lock().await;
+    let guard = node.apply_lock.lock(&node.raft).await?;
     let state = node.raft.state();
     let view = View {
         state: &state,
@@ -174,7 +174,10 @@ fn check_size(batch: &v1::Command, limit: usize) -> Result<(), Error> {
     if bytes > limit {
         return Err(Error::new(
             ErrorCode::ValidationFailed,
-            "the deployment has more replicas than can be scheduled at once",
+            format!(
+                "the deployment has more replicas than can be scheduled at once ({bytes} bytes of \
+                 {limit})"
+            ),
         )
         .with("field", "replicas")
         .with("bytes", bytes)
@@ -184,7 +187,7 @@ fn check_size(batch: &v1::Command, limit: usize) -> Result<(), Error> {
 }
 
 fn unknown(error: fsm::UnknownVariant) -> Error {
-    Error::new(ErrorCode::Internal, "the change cannot be previewed").with("reason", error)
+    Error::new(ErrorCode::Internal, "the change cannot be previewed").because(error)
 }
 
 /// Serves `Deploy.Rollback`.
@@ -193,7 +196,7 @@ pub(super) async fn rollback(
     caller: &Caller,
     deployment: String,
 ) -> Result<v1::RollbackResponse, Error> {
-    let guard = node.apply_lock.lock().await;
+    let guard = node.apply_lock.lock(&node.raft).await?;
     let state = node.raft.state();
     let Some(current) = state.deployments.get(&deployment) else {
         return Err(Error::new(
@@ -224,7 +227,10 @@ pub(super) async fn rollback(
         {
             return Err(Error::new(
                 ErrorCode::RouteConflict,
-                "a route of the previous revision belongs to another deployment by now",
+                format!(
+                    "route {}{} of the previous revision belongs to deployment {:?} by now",
+                    route.domain, route.path, owner.deployment
+                ),
             )
             .with("domain", &route.domain)
             .with("path", &route.path)

@@ -101,7 +101,7 @@ async fn confirmed(node: &MemberContext) -> Result<(Arc<State>, u64), Error> {
 }
 
 fn failed(reason: impl fmt::Display) -> Error {
-    Error::new(ErrorCode::BackupFailed, "the backup could not be made").with("reason", reason)
+    Error::new(ErrorCode::BackupFailed, "the backup could not be made").because(reason)
 }
 
 /// A backup in progress.

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
-use jaco_proto::{Error, ErrorCode};
-use tonic::body::Body;
+use jaco_proto::{Error, ErrorCode, error::DecodedError};
+use tonic::{Status, body::Body};
 
 use super::methods::RequestBody;
 
@@ -29,7 +29,7 @@ pub(super) async fn collect(request: RequestBody, body: Body) -> Result<Bytes, E
     match tokio::time::timeout(ARRIVAL, read(body, limit)).await {
         Ok(read) => read,
         Err(_) => Err(refused("the request did not arrive in time")
-            .with("reason", format!("not whole within {ARRIVAL:?}"))),
+            .because(format!("not whole within {ARRIVAL:?}"))),
     }
 }
 
@@ -37,18 +37,37 @@ async fn read(mut body: Body, limit: usize) -> Result<Bytes, Error> {
     // Copied, since even a small frame may keep its whole receive buffer alive.
     let mut whole = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| {
-            refused("the request broke off").with("reason", error.message().to_owned())
-        })?;
+        let frame = frame.map_err(broken)?;
         let Ok(data) = frame.into_data() else {
             continue; // trailers
         };
         if data.len() > limit - whole.len() {
-            return Err(refused("the request is too large").with("limit", limit - FRAME_HEADER));
+            let limit = limit - FRAME_HEADER;
+            let message = format!("the request is too large: more than {limit} bytes");
+            return Err(refused(&message).with("limit", limit));
         }
         whole.extend_from_slice(&data);
     }
     Ok(whole.freeze())
+}
+
+/// Maps the error of a body. Of a request that this node has no memory for, the member that
+/// forwarded it gets the reason, and tries again.
+fn broken(error: Status) -> Error {
+    let DecodedError {
+        code,
+        message,
+        details,
+        ..
+    } = DecodedError::from(error);
+    match code.parse() {
+        Ok(code @ ErrorCode::StateUnavailable) => Error {
+            code,
+            message,
+            details,
+        },
+        _ => refused("the request broke off").because(message),
+    }
 }
 
 fn refused(message: &str) -> Error {
@@ -61,7 +80,6 @@ mod tests {
     use http_body_util::StreamBody;
     use hyper::body::Frame;
     use tokio::time::Instant;
-    use tonic::Status;
 
     use super::*;
     use crate::api::methods::{
@@ -123,6 +141,20 @@ mod tests {
         assert_eq!(error.code, ErrorCode::ValidationFailed);
         assert_eq!(error.details["field"], "request");
         assert_eq!(begun.elapsed(), ARRIVAL);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn exhausted_budget_is_passed_on() {
+        let busy = Error::new(ErrorCode::StateUnavailable, "too many bytes");
+        for (error, code) in [
+            (busy.into(), ErrorCode::StateUnavailable),
+            (Status::cancelled("reset"), ErrorCode::ValidationFailed),
+        ] {
+            let body: [Result<Frame<Bytes>, Status>; 1] = [Err(error)];
+            let body = Body::new(StreamBody::new(stream::iter(body)));
+            let refused = collect(method(STATUS).request, body).await.unwrap_err();
+            assert_eq!(refused.code, code);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,6 +1,6 @@
 //! The `Cluster` service: life cycle of the cluster and of this node in it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time};
 
 use jaco_proto::{
     Error, ErrorCode,
@@ -8,6 +8,7 @@ use jaco_proto::{
 };
 use jaco_raftnode::StateReader;
 use jaco_supervision::{ActorState, KillMode};
+use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{
@@ -15,7 +16,11 @@ use super::{
     backup,
     caller::Caller,
     context::ApiContext,
-    digest, join, leave,
+    digest,
+    forward::{self, Resumed},
+    join,
+    leave::Removal,
+    names,
     stream::{ResponseStream, guarded},
 };
 
@@ -72,7 +77,13 @@ impl Cluster for ClusterService {
     ) -> Result<Response<v1::NodeRemoveResponse>, Status> {
         let caller = Caller::of(&request)?;
         let node = self.0.node().running()?;
-        leave::remove(&node, &caller, request.into_inner()).await?;
+        let removal = Removal {
+            node: &node,
+            caller: &caller,
+            deadline: forward::deadline(request.metadata().as_ref(), Instant::now()),
+            resumed: request.extensions().get::<Resumed>().is_some(),
+        };
+        removal.run(request.into_inner()).await?;
         Ok(Response::new(v1::NodeRemoveResponse {}))
     }
 
@@ -136,10 +147,16 @@ impl Cluster for ClusterService {
             }));
         }
         let (state, raft) = (node.raft.state(), node.raft.status());
+        // A node out of touch would name the leader of that time.
+        let in_touch = !raft.quorum_lost && !raft.is_stalled();
         let leader = state
             .nodes
             .values()
-            .find(|n| raft.leader_id == Some(n.raft_id));
+            .find(|n| in_touch && raft.leader_id == Some(n.raft_id));
+        let since = |at: time::Instant| {
+            let time = node.clock.now().checked_sub(at.elapsed());
+            time.map(jaco_proto::timestamp)
+        };
         // This node's view of the configuration, which may still be empty.
         let suffrage = |n: &Arc<v1::Node>| v1::NodeSuffrage {
             hostname: n.hostname.clone(),
@@ -160,6 +177,8 @@ impl Cluster for ClusterService {
             leader_hostname: leader.map(|n| n.hostname.clone()).unwrap_or_default(),
             applied_index: state.applied_index,
             removed,
+            quorum_lost_since: raft.quorum_lost_since.and_then(since),
+            stalled_since: raft.stalled_since.and_then(since),
         };
         Ok(node.read_response(&state, response))
     }
@@ -204,6 +223,7 @@ impl Cluster for ClusterService {
     ) -> Result<Response<v1::KillActorResponse>, Status> {
         let caller = Caller::of(&request)?;
         let request = request.into_inner();
+        names::require("path", &request.path)?;
         let mode = match request.mode() {
             v1::FailureMode::Panic => KillMode::Panic,
             v1::FailureMode::Kill | v1::FailureMode::Unspecified => KillMode::Kill,

@@ -3,17 +3,14 @@
 use std::sync::Arc;
 
 use jaco_policy::{api::views, ingress::table::replica_addr};
-use jaco_proto::{
-    Error, ErrorCode,
-    v1::{self, command::Payload, deploy_server::Deploy},
-};
+use jaco_proto::v1::{self, command::Payload, deploy_server::Deploy};
 use jaco_raftnode::StateReader;
 use tonic::{Request, Response, Status};
 
 use super::{
     apply,
     caller::Caller,
-    logs,
+    logs, names,
     stream::{ResponseStream, guarded},
 };
 use crate::node::NodeContext;
@@ -39,6 +36,7 @@ impl Deploy for DeployService {
         let caller = Caller::of(&request)?;
         let node = self.0.running()?;
         let deployment = request.into_inner().deployment;
+        names::require("deployment", &deployment)?;
         Ok(Response::new(
             apply::rollback(&node, &caller, deployment).await?,
         ))
@@ -51,14 +49,8 @@ impl Deploy for DeployService {
         let caller = Caller::of(&request)?;
         let node = self.0.running()?;
         let deployment = request.into_inner().deployment;
-        if deployment.is_empty() {
-            return Err(
-                Error::new(ErrorCode::ValidationFailed, "deployment name is required")
-                    .with("field", "deployment")
-                    .into(),
-            );
-        }
-        let guard = node.apply_lock.lock().await;
+        names::require("deployment", &deployment)?;
+        let guard = node.apply_lock.lock(&node.raft).await?;
         let payload = Payload::DeploymentDelete(v1::DeploymentDelete { deployment });
         let command = node.command(&caller.identity, payload);
         guard.propose(&node.raft, command).await?;
@@ -85,6 +77,7 @@ impl Deploy for DeployService {
         let caller = Caller::of(&request)?;
         let node = self.0.running()?;
         let state = node.raft.state();
+        names::require("deployment", &request.get_ref().deployment)?;
         let lines = logs::tail(&node, request.into_inner()).await?;
         let stream = guarded(
             lines,
@@ -113,6 +106,7 @@ impl Deploy for DeployService {
         let node = self.0.running()?;
         let state = node.raft.state();
         let domain = request.into_inner().domain;
+        names::require("domain", &domain)?;
         // Counted for the cluster, not for this node: other nodes may reach other replicas.
         let is_fresh = |host: &str| node.failure_detector.last_heartbeat(host).is_some();
         let response = views::route(&state, &domain, |route, desired| {

@@ -30,7 +30,7 @@ fn translate(method: &str, status: &Status) -> Option<Error> {
         Code::OutOfRange | Code::ResourceExhausted => {
             Error::new(ErrorCode::ValidationFailed, "the request is too large")
                 .with("field", "request")
-                .with("reason", reason(status))
+                .because(reason(status))
         }
         Code::Unimplemented => Error::new(
             ErrorCode::Unimplemented,
@@ -41,7 +41,7 @@ fn translate(method: &str, status: &Status) -> Option<Error> {
         Code::Internal | Code::InvalidArgument => {
             Error::new(ErrorCode::ValidationFailed, "the request does not decode")
                 .with("field", "request")
-                .with("reason", reason(status))
+                .because(reason(status))
         }
         Code::Ok
         | Code::Cancelled

@@ -77,10 +77,17 @@ struct Call<'a> {
     request: BufferedRequest,
 }
 
+/// Extension of a request that a leader received before it was lost. The handler of a
+/// [resumable](Method::resumable) method then watches the state of this node for the outcome.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Resumed;
+
 /// Outcome of one attempt.
 enum Attempt {
     /// Final: the response for the client.
     Done(Response<Body>),
+    /// The leader received the request, which it may have served, and was lost.
+    Lost,
     /// Nothing was appended; with the reason, if one was given.
     Retry(Option<Error>),
 }
@@ -108,26 +115,40 @@ where
         node: &node,
         request,
     };
-    let until = deadline.map_or(started + LEADER_SEARCH_TIMEOUT, |deadline| {
-        deadline.min(started + LEADER_SEARCH_TIMEOUT)
-    });
+    let search_end = |start: Instant| {
+        let end = start + LEADER_SEARCH_TIMEOUT;
+        deadline.map_or(end, |deadline| deadline.min(end))
+    };
+    let mut until = search_end(started);
     let mut backoff = BACKOFF;
     let mut reason = None;
+    let mut lost = false;
     loop {
         let routing_status = node.leader.raft().with_status(routing_status);
         let attempt = match node.leader.location() {
-            LeaderLocation::Local => call.serve_locally(&mut local_service, &readmit).await,
+            // The state of this node shows the outcome; no leader is needed.
+            _ if lost => call.serve_locally(&mut local_service, &readmit, true).await,
+            LeaderLocation::Local => {
+                call.serve_locally(&mut local_service, &readmit, false)
+                    .await
+            }
             LeaderLocation::Remote(leader) => call.forward_to(&leader).await,
             LeaderLocation::Unknown => Attempt::Retry(None),
         };
+        if std::mem::replace(&mut lost, matches!(attempt, Attempt::Lost)) {
+            // It knows of no outcome, so a new leader is needed.
+            until = search_end(Instant::now());
+        }
         match attempt {
             Attempt::Done(response) => return response,
+            Attempt::Lost => continue,
             Attempt::Retry(error) => reason = error.or(reason),
         }
         let error = node.leader.leaderless();
         let status = node.leader.raft().status();
         // Waiting cannot help.
-        let hopeless = quorum_lost(&status).is_some() || status.halted.is_some();
+        let lost = quorum_lost(&status).is_some() && !status.is_stalled();
+        let hopeless = lost || status.halted.is_some();
         let pause = (Instant::now() + backoff).min(until);
         if hopeless || pause <= Instant::now() {
             return Status::from(match reason {
@@ -177,6 +198,7 @@ impl Call<'_> {
         &self,
         service: &mut S,
         readmit: &impl Fn() -> Result<(), Error>,
+        resumed: bool,
     ) -> Attempt
     where
         S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
@@ -194,7 +216,10 @@ impl Call<'_> {
             return Attempt::Done(Status::from(error).into_http());
         }
         let body = Body::new(Full::new(body.clone()));
-        let request = Request::from_parts(parts.clone(), body);
+        let mut request = Request::from_parts(parts.clone(), body);
+        if resumed {
+            request.extensions_mut().insert(Resumed);
+        }
         let response = match service.ready().await {
             Ok(service) => match service.call(request).await {
                 Ok(response) => response,
@@ -260,6 +285,9 @@ impl Call<'_> {
             // Reading twice does no harm.
             Err(CallError::Unanswered { .. }) if method.effect == Effect::Read => {
                 Attempt::Retry(None)
+            }
+            Err(CallError::Unanswered { .. }) if method.resumable && Instant::now() < deadline => {
+                Attempt::Lost
             }
             Err(error @ CallError::Unanswered { .. }) => {
                 let error = unknown_outcome(error.to_string());

@@ -74,7 +74,7 @@ impl Internal for InternalService {
         let command = jaco_state::fsm::decode(&bytes).map_err(|error| {
             Error::new(ErrorCode::ValidationFailed, "the command does not decode")
                 .with("field", "command_bytes")
-                .with("reason", jaco_proto::chain(&error))
+                .because(jaco_proto::chain(&error))
         })?;
         // The state that the command depends on must not change before it is committed.
         let _alone = match authorize::clears_mark(&command) {

@@ -1,6 +1,6 @@
 //! The members' side of a join: tokens that admit one node each, and the admission of a node.
 
-use jaco_net::pki::{self, Fingerprint, certificates};
+use jaco_net::pki::{self, Fingerprint, MAX_CLOCK_SKEW, certificates};
 use jaco_policy::node::validate::{KEY_BYTES, is_dialable};
 use jaco_proto::{
     Error, ErrorCode,
@@ -75,10 +75,13 @@ pub(super) async fn admit(
         advertise_addr,
         wireguard_pubkey,
         grpc_address,
+        sent_at,
     } = request;
+    // Read before the wait for other joins, which is not part of the difference.
+    let received_at = node.clock.timestamp();
     let join_token = SecretString::new(join_token);
     // Serialised, so that no two joins take the same raft id.
-    let guard = node.join_lock.lock().await;
+    let guard = node.join_lock.lock(&node.raft).await?;
     let (state, now) = (node.raft.state(), node.clock.timestamp());
     check_fields(
         &name,
@@ -88,12 +91,13 @@ pub(super) async fn admit(
         &wireguard_pubkey,
     )?;
     let hashed_secret = check_token(&state, &join_token, &now)?;
+    check_clock(sent_at, received_at)?;
     // Names in certificates are compared without case: the certificate of one such name would be
     // valid for the other.
     let mut members = state.nodes.keys();
     if members.any(|member| member.eq_ignore_ascii_case(&name)) {
-        let taken = Error::new(ErrorCode::NodeAlreadyMember, "a member has this hostname");
-        return Err(taken.with("hostname", name));
+        let message = format!("a member is called {name:?} already");
+        return Err(Error::new(ErrorCode::NodeAlreadyMember, message).with("hostname", name));
     }
     check_free(&state, &advertise_addr)?;
     let ca = authority(&state)?;
@@ -146,7 +150,10 @@ fn check_fields(
     key: &[u8],
 ) -> Result<(), Error> {
     let invalid = |field: &str, value: &str, problem: &str| {
-        let message = format!("{field} {problem}");
+        let message = match value {
+            "" => format!("{field} {problem}"),
+            value => format!("{field} {value:?} {problem}"),
+        };
         Err(Error::new(ErrorCode::ValidationFailed, message)
             .with("field", field)
             .with("value", value))
@@ -170,6 +177,26 @@ fn check_fields(
     Ok(())
 }
 
+/// Refuses a joiner whose clock differs from this node's by more than [`MAX_CLOCK_SKEW`]: it might
+/// not accept the cluster's certificates. An older joiner does not send its time.
+fn check_clock(joiner: Option<Timestamp>, leader: Timestamp) -> Result<(), Error> {
+    let Some(joiner) = joiner else {
+        return Ok(());
+    };
+    let difference = joiner.seconds.abs_diff(leader.seconds);
+    if difference <= MAX_CLOCK_SKEW.as_secs() {
+        return Ok(());
+    }
+    let message = format!(
+        "the clocks differ by {difference} s: that of the joining node reads {joiner}, that of the \
+         cluster's leader {leader}"
+    );
+    Err(Error::new(ErrorCode::ClockSkew, message)
+        .with("joiner_clock", joiner)
+        .with("leader_clock", leader)
+        .with("limit", format!("{}s", MAX_CLOCK_SKEW.as_secs())))
+}
+
 /// Refuses an address that another member has: two members behind one address are not
 /// distinguishable.
 fn check_free(state: &State, address: &str) -> Result<(), Error> {
@@ -180,11 +207,11 @@ fn check_free(state: &State, address: &str) -> Result<(), Error> {
     match owner {
         None => Ok(()),
         Some(owner) => {
-            let message = "another member has this address";
+            let message = format!("the address {address} is that of another member");
             Err(Error::new(ErrorCode::ValidationFailed, message)
                 .with("field", "advertise_addr")
                 .with("value", address)
-                .with("reason", format!("{} has it", owner.hostname)))
+                .because(format!("{} has it", owner.hostname)))
         }
     }
 }
@@ -210,14 +237,45 @@ fn check_token(state: &State, text: &SecretString, now: &Timestamp) -> Result<[u
     }
     let expires = row.expires_at.unwrap_or_default();
     if (expires.seconds, expires.nanos) < (now.seconds, now.nanos) {
-        return Err(
-            Error::new(ErrorCode::JoinTokenExpired, "the join token has expired")
-                .with("expires_at", expires),
-        );
+        return Err(Error::new(
+            ErrorCode::JoinTokenExpired,
+            format!("the join token expired at {expires}"),
+        )
+        .with("expires_at", expires));
     }
     // A token that names another authority was not issued here in this form.
     if authority(state)?.fingerprint() != token.ca {
         return Err(invalid());
     }
     Ok(given)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn joiner_with_another_time_is_refused() {
+        let at = |seconds| Timestamp { seconds, nanos: 0 };
+        let leader = at(1_700_000_000);
+        assert_eq!(check_clock(None, leader), Ok(()));
+        for (difference, accepted) in [
+            (0, true),
+            (60, true),
+            (-60, true),
+            (61, false),
+            (-61, false),
+            (100_000, false),
+            (-1_700_000_000, false),
+        ] {
+            let joiner = at(leader.seconds + difference);
+            let checked = check_clock(Some(joiner), leader);
+            assert_eq!(checked.is_ok(), accepted, "{difference}");
+            let Err(error) = checked else { continue };
+            assert_eq!(error.code, ErrorCode::ClockSkew);
+            for clock in [joiner, leader] {
+                assert!(error.message.contains(&clock.to_string()), "{error:?}");
+            }
+        }
+    }
 }

@@ -1,53 +1,230 @@
 //! Removal of a member.
+//!
+//! The mark in the member's row is sufficient: the leader of the moment waits until the replicas of
+//! the member run elsewhere and then removes it, whatever becomes of the call that set the mark. The
+//! call only watches the state, so it survives a change of leader, and a repeated call joins it.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use jaco_policy::{
-    membership::{NO_TRANSFER_TARGET, can_leave, leaving},
+    membership::{
+        DRAIN_LIMIT, Departure, NO_TRANSFER_TARGET, can_leave, departure, leaving, skips_drain,
+    },
     scheduler::{drain_check, projects::Projects},
 };
 use jaco_proto::{
     Error, ErrorCode, drain_mark,
     v1::{self, NodeStatus, command::Payload},
 };
-use jaco_raftnode::{State, StateReader as _};
+use jaco_raftnode::{RaftStatus, State, StateReader as _};
+use tokio::time::Instant;
 
-use super::caller::Caller;
-use crate::{commit::propose, node::MemberContext};
+use super::{caller::Caller, names};
+use crate::{
+    commit::{commit, outcome},
+    node::MemberContext,
+};
 
-/// Time limit of the call; the removal continues after it.
-const BUDGET: Duration = Duration::from_secs(8);
-/// Time that a node which lost leadership waits to see the end of the removal in its own state.
-const GRACE: Duration = Duration::from_secs(2);
+/// Time limit of the call once the member is drained; the removal continues after it.
+const REMOVAL_BUDGET: Duration = Duration::from_secs(8);
+/// Time for which the call waits without a majority; an election takes less.
+const QUORUM_BUDGET: Duration = Duration::from_secs(10);
+/// Time limit of the call as a whole. A new leader gives a drain its whole time again.
+const CALL_BUDGET: Duration = DRAIN_LIMIT.saturating_add(Duration::from_secs(20));
+/// Minimum delay between two looks at a drain, which costs more than a look at a row.
+const SAMPLE: Duration = Duration::from_millis(100);
+/// Number of names listed in a message.
+const LISTED_NAMES: usize = 5;
+/// Number of replicas listed in the details of an error, which is sent as a header.
+const LISTED_REPLICAS: usize = 100;
 
-/// Marks a member as leaving and waits until it is removed.
-///
-/// The mark is sufficient: any later leader completes the removal, however this call ends.
-///
-/// # Errors
-/// `node_not_found`, `drain_no_placement`, `raft_remove_failed` or `raft_demote_failed` with the
-/// reason if the removal makes no progress, `no_leader` if another node has to answer.
-pub(super) async fn remove(
-    node: &MemberContext,
-    caller: &Caller,
-    request: v1::NodeRemoveRequest,
-) -> Result<(), Error> {
-    let v1::NodeRemoveRequest { hostname, force } = request;
-    let membership = node.membership()?;
-    let raft_id = mark(node, &hostname, force).await?;
-    membership.note_leaving(raft_id, &caller.identity);
+/// A call to remove a member.
+pub(super) struct Removal<'a> {
+    pub(super) node: &'a MemberContext,
+    pub(super) caller: &'a Caller,
+    /// Time by which the caller needs an answer, if it set a limit.
+    pub(super) deadline: Option<Instant>,
+    /// Whether a leader received the call before and was lost since.
+    pub(super) resumed: bool,
+}
 
-    let left = left(node, caller, &hostname, raft_id);
-    match tokio::time::timeout(BUDGET, left).await {
-        Ok(left) => left,
-        Err(_) => Err(membership.last_error().unwrap_or_else(|| {
-            Error::new(
-                ErrorCode::RaftRemoveFailed,
-                "the removal is still under way",
-            )
-            .with("hostname", &hostname)
-            .with("reason", format!("not done within {BUDGET:?}"))
-        })),
+/// Progress of a removal, as seen in the state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Progress {
+    /// The member has left.
+    Gone,
+    /// The member is not marked any more, and stays.
+    GivenUp,
+    /// The drain took too long with these replicas left.
+    TimedOut(Vec<String>),
+    /// These replicas still need the member.
+    Draining(Vec<String>),
+    /// Nothing needs the member any more.
+    Leaving,
+}
+
+impl Progress {
+    fn of(state: &State, hostname: &str, raft_id: u64) -> Self {
+        let row = state.nodes.get(hostname);
+        let Some(row) = row.filter(|row| row.raft_id == raft_id) else {
+            return Self::Gone;
+        };
+        let left = || {
+            let left = drain_check::remaining(state, hostname);
+            left.into_iter().map(str::to_owned).collect()
+        };
+        match departure(state, row) {
+            Departure::Draining => Self::Draining(left()),
+            Departure::Leaving => Self::Leaving,
+            Departure::Staying if row.draining => Self::TimedOut(left()),
+            Departure::Staying => Self::GivenUp,
+        }
+    }
+}
+
+impl Removal<'_> {
+    /// Marks a member for removal and waits until it is removed.
+    ///
+    /// # Errors
+    /// `validation_failed`, `node_not_found`, `drain_no_placement`; `drain_timeout` if the replicas
+    /// do not run elsewhere in time: the member then stays, without the replicas that moved;
+    /// `drain_cancelled` if the caller's time ends first; `raft_remove_failed` or
+    /// `raft_demote_failed` with the reason if the removal makes no progress; `no_leader` or
+    /// `quorum_lost` if it cannot make any now.
+    pub(super) async fn run(&self, request: v1::NodeRemoveRequest) -> Result<(), Error> {
+        let v1::NodeRemoveRequest { hostname, force } = request;
+        names::require("hostname", &hostname)?;
+        let membership = self.node.membership()?;
+        let raft_id = if self.resumed {
+            let state = self.node.raft.state();
+            match state.nodes.get(&hostname) {
+                None => return Ok(()),
+                Some(row) if row.draining => row.raft_id,
+                Some(_) => return Err(Error::new(ErrorCode::NoLeader, "the leader was lost")),
+            }
+        } else {
+            let raft_id = mark(self.node, &hostname, force).await?;
+            membership.note_leaving(raft_id, &self.caller.identity, force);
+            raft_id
+        };
+        self.wait(&hostname, raft_id).await
+    }
+
+    /// Waits until the member has left, or until this node cannot observe or report more.
+    async fn wait(&self, hostname: &str, raft_id: u64) -> Result<(), Error> {
+        let mut states = self.node.raft.subscribe();
+        let mut status = self.node.raft.subscribe_status();
+        let end = Instant::now() + CALL_BUDGET;
+        let end = self.deadline.map_or(end, |deadline| deadline.min(end));
+        let mut leaving_since = None;
+        let mut alone_since = None;
+        loop {
+            let state = states.borrow_and_update().clone();
+            let raft = status.borrow_and_update().clone();
+            let progress = Progress::of(&state, hostname, raft_id);
+            let limit = match &progress {
+                Progress::Gone => return Ok(()),
+                Progress::GivenUp => {
+                    let message = format!("the removal of node {hostname:?} was given up");
+                    return Err(Error::new(ErrorCode::RaftRemoveFailed, message)
+                        .with("hostname", hostname)
+                        .because("the member is not marked as leaving any more"));
+                }
+                Progress::TimedOut(left) => return Err(timed_out(hostname, left)),
+                Progress::Draining(_) => {
+                    leaving_since = None;
+                    end
+                }
+                Progress::Leaving if self.is_last_chance(&raft, hostname, raft_id) => return Ok(()),
+                Progress::Leaving => {
+                    *leaving_since.get_or_insert_with(Instant::now) + REMOVAL_BUDGET
+                }
+            };
+            // A removed node loses its peers, too.
+            let alone = raft.quorum_lost && hostname != self.node.hostname;
+            alone_since = alone.then(|| alone_since.unwrap_or_else(Instant::now));
+            let limit = alone_since.map_or(limit, |since| limit.min(since + QUORUM_BUDGET));
+            // The senders live as long as the node.
+            tokio::select! {
+                _ = states.changed() => {}
+                _ = status.changed() => {}
+                () = tokio::time::sleep_until(limit.min(end)) => {
+                    return Err(match alone_since {
+                        Some(_) => self.node.leader.quorum_lost(),
+                        None => self.unfinished(hostname, &progress),
+                    });
+                }
+            }
+            if matches!(progress, Progress::Draining(_)) {
+                tokio::time::sleep(SAMPLE).await;
+            }
+        }
+    }
+
+    /// Whether the member is about to lose touch with this call: it serves or forwards the call
+    /// itself, and can be answered only while it is a member.
+    fn is_last_chance(&self, raft: &RaftStatus, hostname: &str, raft_id: u64) -> bool {
+        if hostname == self.node.hostname {
+            // Another node leads and removes it.
+            return raft.leader_id.is_some_and(|leader| leader != raft.raft_id);
+        }
+        let sender = self.caller.sender.as_ref();
+        sender.is_some_and(|sender| sender.hostname == hostname) && !raft.voters.contains(&raft_id)
+    }
+
+    /// Error of a call whose time ends before the removal does.
+    fn unfinished(&self, hostname: &str, progress: &Progress) -> Error {
+        if let Progress::Draining(left) = progress {
+            let message = format!(
+                "node {hostname:?} still drains, with {} replica(s) left; the removal goes on, and a \
+                 repeated call waits for it",
+                left.len()
+            );
+            return Error::new(ErrorCode::DrainCancelled, message)
+                .with("hostname", hostname)
+                .with("replicas", ids(left));
+        }
+        let membership = self.node.membership().ok();
+        let reason = membership.and_then(|membership| membership.last_error());
+        reason.unwrap_or_else(|| {
+            let message = format!("the removal of node {hostname:?} is still under way");
+            Error::new(ErrorCode::RaftRemoveFailed, message)
+                .with("hostname", hostname)
+                .because(format!("not done within {REMOVAL_BUDGET:?}"))
+        })
+    }
+}
+
+fn timed_out(hostname: &str, left: &[String]) -> Error {
+    let message = format!(
+        "{} replica(s) of node {hostname:?} do not run elsewhere after {} s ({}); it stays a member \
+         without those that moved: repeat the removal, or force it",
+        left.len(),
+        DRAIN_LIMIT.as_secs(),
+        listed(left.iter().map(String::as_str).collect()),
+    );
+    Error::new(ErrorCode::DrainTimeout, message)
+        .with("hostname", hostname)
+        .with("replicas", ids(left))
+}
+
+/// Joins the first `replicas`, for the details of an error.
+fn ids(replicas: &[String]) -> String {
+    let first: Vec<&str> = replicas
+        .iter()
+        .take(LISTED_REPLICAS)
+        .map(String::as_str)
+        .collect();
+    first.join(",")
+}
+
+/// Lists the first few `names`.
+fn listed(names: BTreeSet<&str>) -> String {
+    let more = names.len().saturating_sub(LISTED_NAMES);
+    let first: Vec<&str> = names.into_iter().take(LISTED_NAMES).collect();
+    match more {
+        0 => first.join(", "),
+        more => format!("{} and {more} more", first.join(", ")),
     }
 }
 
@@ -56,30 +233,23 @@ async fn mark(node: &MemberContext, hostname: &str, force: bool) -> Result<u64, 
     let _alone = node.drain_mark_lock.lock().await;
     let state = node.raft.state();
     let Some(row) = state.nodes.get(hostname) else {
-        let unknown = Error::new(ErrorCode::NodeNotFound, "no member has this hostname");
-        return Err(unknown.with("hostname", hostname));
+        let message = format!("no member is called {hostname:?}");
+        return Err(Error::new(ErrorCode::NodeNotFound, message).with("hostname", hostname));
     };
     if state.nodes.len() == 1 {
-        let last = "the last member cannot leave; stop it and empty its directory instead";
+        let last = format!(
+            "node {hostname:?} is the last member and cannot leave; stop it and empty its directory \
+             instead"
+        );
         return Err(Error::new(ErrorCode::RaftRemoveFailed, last)
             .with("hostname", hostname)
             .with("reason", "no other member"));
     }
-    if leaving(row) {
+    if leaving(row) && (!force || skips_drain(row)) {
         return Ok(row.raft_id);
     }
-    let (own, fresh) = (node.raft_id(), node.failure_detector.fresh());
-    let answers: Vec<u64> = node.raft.with_status(|raft| {
-        let active = raft.progress.iter().filter(|p| p.recent_active);
-        active.map(|p| p.raft_id).chain([own]).collect()
-    });
-    let is_there =
-        |row: &v1::Node| answers.contains(&row.raft_id) || fresh.borrow().contains(&row.hostname);
-    if !can_leave(state.nodes.values().map(|row| &**row), hostname, is_there) {
-        let message = "nobody who stays could lead the cluster; remove the dead members first";
-        return Err(Error::new(ErrorCode::RaftRemoveFailed, message)
-            .with("hostname", hostname)
-            .with("reason", NO_TRANSFER_TARGET));
+    if !leaving(row) {
+        check_successor(node, &state, hostname)?;
     }
     if !force {
         check_placement(&state, hostname)?;
@@ -89,15 +259,63 @@ async fn mark(node: &MemberContext, hostname: &str, force: bool) -> Result<u64, 
         NodeStatus::DrainTimeout => NodeStatus::Ready,
         _ => NodeStatus::Unspecified,
     };
-    let mark = Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
+    let update = v1::NodeStatusUpdate {
         hostname: hostname.to_owned(),
         status: status.into(),
         drain_mark: drain_mark::SET,
+        drain: (force && is_uniform(&state, &node.hostname, hostname))
+            .then_some(v1::NodeDrain { skip_moves: true }),
         ..Default::default()
-    });
-    let identity = format!("drain:{hostname}");
-    propose(&node.raft, node.command(&identity, mark)).await?;
+    };
+    write(node, update).await?;
+    tracing::info!(subsystem = "raft", host = %hostname, force, "removal requested");
+    // A replica may have been placed there before the mark was committed.
+    if !force && let Err(error) = check_placement(&node.raft.state(), hostname) {
+        let clear = v1::NodeStatusUpdate {
+            hostname: hostname.to_owned(),
+            drain_mark: drain_mark::CLEAR,
+            ..Default::default()
+        };
+        write(node, clear).await?;
+        return Err(error);
+    }
     Ok(row.raft_id)
+}
+
+/// Whether all members but the leaving one have this node's version: another version may not know
+/// the settings of a drain, and would stop at an unknown field.
+fn is_uniform(state: &State, own: &str, leaver: &str) -> bool {
+    let version = state.nodes.get(own).map(|row| row.version.as_str());
+    let mut others = state.nodes.values().filter(|row| row.hostname != leaver);
+    others.all(|row| Some(row.version.as_str()) == version)
+}
+
+/// Proposes the update, and waits until the local state includes it.
+async fn write(node: &MemberContext, update: v1::NodeStatusUpdate) -> Result<(), Error> {
+    let identity = format!("drain:{}", update.hostname);
+    let command = node.command(&identity, Payload::NodeStatusUpdate(update));
+    outcome(commit(&node.raft, command)).await?;
+    Ok(())
+}
+
+/// Fails if no other member could lead the cluster.
+fn check_successor(node: &MemberContext, state: &State, hostname: &str) -> Result<(), Error> {
+    let (own, fresh) = (node.raft_id(), node.failure_detector.fresh());
+    let answers: Vec<u64> = node.raft.with_status(|raft| {
+        let active = raft.progress.iter().filter(|p| p.recent_active);
+        active.map(|p| p.raft_id).chain([own]).collect()
+    });
+    let is_there =
+        |row: &v1::Node| answers.contains(&row.raft_id) || fresh.borrow().contains(&row.hostname);
+    if can_leave(state.nodes.values().map(|row| &**row), hostname, is_there) {
+        return Ok(());
+    }
+    let message = format!(
+        "without node {hostname:?} nobody could lead the cluster; remove the dead members first"
+    );
+    Err(Error::new(ErrorCode::RaftRemoveFailed, message)
+        .with("hostname", hostname)
+        .with("reason", NO_TRANSFER_TARGET))
 }
 
 /// Fails if a replica on the host has no other host to run on.
@@ -106,66 +324,142 @@ fn check_placement(state: &State, hostname: &str) -> Result<(), Error> {
     if stranded.is_empty() {
         return Ok(());
     }
-    let message = "replicas of the node have no other place";
-    Err(Error::new(ErrorCode::DrainNoPlacement, message)
-        .with("hostname", hostname)
-        .with("replicas", stranded.join(",")))
+    Err(no_placement(state, hostname, &stranded))
 }
 
-/// Waits until the member has left, or until this node cannot observe or report more.
-async fn left(
-    node: &MemberContext,
-    caller: &Caller,
-    hostname: &str,
-    raft_id: u64,
-) -> Result<(), Error> {
-    let mut states = node.raft.subscribe();
-    let mut status = node.raft.subscribe_status();
-    // A member that removes itself can be answered only while it is a member.
-    let by_itself = caller
-        .sender
-        .as_ref()
-        .is_some_and(|s| s.hostname == hostname);
-    let itself = hostname == node.hostname;
-    let gone = |state: &State| {
+fn no_placement(state: &State, hostname: &str, stranded: &[String]) -> Error {
+    let rows = stranded
+        .iter()
+        .filter_map(|id| state.replicas_desired.get(id));
+    let services: BTreeSet<String> = rows
+        .map(|row| format!("{}/{}", row.deployment, row.service))
+        .collect();
+    let message = format!(
+        "no other node can run {}, which node {hostname:?} runs: data or placement ties it there; \
+         a forced removal gives it up",
+        listed(services.iter().map(String::as_str).collect())
+    );
+    Error::new(ErrorCode::DrainNoPlacement, message)
+        .with("hostname", hostname)
+        .with("replicas", ids(stranded))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn row(id: &str, service: &str, host: &str) -> v1::ReplicaDesired {
+        v1::ReplicaDesired {
+            id: id.to_owned(),
+            deployment: "app".to_owned(),
+            service: service.to_owned(),
+            host: host.to_owned(),
+            ..Default::default()
+        }
+    }
+
+    fn state(node: v1::Node, replicas: Vec<v1::ReplicaDesired>) -> State {
+        let mut state = State::default();
+        state.nodes.insert(node.hostname.clone(), Arc::new(node));
+        for replica in replicas {
+            let id = replica.id.clone();
+            state.replicas_desired.insert(id, Arc::new(replica));
+        }
         state
-            .nodes
-            .get(hostname)
-            .is_none_or(|row| row.raft_id != raft_id)
-    };
-    loop {
-        let state = states.borrow_and_update().clone();
-        if gone(&state) {
-            return Ok(());
+    }
+
+    #[test]
+    fn state_tells_how_far_a_removal_is() {
+        let node = |draining, status: NodeStatus, skip_moves: bool| v1::Node {
+            hostname: "b".to_owned(),
+            raft_id: 2,
+            draining,
+            status: status.into(),
+            drain: skip_moves.then_some(v1::NodeDrain { skip_moves }),
+            ..Default::default()
+        };
+        let here = || vec![row("app-web-0", "web", "b"), row("app-web-1", "web", "a")];
+        let left = || vec!["app-web-0".to_owned()];
+        for (node, replicas, expected) in [
+            (
+                node(true, NodeStatus::Ready, false),
+                here(),
+                Progress::Draining(left()),
+            ),
+            (
+                node(true, NodeStatus::Ready, false),
+                Vec::new(),
+                Progress::Leaving,
+            ),
+            (
+                node(true, NodeStatus::Ready, true),
+                here(),
+                Progress::Leaving,
+            ),
+            (
+                node(true, NodeStatus::DrainTimeout, false),
+                here(),
+                Progress::TimedOut(left()),
+            ),
+            (
+                node(false, NodeStatus::Ready, false),
+                here(),
+                Progress::GivenUp,
+            ),
+        ] {
+            let state = state(node, replicas);
+            assert_eq!(Progress::of(&state, "b", 2), expected);
+            // Another member has taken the name since.
+            assert_eq!(Progress::of(&state, "b", 1), Progress::Gone);
+            assert_eq!(Progress::of(&state, "c", 3), Progress::Gone);
         }
-        if state.nodes.get(hostname).is_some_and(|row| !leaving(row)) {
-            let message = "the removal was given up";
-            return Err(Error::new(ErrorCode::RaftRemoveFailed, message)
-                .with("hostname", hostname)
-                .with("reason", "the member is not marked as leaving any more"));
+    }
+
+    #[test]
+    fn messages_name_services_replicas_and_remedy() {
+        let rows = (0..7).map(|at| row(&format!("app-s{at}-0"), &format!("s{at}"), "b"));
+        let state = state(v1::Node::default(), rows.collect());
+        let stranded = ["app-s0-0".to_owned(), "app-s1-0".to_owned()];
+        let error = no_placement(&state, "b", &stranded);
+        assert_eq!(error.code, ErrorCode::DrainNoPlacement);
+        for part in ["app/s0, app/s1", "\"b\"", "forced removal"] {
+            assert!(error.message.contains(part), "{}", error.message);
         }
-        let raft = status.borrow_and_update().clone();
-        let leads = raft.leader_id == Some(raft.raft_id);
-        if !leads {
-            // Another node leads and acts on the mark.
-            if itself && raft.leader_id.is_some() {
-                return Ok(());
+        assert_eq!(error.details["replicas"], "app-s0-0,app-s1-0");
+
+        let left: Vec<String> = state.replicas_desired.keys().cloned().collect();
+        let error = timed_out("b", &left);
+        assert_eq!(error.code, ErrorCode::DrainTimeout);
+        for part in ["7 replica(s)", "app-s0-0", "and 2 more", "\"b\""] {
+            assert!(error.message.contains(part), "{}", error.message);
+        }
+        assert_eq!(error.details["replicas"].split(',').count(), 7);
+    }
+
+    #[test]
+    fn settings_are_written_only_for_equal_versions() {
+        let node = |hostname: &str, version: &str| v1::Node {
+            hostname: hostname.to_owned(),
+            version: version.to_owned(),
+            ..Default::default()
+        };
+        for (own, versions, expected) in [
+            ("a", ["1.0", "1.0", "1.0"], true),
+            ("a", ["1.0", "1.0", "0.9"], true),
+            ("a", ["1.0", "0.9", "1.0"], false),
+            ("a", ["1.0", "", "1.0"], false),
+            // The leader itself leaves.
+            ("c", ["0.9", "0.9", "1.0"], false),
+            ("c", ["1.0", "1.0", "1.0"], true),
+        ] {
+            let mut state = State::default();
+            for (hostname, version) in ["a", "b", "c"].into_iter().zip(versions) {
+                let row = Arc::new(node(hostname, version));
+                state.nodes.insert(hostname.to_owned(), row);
             }
-            if !itself {
-                let seen = states.wait_for(|state| gone(state));
-                if let Ok(Ok(_)) = tokio::time::timeout(GRACE, seen).await {
-                    return Ok(());
-                }
-                return Err(Error::new(ErrorCode::NoLeader, "this node leads no more"));
-            }
-        }
-        if leads && by_itself && !raft.voters.contains(&raft_id) {
-            return Ok(());
-        }
-        // The senders live as long as the node.
-        tokio::select! {
-            _ = states.changed() => {}
-            _ = status.changed() => {}
+            assert_eq!(is_uniform(&state, own, "c"), expected, "{own} {versions:?}");
         }
     }
 }

@@ -107,11 +107,12 @@ pub(super) async fn own(
     request: v1::LogsRequest,
 ) -> Result<impl Stream<Item = Result<v1::LogLine, Error>> + Send + use<>, Error> {
     if let Err(error) = node.engine.ping().await {
-        return Err(
-            Error::new(ErrorCode::LogsUnavailable, "the engine does not answer")
-                .with("host", &node.hostname)
-                .with("reason", error),
-        );
+        return Err(Error::new(
+            ErrorCode::LogsUnavailable,
+            format!("the engine of host {:?} does not answer", node.hostname),
+        )
+        .with("host", &node.hostname)
+        .because(error));
     }
     let since = match request.since_seconds {
         0 => 0,
@@ -147,6 +148,6 @@ async fn step(
     let broken = tail.finish().await.err()?;
     let error = Error::new(ErrorCode::LogsStream, broken.to_string())
         .with("host", host)
-        .with("reason", broken.source);
+        .because(broken.source);
     Some((Err(error), None))
 }

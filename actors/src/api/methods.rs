@@ -107,6 +107,9 @@ pub struct Method {
     pub concurrency: Option<usize>,
     /// Time limit of a call that is forwarded to the leader, if the client sets none.
     pub forward_timeout: Duration,
+    /// Whether any member sees how the call ends, so that it survives the loss of the leader that
+    /// received it.
+    pub resumable: bool,
 }
 
 impl Method {
@@ -124,6 +127,7 @@ impl Method {
             rate_limit: RateLimit::InvalidTokens,
             concurrency: None,
             forward_timeout: RESPONSE_TIMEOUT,
+            resumable: false,
         }
     }
 
@@ -156,6 +160,11 @@ impl Method {
         self.forward_timeout = limit;
         self
     }
+
+    const fn resumable(mut self) -> Self {
+        self.resumable = true;
+        self
+    }
 }
 
 /// Every method of the contract, in the contract's order.
@@ -171,7 +180,9 @@ pub const METHODS: &[Method] = {
         Method::new("Cluster/NodeJoin", InBody, Write, Leader)
             .max_bytes(JOIN_BYTES)
             .rate_limit(RateLimit::JoinAttempts),
-        Method::new("Cluster/NodeRemove", Operator, Write, Leader).forward_timeout(DRAIN_TIMEOUT),
+        Method::new("Cluster/NodeRemove", Operator, Write, Leader)
+            .forward_timeout(DRAIN_TIMEOUT)
+            .resumable(),
         Method::new("Cluster/NodeList", Operator, Read, Local),
         // A read, but only the leader can write its record in the audit trail.
         Method::new("Cluster/Backup", Operator, Read, Leader)

@@ -10,27 +10,20 @@ use jaco_raftnode::StateReader;
 use jaco_state::registry::canonical_key;
 use tonic::{Request, Response, Status};
 
-use super::caller::Caller;
+use super::{caller::Caller, names};
 use crate::{commit::propose, node::NodeContext};
 
 pub(super) struct RegistryService(pub(super) Arc<NodeContext>);
 
 fn key(registry: &str) -> Result<String, Error> {
     canonical_key(registry).ok_or_else(|| {
-        Error::new(ErrorCode::ValidationFailed, "the registry has no host")
-            .with("field", "registry")
-            .with("value", registry)
+        Error::new(
+            ErrorCode::ValidationFailed,
+            format!("the registry {registry:?} has no host"),
+        )
+        .with("field", "registry")
+        .with("value", registry)
     })
-}
-
-fn required(field: &str, empty: bool) -> Result<(), Error> {
-    if empty {
-        return Err(
-            Error::new(ErrorCode::ValidationFailed, format!("{field} is required"))
-                .with("field", field),
-        );
-    }
-    Ok(())
 }
 
 #[tonic::async_trait]
@@ -47,8 +40,8 @@ impl RegistryCredentials for RegistryService {
             secret,
         } = request.into_inner();
         let registry = key(&registry)?;
-        required("username", username.is_empty())?;
-        required("secret", secret.is_empty())?;
+        names::require("username", &username)?;
+        names::require("secret", &secret)?;
         let updated_at = Some(node.clock.timestamp());
         let credential = v1::RegistryCredential {
             registry: registry.clone(),

@@ -9,7 +9,7 @@ use jaco_proto::{
 use jaco_raftnode::StateReader;
 use tonic::{Request, Response, Status};
 
-use super::{admission, caller::Caller};
+use super::{admission, caller::Caller, names};
 use crate::{commit::propose, identity::random_token, node::NodeContext};
 
 pub(super) struct TokensService(pub(super) Arc<NodeContext>);
@@ -47,7 +47,7 @@ fn check_identity(identity: &str) -> Result<(), Error> {
     };
     Err(Error::new(
         ErrorCode::ValidationFailed,
-        format!("token identity {problem}"),
+        format!("token identity {identity:?} {problem}"),
     )
     .with("field", "identity")
     .with("value", identity))
@@ -91,13 +91,7 @@ impl Tokens for TokensService {
         let caller = Caller::of(&request)?;
         let node = self.0.running()?;
         let identity = request.into_inner().identity;
-        if identity.is_empty() {
-            return Err(
-                Error::new(ErrorCode::ValidationFailed, "token identity is empty")
-                    .with("field", "identity")
-                    .into(),
-            );
-        }
+        names::require("identity", &identity)?;
         let payload = Payload::TokenRevoke(v1::TokenRevoke { identity });
         propose(&node.raft, node.command(&caller.identity, payload)).await?;
         Ok(Response::new(v1::TokenRevokeResponse {}))

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use jaco_engine::docker::DockerEngine;
 use jaco_net::proxy::{Proxy, Settings};
-use jaco_raftnode::{
-    ForwardingProposer, LeaderProposer, NoTransport, RaftArgs, actor::spawn, storage,
-};
+use jaco_raftnode::{ForwardingProposer, LeaderProposer, NoTransport, RaftArgs, actor::spawn};
 use jaco_supervision::{ChildSpec, Strategy, SupervisorSpec};
 use ractor::SpawnErr;
 
@@ -51,7 +49,7 @@ pub(super) fn build(
             networks: Arc::new(directory),
             raft: submitter.clone(),
             clock: clock.clone(),
-            caught_up: node.failure_detector.caught_up(),
+            contact: health::Contact::of(&node.failure_detector),
             metrics: shared.metrics().clone(),
         },
     );
@@ -104,7 +102,7 @@ fn raft_supervisor(api: &Arc<ApiContext>, node: &Arc<MemberContext>, ca_pem: Str
         handle: node.raft.clone(),
         transport: transport.unwrap_or_else(|| Arc::new(NoTransport)),
         observer: Arc::new(shared.metrics().clone()),
-        on_fatal: Arc::new(move |error: &storage::Error| {
+        on_fatal: Arc::new(move |error: &(dyn std::error::Error + 'static)| {
             let _ = report.report_fatal(error);
         }),
         limits: node.limits.clone(),

@@ -1,69 +1,131 @@
 //! Mutual exclusion for requests that propose a command based on the state they read.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use jaco_proto::{Error, v1};
-use jaco_raftnode::{Committed, LeaderProposer, ProposeError};
-use tokio::{sync::OwnedMutexGuard, task::JoinError};
+use jaco_policy::COMMIT_BUDGET;
+use jaco_proto::{Error, ErrorCode, v1};
+use jaco_raftnode::{Committed, LeaderProposer};
+use tokio::{
+    sync::{Mutex, OwnedMutexGuard, watch},
+    time::{Instant, sleep_until},
+};
 
 use super::outcome;
 
+/// Time after its proposal at which a holder counts as stuck: when its own caller has an answer.
+const STUCK_AFTER: Duration = COMMIT_BUDGET.saturating_add(Duration::from_millis(500));
+
 /// Mutex held from reading the state until the resulting command is applied or has definitely
-/// failed.
+/// failed. It belongs to a term of this node's leadership: the next term begins with a state that
+/// shows what became of the command, so the end of the term releases it too.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct CommitLock(Arc<tokio::sync::Mutex<()>>);
+pub(crate) struct CommitLock {
+    mutex: Arc<Mutex<()>>,
+    /// Time of the holder's proposal.
+    proposed: watch::Sender<Option<Instant>>,
+}
 
 /// Guard of a [`CommitLock`]; dropping it releases the lock.
 #[derive(Debug)]
 pub(crate) struct CommitGuard {
+    held: Held,
+    term: u64,
+}
+
+/// The locked mutex.
+#[derive(Debug)]
+struct Held {
     _until_dropped: OwnedMutexGuard<()>,
+    proposed: watch::Sender<Option<Instant>>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // The mutex is released after this.
+        self.proposed.send_replace(None);
+    }
 }
 
 impl CommitLock {
-    /// Waits for the lock.
-    pub(crate) async fn lock(&self) -> CommitGuard {
-        CommitGuard {
-            _until_dropped: Arc::clone(&self.0).lock_owned().await,
+    /// Waits for the lock. The state must be read afterwards.
+    ///
+    /// # Errors
+    /// `no_leader` if this node does not lead; `raft_unavailable` once the command of the holder
+    /// has not been decided for longer than its caller waits, as on a disk that does not answer.
+    /// A retry is safe.
+    pub(crate) async fn lock(&self, raft: &dyn LeaderProposer) -> Result<CommitGuard, Error> {
+        let locked = tokio::select! {
+            biased;
+            locked = Arc::clone(&self.mutex).lock_owned() => locked,
+            () = self.stuck() => {
+                let message = "an earlier change is not decided yet";
+                return Err(Error::new(ErrorCode::RaftUnavailable, message));
+            }
+        };
+        let held = Held {
+            _until_dropped: locked,
+            proposed: self.proposed.clone(),
+        };
+        match raft.leading_term() {
+            Some(term) => Ok(CommitGuard { held, term }),
+            None => Err(Error::new(ErrorCode::NoLeader, "this node does not lead")),
+        }
+    }
+
+    /// Returns once the command of a holder is undecided for too long.
+    async fn stuck(&self) {
+        let mut proposed = self.proposed.subscribe();
+        loop {
+            let since = *proposed.borrow_and_update();
+            let late = async {
+                match since {
+                    Some(since) => sleep_until(since + STUCK_AFTER).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                // The sender lives as long as this lock.
+                _ = proposed.changed() => {}
+                () = late => return,
+            }
         }
     }
 }
 
 impl CommitGuard {
-    /// Proposes as [`propose`](super::propose). The lock is held until the proposal ends, not until
-    /// this call returns: when the caller is cancelled, or gets an unknown outcome, the next
-    /// request must not read a state that this command may still change.
+    /// Proposes as [`propose`](super::propose), in the term in which the lock was taken. The lock
+    /// is held until the outcome is certain, not until this call returns: when the caller is
+    /// cancelled, or gets an unknown outcome, the next request must not read a state that this
+    /// command may still change.
     pub(crate) async fn propose(
         self,
         raft: &dyn LeaderProposer,
         command: v1::Command,
     ) -> Result<Committed, Error> {
-        let proposal = raft.propose(command);
-        let ended = tokio::spawn(async move {
-            let ended = proposal.await;
-            drop(self);
-            ended
-        });
-        // The task ends early only when the runtime shuts down.
-        let lost = |error: JoinError| Err(ProposeError::Unknown(error.to_string()));
-        outcome(async { ended.await.unwrap_or_else(lost) }).await
+        let Self { held, term } = self;
+        held.proposed.send_replace(Some(Instant::now()));
+        outcome(raft.propose_in_term(term, command, Box::new(held))).await
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{pin::pin, sync::Mutex, time::Duration};
+    use std::{pin::pin, sync::Mutex};
 
-    use futures::{FutureExt as _, future::BoxFuture, poll};
-    use jaco_raftnode::{State, StateReader};
-    use tokio::sync::{oneshot, watch};
+    use futures::poll;
+    use jaco_raftnode::{ProposalGuard, ProposeError, State, StateReader, propose::ProposeFuture};
+    use tokio::sync::oneshot;
 
     use super::*;
     use crate::lock::lock;
 
     type Outcome = Result<Committed, ProposeError>;
 
-    /// Commits when the test sends the outcome.
-    struct Slow(Mutex<Option<oneshot::Receiver<Outcome>>>);
+    /// Commits when the test sends the outcome; the caller gets an unknown one after 5 s.
+    struct Slow {
+        outcome: Mutex<Option<oneshot::Receiver<Outcome>>>,
+        term: Option<u64>,
+    }
 
     impl StateReader for Slow {
         fn state(&self) -> Arc<State> {
@@ -76,15 +138,42 @@ mod tests {
     }
 
     impl LeaderProposer for Slow {
-        fn propose(&self, _: v1::Command) -> BoxFuture<'static, Outcome> {
-            let outcome = lock(&self.0).take().unwrap();
-            outcome.map(Result::unwrap).boxed()
+        fn leading_term(&self) -> Option<u64> {
+            self.term
+        }
+
+        fn propose(&self, _: v1::Command) -> ProposeFuture {
+            unreachable!("a proposal under the lock belongs to a term")
+        }
+
+        fn propose_in_term(
+            &self,
+            term: u64,
+            _: v1::Command,
+            guard: ProposalGuard,
+        ) -> ProposeFuture {
+            assert_eq!(self.term, Some(term));
+            let outcome = lock(&self.outcome).take().unwrap();
+            let decided = tokio::spawn(async move {
+                let outcome = outcome.await.unwrap();
+                drop(guard);
+                outcome
+            });
+            Box::pin(async move {
+                let answer = tokio::time::timeout(COMMIT_BUDGET, decided).await;
+                let unknown = || Err(ProposeError::Unknown("no answer in time".to_owned()));
+                answer.map_or_else(|_| unknown(), Result::unwrap)
+            })
         }
     }
 
     fn slow() -> (oneshot::Sender<Outcome>, Slow) {
         let (end, ended) = oneshot::channel();
-        (end, Slow(Mutex::new(Some(ended))))
+        let raft = Slow {
+            outcome: Mutex::new(Some(ended)),
+            term: Some(7),
+        };
+        (end, raft)
     }
 
     #[tokio::test(start_paused = true)]
@@ -92,7 +181,7 @@ mod tests {
         for leaves in [true, false] {
             let lock = CommitLock::default();
             let (end, raft) = slow();
-            let guard = lock.lock().await;
+            let guard = lock.lock(&raft).await.unwrap();
             let mut call = Box::pin(guard.propose(&raft, v1::Command::default()));
             if leaves {
                 assert!(poll!(&mut call).is_pending());
@@ -101,11 +190,52 @@ mod tests {
                 let error = call.await.unwrap_err();
                 assert_eq!(error.details["outcome"], "unknown");
             }
-            let mut next = pin!(lock.lock());
-            let waits = tokio::time::timeout(Duration::from_secs(60), &mut next).await;
-            assert!(waits.is_err(), "leaves: {leaves}");
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            let mut next = pin!(lock.mutex.lock());
+            assert!(poll!(&mut next).is_pending(), "leaves: {leaves}");
             end.send(Err(ProposeError::NoLeader)).unwrap();
-            next.await;
+            drop(next.await);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn request_behind_a_stuck_one_is_refused() {
+        let lock = CommitLock::default();
+        let (end, raft) = slow();
+        let guard = lock.lock(&raft).await.unwrap();
+        let begun = Instant::now();
+        let mut waiting = pin!(lock.lock(&raft));
+        // Reading and checking may take any time.
+        let patient = tokio::time::timeout(Duration::from_secs(60), &mut waiting).await;
+        assert!(patient.is_err(), "nothing is proposed yet");
+        let mut call = Box::pin(guard.propose(&raft, v1::Command::default()));
+        assert!(poll!(&mut call).is_pending());
+        for waited in [STUCK_AFTER, Duration::ZERO] {
+            let asked = Instant::now();
+            let refused = lock.lock(&raft).await.unwrap_err();
+            assert_eq!(refused.code, ErrorCode::RaftUnavailable);
+            assert_eq!(asked.elapsed().as_secs(), waited.as_secs());
+        }
+        assert_eq!(
+            waiting.await.unwrap_err().code,
+            ErrorCode::RaftUnavailable,
+            "{:?}",
+            begun.elapsed()
+        );
+        end.send(Ok(Committed { index: 1 })).unwrap();
+        drop(call);
+        tokio::task::yield_now().await;
+        lock.lock(&raft).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn deposed_node_takes_no_lock() {
+        let lock = CommitLock::default();
+        let (_end, mut raft) = slow();
+        raft.term = None;
+        let refused = lock.lock(&raft).await.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::NoLeader);
+        raft.term = Some(8);
+        lock.lock(&raft).await.unwrap();
     }
 }

@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 use jaco_engine::Engine;
 use jaco_policy::health::{
     core::{self, Action::Propose as StatusProposal},
-    fencing,
+    fencing::{self, ContactEpoch},
     liveness::Action,
     ready::{self, ReadyConditions},
 };
@@ -55,8 +55,8 @@ pub struct Args {
     pub cluster: Arc<dyn ForwardingProposer>,
     /// Confirms that the node has caught up.
     pub confirm: Confirm,
-    /// Whether, since the node caught up, no container is left whose row moved to another node.
-    pub orphans_cleared: watch::Receiver<bool>,
+    /// Last contact in which no container was left whose row moved to another node.
+    pub orphans_cleared: watch::Receiver<Option<ContactEpoch>>,
     /// Container engine of this node.
     pub engine: Arc<dyn Engine>,
     /// Clock for the timestamps of commands.
@@ -300,16 +300,15 @@ async fn in_time(
 /// Collects the conditions under which this node may report itself ready.
 fn conditions(
     failure_detector: &FailureDetector,
-    orphans_cleared: &watch::Receiver<bool>,
+    orphans_cleared: &watch::Receiver<Option<ContactEpoch>>,
 ) -> ReadyConditions {
     // Copied to locals to keep the lock order: within the expression below the borrow of
     // `orphans_cleared` would last while `is_seen_by_leader` takes the lock of `FailureDetector`.
-    let (current, orphans_cleared) = (failure_detector.is_current(), *orphans_cleared.borrow());
-    let current = current && !failure_detector.is_halted();
+    let (contact, cleared) = (failure_detector.contact(), *orphans_cleared.borrow());
     ReadyConditions {
-        current,
+        current: contact.is_some() && !failure_detector.is_halted(),
         seen_by_leader: failure_detector.is_seen_by_leader(),
-        orphans_cleared,
+        orphans_cleared: contact.is_some() && cleared == contact,
         never_ready: !failure_detector.was_ready(),
     }
 }
@@ -328,7 +327,7 @@ mod tests {
         /// Reached only in a deadlock; the loops take a fraction of it.
         const FOREVER: Duration = Duration::from_secs(60);
         let (_status, raft) = watch::channel(RaftStatus::default());
-        let (_settled, orphans_cleared) = watch::channel(true);
+        let (_cleared, orphans_cleared) = watch::channel(None);
         let failure_detector = Arc::new(FailureDetector::new("a", raft, Clock::system()));
         let (done, ended) = mpsc::channel();
         for looks in [false, true] {

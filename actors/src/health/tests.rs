@@ -10,7 +10,10 @@ use std::{
 };
 
 use jaco_engine::fake::FakeEngine;
-use jaco_policy::health::core::HEARTBEAT_INTERVAL;
+use jaco_policy::health::{
+    core::{HEARTBEAT_INTERVAL, LIVE_FOR},
+    fencing::ContactEpoch,
+};
 use jaco_proto::v1::{NodeStatus, NodeStatusUpdate, command::Payload};
 use jaco_raftnode::{ProposeError, RaftStatus, StateReader, testing::MemoryRaft};
 use jaco_supervision::{ChildSpec, KillMode, Strategy, SupervisorSpec, Tree};
@@ -19,7 +22,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{Args, FailureDetector, HealthActor};
+use super::{Args, Contact, FailureDetector, HealthActor};
 use crate::{
     clock::Clock,
     peer::{Heartbeat, HeartbeatHandler, Sender},
@@ -31,6 +34,7 @@ const SECOND: Duration = Duration::from_secs(1);
 struct Node {
     failure_detector: Arc<FailureDetector>,
     status: watch::Sender<RaftStatus>,
+    /// Whether the orphans of each contact are cleared at once.
     orphans_cleared: watch::Sender<bool>,
     engine: FakeEngine,
     /// Result of catch-up attempts.
@@ -165,7 +169,7 @@ async fn node(raft: &MemoryRaft, host: &str) -> Node {
     let (status, watched) = watch::channel(RaftStatus::default());
     let clock = Clock::system();
     let failure_detector = Arc::new(FailureDetector::new(host, watched, clock.clone()));
-    let (orphans_cleared, is_settled) = watch::channel(true);
+    let orphans_cleared = watch::Sender::new(true);
     let engine = FakeEngine::new();
     let confirms = Arc::new(AtomicBool::new(true));
     let asked = Arc::new(AtomicUsize::new(0));
@@ -180,7 +184,7 @@ async fn node(raft: &MemoryRaft, host: &str) -> Node {
             let answer = answer.clone();
             Box::pin(async move { answer.load(Ordering::Relaxed) })
         }),
-        orphans_cleared: is_settled,
+        orphans_cleared: cleared_contacts(&failure_detector, &orphans_cleared),
         engine: Arc::new(engine.clone()),
         clock,
     };
@@ -197,19 +201,44 @@ async fn node(raft: &MemoryRaft, host: &str) -> Node {
     }
 }
 
+/// The last contact of a node during which `cleared` was set.
+fn cleared_contacts(
+    failure_detector: &FailureDetector,
+    cleared: &watch::Sender<bool>,
+) -> watch::Receiver<Option<ContactEpoch>> {
+    let (sender, receiver) = watch::channel(None);
+    let (mut contacts, mut cleared) = (failure_detector.contact_changes(), cleared.subscribe());
+    tokio::spawn(async move {
+        loop {
+            let contact = *contacts.borrow_and_update();
+            if *cleared.borrow_and_update() && contact.is_some() {
+                sender.send_replace(contact);
+            }
+            let changed = tokio::select! {
+                changed = contacts.changed() => changed,
+                changed = cleared.changed() => changed,
+            };
+            if changed.is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
 use NodeStatus::{Joining, Offline, Ready, Unhealthy};
 
 #[tokio::test(start_paused = true)]
 async fn partitioned_node_goes_offline_and_returns() {
     let cluster = TestCluster::new().await;
-    let caught_up = cluster.nodes["c"].failure_detector.caught_up();
-    assert!(*caught_up.borrow());
+    let caught_up = cluster.nodes["c"].failure_detector.contact_changes();
+    assert!(caught_up.borrow().is_some());
     cluster.cut_off("c");
     let until = cluster.wait_status("c", Unhealthy).await;
     assert!(until < 8 * SECOND, "{until:?}");
     assert_eq!(cluster.fresh("a"), ["a", "b"]);
     assert!(
-        !*caught_up.borrow(),
+        caught_up.borrow().is_none(),
         "c is fenced before its status is unhealthy"
     );
     let until = until + cluster.wait_status("c", Offline).await;
@@ -224,12 +253,37 @@ async fn partitioned_node_goes_offline_and_returns() {
 
     cluster.heal();
     cluster.wait_status("c", Ready).await;
-    assert!(*caught_up.borrow());
+    assert!(caught_up.borrow().is_some());
     sleep(60 * SECOND).await;
     assert_eq!(cluster.written().len(), 3, "{:?}", cluster.written());
     for host in HOSTS {
         assert_eq!(cluster.fresh(host), HOSTS, "{host}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn contact_ends_before_pause_is_noticed() {
+    let leading = RaftStatus {
+        leading: true,
+        ..Default::default()
+    };
+    let (_status, raft) = watch::channel(leading);
+    let failure_detector = Arc::new(FailureDetector::new("a", raft, Clock::system()));
+    let contact = Contact::of(&failure_detector);
+    failure_detector.tick();
+    assert!(failure_detector.poll_action().is_some(), "a confirmation");
+    assert_eq!(contact.now(), None);
+    failure_detector.confirmed(1, true);
+    let first = contact.now();
+    assert!(first.is_some());
+    // Nothing runs meanwhile.
+    tokio::time::advance(LIVE_FOR).await;
+    assert_eq!(contact.now(), None);
+    assert_eq!(*contact.changes().borrow(), first, "not noticed yet");
+    failure_detector.tick();
+    assert_eq!(*contact.changes().borrow(), None);
+    failure_detector.confirmed(2, true);
+    assert!(contact.now() > first, "another contact");
 }
 
 #[tokio::test(start_paused = true)]
@@ -270,13 +324,29 @@ async fn return_waits_for_log_containers_and_engine() {
     assert_eq!(cluster.status("c"), Offline, "not caught up");
     node.confirms.store(true, Ordering::Relaxed);
     sleep(60 * SECOND).await;
-    assert!(*node.failure_detector.caught_up().borrow());
+    assert!(node.failure_detector.contact().is_some());
     assert_eq!(cluster.status("c"), Offline, "superseded containers run");
     node.orphans_cleared.send_replace(true);
     sleep(60 * SECOND).await;
     assert_eq!(cluster.status("c"), Offline, "the engine is down");
     cluster.raft.fail_next(2, ProposeError::NoLeader);
     node.engine.set_down(false);
+    cluster.wait_status("c", Ready).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn orphans_cleared_in_earlier_contact_do_not_count() {
+    let cluster = TestCluster::new().await;
+    let node = &cluster.nodes["c"];
+    // The contact that ends here remains the last one in which orphans were cleared.
+    node.orphans_cleared.send_replace(false);
+    cluster.cut_off("c");
+    cluster.wait_status("c", Offline).await;
+    cluster.heal();
+    sleep(60 * SECOND).await;
+    assert!(node.failure_detector.contact().is_some());
+    assert_eq!(cluster.status("c"), Offline);
+    node.orphans_cleared.send_replace(true);
     cluster.wait_status("c", Ready).await;
 }
 
@@ -421,4 +491,29 @@ async fn halted_member_is_unhealthy_until_it_continues() {
     cluster.wait_status("c", Ready).await;
     sleep(20 * HEARTBEAT_INTERVAL).await;
     assert_eq!(cluster.status("c"), Ready);
+}
+
+#[tokio::test(start_paused = true)]
+async fn hung_member_fences_itself_then_is_unhealthy() {
+    let cluster = TestCluster::new().await;
+    let hung = &cluster.nodes["c"];
+    let contact = hung.failure_detector.contact_changes();
+    assert!(contact.borrow().is_some());
+    // Its raft confirms nothing while it hangs.
+    hung.confirms.store(false, Ordering::Relaxed);
+    let since = Instant::now().into_std();
+    hung.status
+        .send_modify(|status| status.stalled_since = Some(since));
+    sleep(SECOND).await;
+    assert!(contact.borrow().is_none());
+    sleep(5 * SECOND).await;
+    assert_eq!(cluster.status("c"), Ready, "a slow disk is no failure");
+    cluster.wait_status("c", Unhealthy).await;
+    sleep(20 * HEARTBEAT_INTERVAL).await;
+    assert_eq!(cluster.written(), [("c".to_owned(), Unhealthy)]);
+    hung.status
+        .send_modify(|status| status.stalled_since = None);
+    hung.confirms.store(true, Ordering::Relaxed);
+    cluster.wait_status("c", Ready).await;
+    assert!(contact.borrow().is_some());
 }

@@ -1,11 +1,18 @@
 //! Actor that carries out the membership policy.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
-use jaco_policy::membership::{Action, Blocked, Policy, View, leaving};
+use jaco_policy::{
+    membership::{Action, Blocked, DRAIN_LIMIT, Departure, Policy, View, leaving},
+    scheduler::drain_check,
+};
 use jaco_proto::{
     Error, ErrorCode, drain_mark,
-    v1::{self, command::Payload},
+    v1::{self, NodeStatus, command::Payload},
 };
 use jaco_raftnode::{LeaderProposer, MemberChange, ProposeError, RaftStatus, Role, command};
 use jaco_supervision::{Context, Failure, TaskHandle, Worker};
@@ -28,6 +35,9 @@ const TRANSFER_BUDGET: Duration = Duration::from_secs(3);
 const ACTIVE: Duration = Duration::from_secs(2);
 /// Minimum delay between two reads of the raft status, which changes with every commit.
 const SAMPLE: Duration = Duration::from_millis(100);
+
+/// Number of replicas recorded with a drain that was given up.
+const LISTED_REPLICAS: usize = 100;
 
 /// Dependencies of membership changes.
 #[derive(Clone)]
@@ -67,12 +77,15 @@ pub enum Msg {
     Tick,
     /// A row was added or marked.
     Kick,
-    /// A row was marked as leaving.
+    /// A row was marked for removal.
     MarkedLeaving {
         /// The member.
         raft_id: u64,
         /// Identity of the requester.
         identity: String,
+        /// Whether the member is removed without a drain. The row says so too, unless a member of
+        /// another version might not understand it.
+        skip_drain: bool,
     },
     /// A change ended.
     Done {
@@ -92,6 +105,8 @@ pub struct MembershipActor {
     leadership_epoch: u64,
     last_response: BTreeMap<u64, Instant>,
     requesters: BTreeMap<u64, String>,
+    /// Members to be removed without a drain, by the requests to this leader.
+    undrained: BTreeSet<u64>,
     change: Option<TaskHandle>,
     failures: LogDedup,
 }
@@ -113,6 +128,7 @@ impl Worker for MembershipActor {
             leadership_epoch: 0,
             last_response: BTreeMap::new(),
             requesters: BTreeMap::new(),
+            undrained: BTreeSet::new(),
             change: None,
             failures: LogDedup::default(),
         })
@@ -122,8 +138,15 @@ impl Worker for MembershipActor {
         match msg {
             Msg::Status(status) => self.observe(ctx, &status),
             Msg::Tick | Msg::Kick => self.check(ctx),
-            Msg::MarkedLeaving { raft_id, identity } => {
+            Msg::MarkedLeaving {
+                raft_id,
+                identity,
+                skip_drain,
+            } => {
                 self.requesters.insert(raft_id, identity);
+                if skip_drain {
+                    self.undrained.insert(raft_id);
+                }
                 self.check(ctx);
             }
             Msg::Done {
@@ -174,6 +197,7 @@ impl MembershipActor {
             self.check(ctx);
         } else {
             self.requesters.clear();
+            self.undrained.clear();
         }
     }
 
@@ -184,10 +208,19 @@ impl MembershipActor {
         }
         let status = self.args.group.status().borrow().clone();
         let state = self.args.deps.raft.state();
-        let view = view(&status, &state, |follower| {
+        let mut view = view(&status, &state, |follower| {
             let last_response = self.last_response.get(&follower);
             last_response.is_some_and(|at| at.elapsed() < ACTIVE)
         });
+        self.undrained.retain(|id| {
+            let row = view.rows.get(id);
+            row.is_some_and(|row| row.departure != Departure::Staying)
+        });
+        for (id, row) in &mut view.rows {
+            if row.departure == Departure::Draining && self.undrained.contains(id) {
+                row.departure = Departure::Leaving;
+            }
+        }
         self.policy.handle_view(Instant::now().into_std(), &view);
         self.drive(ctx, &view);
     }
@@ -215,6 +248,7 @@ impl MembershipActor {
             | Action::Remove(id)
             | Action::Transfer(id)
             | Action::DeleteRow(id) => (ErrorCode::RaftRemoveFailed, id),
+            Action::EndDrain(id) => (ErrorCode::DrainApplyFailed, id),
         };
         let host = hostname(view, id);
         tracing::info!(subsystem = "raft", ?action, %host, "membership changes");
@@ -223,6 +257,7 @@ impl MembershipActor {
         let written = match action {
             Action::DeleteRow(id) => Some(self.delete_row(id, &host)),
             Action::ClearMark(_) => Some(self.clear_mark(&host)),
+            Action::EndDrain(_) => Some(self.end_drain(&host)),
             Action::Add(_)
             | Action::Promote(_)
             | Action::Demote(_)
@@ -263,6 +298,31 @@ impl MembershipActor {
         command(identity, self.args.deps.clock.timestamp(), payload)
     }
 
+    /// Builds the command that gives up a drain. The mark stays, so that the member gets no replicas
+    /// until the removal is requested again or its daemon restarts.
+    fn end_drain(&mut self, host: &str) -> v1::Command {
+        let state = self.args.deps.raft.state();
+        let mut remaining = drain_check::remaining(&state, host);
+        remaining.truncate(LISTED_REPLICAS);
+        tracing::warn!(
+            subsystem = "raft",
+            %host, replicas = ?remaining, limit = ?DRAIN_LIMIT,
+            "the node is not drained in time and stays a member"
+        );
+        let details = [
+            ("reason", ErrorCode::DrainTimeout.as_str().to_owned()),
+            ("replicas", remaining.join(",")),
+        ];
+        let payload = Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
+            hostname: host.to_owned(),
+            status: NodeStatus::DrainTimeout.into(),
+            details: details.map(|(key, value)| (key.to_owned(), value)).into(),
+            ..Default::default()
+        });
+        let identity = format!("drain:{host}");
+        command(identity, self.args.deps.clock.timestamp(), payload)
+    }
+
     fn report(&mut self, error: Error) {
         if self.failures.is_new(format!("{error:?}")) {
             tracing::warn!(subsystem = "raft", %error, "membership does not change");
@@ -293,7 +353,7 @@ async fn perform(group: &dyn Group, action: Action) -> Result<(), String> {
         Action::Demote(id) => MemberChange::Demote(id),
         Action::Remove(id) => MemberChange::Remove(id),
         Action::Transfer(to) => return transfer(group, to).await,
-        Action::DeleteRow(_) | Action::ClearMark(_) => return Ok(()),
+        Action::DeleteRow(_) | Action::ClearMark(_) | Action::EndDrain(_) => return Ok(()),
     };
     let changed = group.change(change).await;
     changed.map_err(|error| error.to_string())
@@ -326,7 +386,10 @@ fn hostname(view: &View, raft_id: u64) -> String {
 }
 
 fn failed(code: ErrorCode, hostname: &str, reason: &str) -> Error {
-    Error::new(code, "the membership does not change")
-        .with("hostname", hostname)
-        .with("reason", reason)
+    Error::new(
+        code,
+        format!("the role of member {hostname:?} does not change"),
+    )
+    .with("hostname", hostname)
+    .because(reason)
 }

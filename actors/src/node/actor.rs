@@ -240,7 +240,7 @@ impl NodeActor {
             let result = made.await.unwrap_or_else(|error| {
                 Err(
                     Error::new(ErrorCode::Internal, "the cluster could not be created")
-                        .with("reason", error),
+                        .because(error),
                 )
             });
             Msg::BootstrapFinished(result, reply)

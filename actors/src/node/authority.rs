@@ -92,9 +92,10 @@ fn refuse_csr(error: pki::Error) -> Error {
     match error {
         pki::Error::Pem(_) | pki::Error::Request(_) | pki::Error::Hostname(_) => {
             let refused = "the certificate signing request was refused";
-            Error::new(ErrorCode::CsrInvalid, refused).with("reason", error)
+            Error::new(ErrorCode::CsrInvalid, refused).because(error)
         }
-        other => Error::new(ErrorCode::Internal, "the certificate could not be signed")
-            .with("reason", other),
+        other => {
+            Error::new(ErrorCode::Internal, "the certificate could not be signed").because(other)
+        }
     }
 }

@@ -390,12 +390,13 @@ impl MemberContext {
         let clock = config.clock.clone();
         let status = raft.subscribe_status();
         let failure_detector = FailureDetector::new(&hostname, status, clock.clone());
+        let claim = failure_detector.leader_claim();
         Self {
             hostname,
             failure_detector: Arc::new(failure_detector),
             cluster_id,
             engine: Arc::new(DockerEngine::new(&config.docker_socket)),
-            leader: LeaderLink::new(raft.clone(), peers.clone()),
+            leader: LeaderLink::new(raft.clone(), peers.clone(), claim),
             raft,
             storage,
             peers,

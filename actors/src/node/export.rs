@@ -1,4 +1,4 @@
-//! Backup of a stopped node, from the state it has applied.
+//! Backup of a stopped node, from its rows and its log.
 
 use std::{io::Write, path::Path};
 
@@ -6,7 +6,8 @@ use jaco_proto::{Error, ErrorCode, chain};
 use jaco_raftnode::{
     State,
     archive::{self, ArchiveLimits, Meta},
-    storage,
+    offline::{self, OfflineState, Replay},
+    storage::Position,
 };
 
 use super::files::Layout;
@@ -17,23 +18,33 @@ use crate::clock::Clock;
 pub struct Export {
     /// Description of the archive.
     pub meta: Meta,
+    /// Position of the last entry in the node's log; entries after [`Export::meta`]'s position are
+    /// not in the archive. By it the survivors of a lost majority are compared: first by term, then
+    /// by index.
+    pub last: Position,
     state: State,
 }
 
 impl Export {
-    /// Reads the state in a data directory for a program of version `version`; writes nothing.
+    /// Reads the state in a data directory for a program of version `version`, with the entries of
+    /// its log that `replay` selects; writes nothing.
     ///
     /// # Errors
     /// `no_cluster` without a cluster in the directory, `backup_failed` with the reason if a
-    /// daemon uses it or it cannot be read.
-    pub fn read(data_dir: &Path, version: &str, clock: &Clock) -> Result<Self, Error> {
+    /// daemon uses it, it cannot be read, or an entry is of a newer version.
+    pub fn read(
+        data_dir: &Path,
+        version: &str,
+        clock: &Clock,
+        replay: Replay,
+    ) -> Result<Self, Error> {
         let failed = |error: &dyn std::error::Error| {
             Error::new(
                 ErrorCode::BackupFailed,
                 format!("{} cannot be backed up", data_dir.display()),
             )
             .with("data_dir", data_dir.display())
-            .with("reason", chain(error))
+            .because(chain(error))
         };
         let none = || {
             Error::new(
@@ -48,14 +59,17 @@ impl Export {
         if !layout.is_member().map_err(|error| failed(&error))? {
             return Err(none());
         }
-        let (state, position) =
-            storage::read_offline(&layout.raft()).map_err(|error| failed(&error))?;
+        let OfflineState {
+            state,
+            position,
+            last,
+        } = offline::read(&layout.raft(), replay).map_err(|error| failed(&error))?;
         // A larger archive could not be restored.
         archive::check_size(&state, &ArchiveLimits::default()).map_err(|error| failed(&error))?;
         // The host of the leader is empty: a stopped node knows none.
         let meta = Meta::new(&state, position.term, version, "", clock.timestamp());
         let meta = meta.ok_or_else(none)?;
-        Ok(Self { meta, state })
+        Ok(Self { meta, last, state })
     }
 
     /// SHA-256 over every entity of the state; the same on each member at this log index.

@@ -57,6 +57,13 @@ pub enum FilesError {
     /// Raft state without its membership file, or the other way round.
     #[error("{0} is missing, although this node is a member of a cluster")]
     Missing(PathBuf),
+    /// Data directory of JACO's Go implementation, whose raft log is a file.
+    #[error(
+        "{0} holds the raft log of JACO's Go daemon (raft/log.db); refusing to overwrite it: back \
+         the cluster up with that daemon (`jaco backup`), move the directory aside and restore the \
+         backup (`jaco restore`), as docs/migration.md describes"
+    )]
+    GoDaemon(PathBuf),
     /// The configured name is not the one the node joined with.
     #[error("hostname {configured:?} is configured, but this node is a member as {stored:?}")]
     Renamed {
@@ -383,12 +390,15 @@ impl Layout {
 
     /// Whether raft state makes this node a member. An empty raft directory does so only beside a
     /// membership file: its state was lost, and the node must not start as a new one.
+    ///
+    /// # Errors
+    /// [`FilesError::GoDaemon`] for a directory of the Go implementation.
     pub(super) fn is_member(&self) -> Result<bool, FilesError> {
         let raft = self.raft();
         match fs::read_dir(&raft) {
             Ok(mut entries) => match entries.next() {
                 Some(Err(error)) => Err(FilesError::io("list", &raft)(error)),
-                Some(Ok(_)) => Ok(true),
+                Some(Ok(_)) => self.refuse_go_daemon().map(|()| true),
                 None => {
                     let path = self.membership();
                     path.try_exists().map_err(FilesError::io("look at", &path))
@@ -399,6 +409,18 @@ impl Layout {
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(true),
             Err(error) => Err(FilesError::io("look at", &raft)(error)),
         }
+    }
+
+    /// Fails if the raft directory is one of the Go implementation and holds no state of this one.
+    fn refuse_go_daemon(&self) -> Result<(), FilesError> {
+        let has = |name: &str| {
+            let path = self.raft().join(name);
+            path.try_exists().map_err(FilesError::io("look at", &path))
+        };
+        if has("log.db")? && !has("CURRENT")? {
+            return Err(FilesError::GoDaemon(self.root.clone()));
+        }
+        Ok(())
     }
 
     /// Places key, certificate and membership, replacing what a crash left there: without raft

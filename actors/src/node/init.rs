@@ -70,7 +70,7 @@ impl ClusterBootstrap {
 pub(crate) fn already(cluster_id: &str) -> Error {
     Error::new(
         ErrorCode::ClusterAlreadyInitialized,
-        "this node is a member of a cluster already",
+        format!("this node is a member of cluster {cluster_id} already"),
     )
     .with("cluster_id", cluster_id)
 }
@@ -148,6 +148,5 @@ pub(super) fn bootstrap(
 
 /// Maps a local error, with its causes, to `internal`.
 fn internal(error: impl std::error::Error) -> Error {
-    Error::new(ErrorCode::Internal, "the cluster could not be created")
-        .with("reason", chain(&error))
+    Error::new(ErrorCode::Internal, "the cluster could not be created").because(chain(&error))
 }

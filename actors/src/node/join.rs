@@ -62,8 +62,8 @@ pub(super) struct AdmittedNode {
 /// Asks a member of the cluster to admit this node.
 ///
 /// # Errors
-/// `peer_unreachable` or `ca_digest_mismatch` if nothing was sent; the member's own error;
-/// `internal` if its answer cannot be used.
+/// `peer_unreachable` or `ca_digest_mismatch` if nothing was sent; `clock_skew` if the clocks
+/// differ too much; the member's own error; `internal` if its answer cannot be used.
 pub(super) async fn request_admission(
     config: &NodeConfig,
     hostname: &str,
@@ -83,6 +83,7 @@ pub(super) async fn request_admission(
         advertise_addr: address.to_string(),
         wireguard_pubkey: Vec::new(),
         grpc_address: text(config.listen_addr),
+        sent_at: Some(config.clock.timestamp()),
     };
     let response = dial::node_join(&join_request.peer, join_request.token.ca, request).await?;
     check(config, hostname, key, join_request, response)
@@ -117,7 +118,13 @@ fn check(
     let cert = String::from_utf8(signed_cert).map_err(internal)?;
     let cert = NodeCert::from_pem(&cert).map_err(internal)?;
     cert.check_key(&key).map_err(internal)?;
-    tls::check_member(&ca_pem, &cert, hostname, config.clock.now()).map_err(internal)?;
+    let now = config.clock.now();
+    tls::check_member(&ca_pem, &cert, hostname, now).map_err(|error| {
+        match error.not_valid_before() {
+            Some(not_before) => dial::clock_behind(now, not_before),
+            None => internal(error),
+        }
+    })?;
     if cluster_id.is_empty() || raft_id == 0 || members.is_empty() {
         return Err(unusable("it names no cluster, no raft id or no member"));
     }
@@ -170,5 +177,5 @@ fn internal(error: impl std::error::Error) -> Error {
 }
 
 fn unusable(reason: impl std::fmt::Display) -> Error {
-    Error::new(ErrorCode::Internal, "the cluster could not be joined").with("reason", reason)
+    Error::new(ErrorCode::Internal, "the cluster could not be joined").because(reason)
 }

@@ -13,7 +13,10 @@ use tokio::{sync::watch, time::Instant};
 use tonic::{Status, body::Body};
 use tower::Service;
 
-use crate::peer::{CallError, Peers};
+use crate::{
+    health::LeaderClaim,
+    peer::{CallError, Peers},
+};
 
 /// Time that a replaced or lost leader has left to answer earlier requests.
 const REPLACED_LEADER_GRACE: Duration = Duration::from_millis(500);
@@ -41,11 +44,13 @@ pub(crate) enum LeaderLocation {
 pub(crate) struct LeaderLink {
     raft: RaftHandle,
     peers: Peers,
+    /// Consulted while this node's raft is stalled and cannot learn of a new leader.
+    claim: LeaderClaim,
 }
 
 impl LeaderLink {
-    pub(crate) fn new(raft: RaftHandle, peers: Peers) -> Self {
-        Self { raft, peers }
+    pub(crate) fn new(raft: RaftHandle, peers: Peers, claim: LeaderClaim) -> Self {
+        Self { raft, peers, claim }
     }
 
     pub(crate) fn raft(&self) -> &RaftHandle {
@@ -53,10 +58,9 @@ impl LeaderLink {
     }
 
     pub(crate) fn location(&self) -> LeaderLocation {
-        let (leading, leader) = self.raft.with_status(|status| {
-            let other = status.leader_id.filter(|id| *id != status.raft_id);
-            (status.leading, other)
-        });
+        let (leading, leader) = self
+            .raft
+            .with_status(|status| (status.leading, self.other_leader(status)));
         if leading {
             return LeaderLocation::Local;
         }
@@ -73,28 +77,42 @@ impl LeaderLink {
         })
     }
 
+    /// Raft id of the other member that leads, as far as this node knows.
+    fn other_leader(&self, status: &RaftStatus) -> Option<u64> {
+        let claimed = || self.claim.leader(status.term);
+        let claimed = if status.is_stalled() { claimed() } else { None };
+        let leader = claimed.or(status.leader_id);
+        leader.filter(|id| *id != status.raft_id)
+    }
+
     /// Returns the error that explains why no write is possible now.
     pub(crate) fn leaderless(&self) -> Error {
         let status = self.raft.status();
         if status.role == Role::Stopped || status.halted.is_some() {
             return Error::new(ErrorCode::RaftUnavailable, "raft does not run on this node");
         }
-        if let Some(lost) = quorum_lost(&status) {
+        let other = self.other_leader(&status);
+        if status.is_stalled() && other.is_none() {
+            let message = "raft on this node makes no progress; its disk does not answer";
+            return Error::new(ErrorCode::RaftUnavailable, message);
+        }
+        if let Some(lost) = quorum_lost(&status).filter(|_| !status.is_stalled()) {
             return lost.into();
         }
-        let error = Error::new(ErrorCode::NoLeader, "no leader can be reached");
         let state = self.raft.state();
         let leader = state
             .nodes
             .values()
-            .find(|node| status.leader_id == Some(node.raft_id) && node.raft_id != status.raft_id);
-        match leader {
-            Some(node) if !node.grpc_address.is_empty() => {
-                error.with("leader_hint", &node.grpc_address)
-            }
-            Some(node) => error.with("leader_hint", &node.hostname),
-            None => error,
-        }
+            .find(|node| other == Some(node.raft_id));
+        let Some(leader) = leader else {
+            return Error::new(ErrorCode::NoLeader, "no leader can be reached");
+        };
+        let hint = match leader.grpc_address.as_str() {
+            "" => leader.hostname.as_str(),
+            address => address,
+        };
+        let message = format!("the leader {:?} cannot be reached", leader.hostname);
+        Error::new(ErrorCode::NoLeader, message).with("leader_hint", hint)
     }
 
     /// Returns the error of a read that was not confirmed in time.
@@ -150,7 +168,8 @@ impl LeaderLink {
         let mut status = self.raft.subscribe_status();
         let gone = status.wait_for(|status| {
             let other = status.leader_id.is_some_and(|id| id != leader.raft_id);
-            other || quorum_lost(status).is_some()
+            // A stalled raft does not know.
+            !status.is_stalled() && (other || quorum_lost(status).is_some())
         });
         // The sender lives as long as the handle.
         let _ = gone.await;
@@ -185,7 +204,9 @@ impl From<QuorumLost> for Error {
     fn from(QuorumLost { reachable, needed }: QuorumLost) -> Self {
         Self::new(
             ErrorCode::QuorumLost,
-            "this node cannot reach a majority of the voters",
+            format!(
+                "this node cannot reach a majority of the voters: {reachable} of {needed} needed"
+            ),
         )
         .with("reachable", reachable)
         .with("needed", needed)

@@ -156,7 +156,7 @@ async fn request_signature(
         Ok(Ok(response)) => Ok(response.into_inner().signed_cert),
         Ok(Err(status)) => {
             let error = Error::new(ErrorCode::PeerUnreachable, "the leader did not sign");
-            Err(error.with("peer", leader).with("reason", status.message()))
+            Err(error.with("peer", leader).because(status.message()))
         }
         Err(_) => Err(
             Error::new(ErrorCode::PeerUnreachable, "the leader did not answer")
@@ -188,6 +188,5 @@ fn present(shared: &NodeContext, layout: &Layout, hostname: &str) -> Result<(), 
 }
 
 fn internal(error: impl std::error::Error) -> Error {
-    Error::new(ErrorCode::Internal, "the certificate could not be renewed")
-        .with("reason", chain(&error))
+    Error::new(ErrorCode::Internal, "the certificate could not be renewed").because(chain(&error))
 }

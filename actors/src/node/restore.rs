@@ -21,6 +21,7 @@ use jaco_net::{
     },
     process::UserSwitch,
 };
+use jaco_policy::scheduler::imported::with_own_hashes;
 use jaco_proto::{secret::SecretString, v1};
 use jaco_raftnode::{
     archive::{self, Archive, ArchiveLimits},
@@ -259,6 +260,7 @@ impl Prepared {
         };
         let meta = &self.archive.meta;
         let (state, raft_id) = restored(&self.archive.state, own);
+        let state = with_own_hashes(&state);
         let raft = Staging::begin(&layout.raft(), SECRET_DIR).map_err(FilesError::from)?;
         report_step(step, RestoreStep::StateBegun)?;
         storage::restore(raft.path(), raft_id, meta.position(), &state).map_err(|source| {

@@ -18,6 +18,7 @@ use tonic::{Status, body::Body};
 
 use super::{
     CallError, Link,
+    receive::busy,
     routes::PeerTransport,
     wire::{self, Part, WireError},
 };
@@ -46,7 +47,9 @@ impl Link for QuicLink {
             let head = wire::request_head(&parts).map_err(|error| not_sent(&error))?;
             let opened = connection.open_bi(Kind::Call).await;
             let (sender, receiver) = opened.map_err(|error| not_sent(&error))?;
-            exchange(sender, receiver.frames(wire::CALL_FRAME), head, body)
+            let frames = receiver.frames(wire::CALL_FRAME);
+            let frames = frames.within(route.receive().calls());
+            exchange(sender, frames, head, body)
                 .await
                 .map_err(|reason| CallError::Unanswered { host, reason })
         })
@@ -76,11 +79,11 @@ async fn exchange(
     let upload = rest.then(|| Upload(tokio::spawn(upload.map(drop)).abort_handle()));
     let broken = |reason: String| {
         Status::from(
-            Error::new(ErrorCode::PeerUnreachable, "the member's answer broke off")
-                .with("reason", reason),
+            Error::new(ErrorCode::PeerUnreachable, "the member's answer broke off").because(reason),
         )
     };
-    let body = Body::new(StreamBody::new(read_body(frames, broken, upload)));
+    // A piece counts against the budget until the reader of the response asks for the next one.
+    let body = Body::new(StreamBody::new(read_body(frames, broken, upload, |_| {})));
     Ok(head.map(|()| body))
 }
 
@@ -139,21 +142,29 @@ pub(super) async fn send_body(
 }
 
 /// Reads a body up to its trailers or the end of the stream. `broken` makes the error of a
-/// truncated stream; `with` is dropped at the end of the body.
+/// truncated stream; `with` is dropped at the end of the body; `received` is called after each
+/// frame.
 pub(super) fn read_body<T: Send + 'static>(
     frames: FrameReader,
     broken: impl Fn(String) -> Status + Send + 'static,
     with: T,
+    received: impl FnMut(&mut FrameReader) + Send + 'static,
 ) -> impl Stream<Item = Result<Frame<Bytes>, Status>> + Send + 'static {
-    stream::unfold(Some((frames, broken, with)), |open| async move {
-        let (mut frames, broken, with) = open?;
+    let open = Some((frames, broken, with, received));
+    stream::unfold(open, |open| async move {
+        let (mut frames, broken, with, mut received) = open?;
         let part = match frames.next().await {
             Ok(None) => return None,
             Ok(Some(frame)) => wire::read_part(frame).map_err(|error: WireError| error.to_string()),
+            Err(StreamError::Busy) => return Some((Err(busy()), None)),
             Err(error) => Err(error.to_string()),
         };
+        received(&mut frames);
         Some(match part {
-            Ok(Part::Data(data)) => (Ok(Frame::data(data)), Some((frames, broken, with))),
+            Ok(Part::Data(data)) => {
+                let open = Some((frames, broken, with, received));
+                (Ok(Frame::data(data)), open)
+            }
             Ok(Part::Trailers(trailers)) => (Ok(Frame::trailers(trailers)), None),
             Err(reason) => (Err(broken(reason)), None),
         })

@@ -52,10 +52,10 @@ impl Service<Request<Body>> for PeerChannel {
                 Err(
                     CallError::NotSent { host, reason } | CallError::Unanswered { host, reason },
                 ) => {
-                    let error =
-                        Error::new(ErrorCode::PeerUnreachable, "the member does not answer")
-                            .with("peer", host)
-                            .with("reason", reason);
+                    let message = format!("member {host:?} does not answer");
+                    let error = Error::new(ErrorCode::PeerUnreachable, message)
+                        .with("peer", host)
+                        .because(reason);
                     Status::from(error).into_http()
                 }
             })

@@ -24,6 +24,7 @@ use super::{
     call::QuicLink,
     directory::MemberDirectory,
     outbox::{Outbox, PutOutcome},
+    receive::ReceiveLimits,
 };
 
 /// Route to one member, which lives as long as the membership is known and outlives connections and
@@ -31,6 +32,7 @@ use super::{
 pub(super) struct Route {
     record: ArcSwap<PeerInfo>,
     outbox: Outbox,
+    receive: ReceiveLimits,
     live: ArcSwapOption<Live>,
     /// Mailbox of the member's actor; set once, right after both were created.
     pub(super) actor: OnceLock<Handle<Msg>>,
@@ -53,6 +55,7 @@ impl Route {
         Self {
             record: ArcSwap::from_pointee(record),
             outbox: Outbox::default(),
+            receive: ReceiveLimits::default(),
             live: ArcSwapOption::empty(),
             actor: OnceLock::new(),
         }
@@ -75,6 +78,11 @@ impl Route {
 
     pub(super) fn outbox(&self) -> &Outbox {
         &self.outbox
+    }
+
+    /// Limits on what the member sends.
+    pub(super) fn receive(&self) -> &ReceiveLimits {
+        &self.receive
     }
 
     pub(super) fn connection(&self) -> Option<Connection> {

@@ -1,10 +1,15 @@
 //! Server side of calls from members.
 
-use std::{convert::Infallible, fmt, time::Duration};
+use std::{
+    convert::Infallible,
+    fmt,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use http::{Request, Response};
 use http_body_util::StreamBody;
-use jaco_net::quic::{self, FrameReader};
+use jaco_net::quic::{self, FrameReader, Reservation, StreamError};
 use tokio::time::timeout;
 use tonic::{Status, body::Body};
 use tower::{ServiceExt as _, util::BoxCloneSyncService};
@@ -12,8 +17,10 @@ use tower::{ServiceExt as _, util::BoxCloneSyncService};
 use super::{
     Sender,
     call::{read_body, send_body},
+    receive::busy,
     wire,
 };
+use crate::lock::lock;
 
 /// Time limit for the head of a request.
 const HEAD: Duration = Duration::from_secs(10);
@@ -36,23 +43,35 @@ impl Services {
         Self(BoxCloneSyncService::new(service))
     }
 
-    /// Serves one call; cancelled when the caller stops the stream.
+    /// Serves one call; cancelled when the caller stops the stream. The received bytes count against
+    /// the caller's budget until the response is sent.
     pub(super) async fn serve(self, caller: Sender, to: quic::Sender, mut from: FrameReader) {
         let stopped = to.stopped();
         let work = async move {
-            let Ok(Ok(Some(head))) = timeout(HEAD, from.next()).await else {
-                return;
+            let held = Arc::new(Mutex::new(Vec::<Reservation>::new()));
+            let keep = Arc::clone(&held);
+            let received = move |from: &mut FrameReader| lock(&keep).push(from.take_reservation());
+            let head = match timeout(HEAD, from.next()).await {
+                Ok(Ok(Some(head))) => Some(head),
+                Ok(Err(StreamError::Busy)) => None,
+                Ok(Ok(None) | Err(_)) | Err(_) => return,
             };
-            let Ok(request) = wire::read_request(&head) else {
-                return; // dropping the stream resets it
-            };
-            let broken = |reason: String| Status::cancelled(reason);
-            let body = Body::new(StreamBody::new(read_body(from, broken, ())));
-            let mut request = request.map(|()| body);
-            request.extensions_mut().insert(caller);
-            let response = match self.0.oneshot(request).await {
-                Ok(response) => response,
-                Err(never) => match never {},
+            let response = if let Some(head) = head {
+                received(&mut from);
+                let Ok(request) = wire::read_request(&head) else {
+                    return; // dropping the stream resets it
+                };
+                drop(head);
+                let broken = |reason: String| Status::cancelled(reason);
+                let body = Body::new(StreamBody::new(read_body(from, broken, (), received)));
+                let mut request = request.map(|()| body);
+                request.extensions_mut().insert(caller);
+                match self.0.oneshot(request).await {
+                    Ok(response) => response,
+                    Err(never) => match never {},
+                }
+            } else {
+                busy().into_http()
             };
             let (parts, body) = response.into_parts();
             let Ok(head) = wire::response_head(parts.status, &parts.headers) else {
@@ -60,6 +79,7 @@ impl Services {
             };
             // An error means that the caller is gone, which needs no handling.
             let _ = send_body(to, head, body).await;
+            drop(held);
         };
         tokio::select! {
             () = work => {}

@@ -1,6 +1,6 @@
 //! Tasks of one connection.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use jaco_net::quic::{
     Closed, Connection, FrameReader, Kind, Reason, Receiver, Sender as StreamSender, StreamError,
@@ -9,12 +9,14 @@ use jaco_net::quic::{
 use jaco_policy::peer::{gossip::MembershipView, members::rows};
 use jaco_raftnode::{State, StateReader as _};
 use tokio::{
+    sync::watch,
     task::JoinSet,
-    time::{MissedTickBehavior, interval, timeout},
+    time::{Interval, MissedTickBehavior, interval, timeout},
 };
 
 use super::{
     HeartbeatHandler, Sender, Services,
+    receive::BUDGET_WAIT,
     routes::{PeerTransport, Route},
     snapshots,
     wire::{self, ControlFrame},
@@ -134,8 +136,13 @@ impl Session {
         let mut beats = interval(HEARTBEAT_INTERVAL);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut sent: Option<Arc<State>> = None;
+        let mut live = self.heartbeat.live();
         loop {
-            beats.tick().await;
+            let by_time = heartbeat_due(&mut beats, &mut live).await;
+            let heartbeat = self.heartbeat.next_heartbeat();
+            if !by_time && !heartbeat.leads {
+                continue;
+            }
             let state = self.transport.raft().state();
             if sent
                 .as_ref()
@@ -152,7 +159,7 @@ impl Session {
                 }
                 sent = Some(state);
             }
-            if let Ok(beat) = wire::heartbeat(&self.heartbeat.next_heartbeat())
+            if let Ok(beat) = wire::heartbeat(&heartbeat)
                 && stream.frame(beat).await.is_err()
             {
                 return Self::close_broken(&connection);
@@ -162,10 +169,9 @@ impl Session {
     }
 
     async fn write_snapshots(self, connection: Connection) -> Served {
-        let raft = self.transport.raft();
         loop {
             let snapshot = self.route.outbox().take_snapshot(self.number).await;
-            snapshots::send(&connection, raft, self.member.raft_id, snapshot).await;
+            snapshots::send(&connection, self.member.raft_id, snapshot).await;
         }
     }
 
@@ -173,47 +179,74 @@ impl Session {
         match kind(&mut stream).await? {
             None => Ok(()),
             Some(Kind::Raft) => {
-                let mut raft = self.transport.raft().peer_receiver(self.member.raft_id);
-                let mut frames = stream.frames(MESSAGE_BYTES);
-                while let Some(message) = next(&mut frames).await? {
-                    raft.deliver(&message).await;
-                }
-                Ok(())
+                let limits = self.route.receive();
+                let served = limits.raft_stream.serve(self.read_messages(stream));
+                served.await.unwrap_or(Ok(()))
             }
             Some(Kind::Heartbeat) => {
-                let mut frames = stream.frames(wire::HEARTBEAT_BYTES);
-                while let Some(frame) = next(&mut frames).await? {
-                    match wire::read_control_frame(&frame).map_err(Violation::Message)? {
-                        ControlFrame::Heartbeat(beat) => {
-                            self.heartbeat.on_heartbeat(&self.member, beat)
-                        }
-                        ControlFrame::Membership(view) => {
-                            self.transport.record_report(&self.key, &self.member, view);
-                        }
-                        ControlFrame::Unknown => {}
-                    }
-                }
-                Ok(())
+                let limits = self.route.receive();
+                let served = limits.heartbeat_stream.serve(self.read_heartbeats(stream));
+                served.await.unwrap_or(Ok(()))
             }
             Some(other) => Err(Violation::Kind(other)),
         }
+    }
+
+    async fn read_messages(&self, stream: Receiver) -> Served {
+        let (limits, raft) = (self.route.receive(), self.transport.raft());
+        let mut queue = limits.raft_queue(raft, self.member.raft_id).await;
+        let mut frames = stream.frames(MESSAGE_BYTES);
+        while let Some(message) = next(&mut frames).await? {
+            queue.deliver(&message).await;
+        }
+        Ok(())
+    }
+
+    async fn read_heartbeats(&self, stream: Receiver) -> Served {
+        let mut frames = stream.frames(wire::HEARTBEAT_BYTES);
+        while let Some(frame) = next(&mut frames).await? {
+            match wire::read_control_frame(&frame).map_err(Violation::Message)? {
+                ControlFrame::Heartbeat(beat) => self.heartbeat.on_heartbeat(&self.member, beat),
+                ControlFrame::Membership(view) => {
+                    self.transport.record_report(&self.key, &self.member, view);
+                }
+                ControlFrame::Unknown => {}
+            }
+        }
+        Ok(())
     }
 
     async fn serve_call(self, to: StreamSender, mut from: Receiver) -> Served {
         match kind(&mut from).await? {
             None => Ok(()),
             Some(Kind::Call) => {
+                let budget = self.route.receive().calls();
                 let frames = from.frames(wire::CALL_FRAME);
+                let frames = frames.assembled_within(budget, BUDGET_WAIT);
                 self.services.serve(self.member, to, frames).await;
                 Ok(())
             }
             Some(Kind::Snapshot) => {
                 let raft = self.transport.raft();
-                snapshots::receive(raft, self.member.raft_id, to, from).await;
+                let budget = self.route.receive().calls();
+                snapshots::receive(raft, self.member.raft_id, to, from, budget).await;
                 Ok(())
             }
             Some(other) => Err(Violation::Kind(other)),
         }
+    }
+}
+
+/// Waits until the next heartbeat is due: by time, for which it returns true, or because the live
+/// members changed.
+async fn heartbeat_due(
+    beats: &mut Interval,
+    live: &mut watch::Receiver<Arc<BTreeSet<String>>>,
+) -> bool {
+    tokio::select! {
+        biased;
+        _ = beats.tick() => true,
+        Ok(()) = live.changed() => false,
     }
 }
 
@@ -237,8 +270,33 @@ async fn next(frames: &mut FrameReader) -> Result<Option<Vec<u8>>, Violation> {
 fn violation_of<T>(error: StreamError) -> Result<Option<T>, Violation> {
     match error {
         StreamError::Frame(_) | StreamError::Kind => Err(Violation::Stream(error)),
-        StreamError::Lost(_) | StreamError::Reset | StreamError::Stopped | StreamError::Ended => {
-            Ok(None)
-        }
+        StreamError::Lost(_)
+        | StreamError::Reset
+        | StreamError::Stopped
+        | StreamError::Ended
+        | StreamError::Busy => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn change_of_live_members_is_sent_at_once() {
+        let mut beats = interval(HEARTBEAT_INTERVAL);
+        let (members, mut live) = watch::channel(Arc::new(BTreeSet::new()));
+        let begun = Instant::now();
+        assert!(heartbeat_due(&mut beats, &mut live).await);
+        members.send_replace(Arc::new(["b".to_owned()].into()));
+        assert!(!heartbeat_due(&mut beats, &mut live).await);
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        assert!(heartbeat_due(&mut beats, &mut live).await);
+        assert_eq!(begun.elapsed(), HEARTBEAT_INTERVAL);
+        drop(members);
+        assert!(heartbeat_due(&mut beats, &mut live).await);
+        assert_eq!(begun.elapsed(), 2 * HEARTBEAT_INTERVAL);
     }
 }

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use jaco_net::quic::{Connection, Kind, Receiver, Sender};
-use jaco_raftnode::{OutgoingSnapshot, RaftHandle};
+use jaco_net::quic::{Connection, Kind, ReceiveBudget, Receiver, Reservation, Sender};
+use jaco_raftnode::{OutgoingSnapshot, RaftHandle, SnapshotContent};
 use tokio::{sync::mpsc, task::spawn_blocking, time::timeout};
 
 /// Largest frame; a chunk is 64 KiB, the raft message of a snapshot is far smaller.
@@ -19,35 +19,16 @@ const SILENCE: Duration = Duration::from_secs(30);
 const TAKEN: u8 = 1;
 const REFUSED: u8 = 0;
 
-/// Reports the outcome of the snapshot for `to` to raft on drop, so a cancelled transfer counts as
-/// failed.
-struct Report<'a> {
-    raft: &'a RaftHandle,
-    to: u64,
-    delivered: bool,
-}
-
-impl Drop for Report<'_> {
-    fn drop(&mut self) {
-        self.raft.snapshot_sent(self.to, self.delivered);
-    }
-}
-
-/// Sends a snapshot and reports the outcome to raft.
-pub(super) async fn send(
-    connection: &Connection,
-    raft: &RaftHandle,
-    to: u64,
-    snapshot: OutgoingSnapshot,
-) {
-    let mut report = Report {
-        raft,
-        to,
-        delivered: false,
-    };
-    match transfer(connection, snapshot).await {
+/// Sends a snapshot and reports the outcome to raft. A cancelled transfer counts as failed.
+pub(super) async fn send(connection: &Connection, to: u64, snapshot: OutgoingSnapshot) {
+    let OutgoingSnapshot {
+        message,
+        content,
+        report,
+    } = snapshot;
+    match transfer(connection, message, content).await {
         Ok(()) => {
-            report.delivered = true;
+            report.delivered();
             tracing::info!(subsystem = "peer", peer_id = to, "snapshot delivered");
         }
         Err(reason) => {
@@ -56,21 +37,26 @@ pub(super) async fn send(
     }
 }
 
-async fn transfer(connection: &Connection, mut snapshot: OutgoingSnapshot) -> Result<(), String> {
+async fn transfer(
+    connection: &Connection,
+    message: Vec<u8>,
+    mut content: SnapshotContent,
+) -> Result<(), String> {
     let text = |error: jaco_net::quic::StreamError| error.to_string();
     let (mut stream, answer) = connection.open_bi(Kind::Snapshot).await.map_err(text)?;
-    let message = std::mem::take(&mut snapshot.message);
     stream.frame(message).await.map_err(text)?;
     let (chunks, mut made) = mpsc::channel(WAITING);
     let making = spawn_blocking(move || {
-        while let Some(chunk) = snapshot.next_chunk() {
+        while let Some(chunk) = content.next_chunk() {
             if chunks.blocking_send(chunk).is_err() {
                 return; // the transfer ended early
             }
         }
     });
     let mut answer = answer.frames(1);
+    let mut empty = true;
     while let Some(chunk) = made.recv().await {
+        empty = false;
         tokio::select! {
             sent = stream.frame(chunk) => if let Err(error) = sent {
                 // The receiver stopped reading; its answer may already be here.
@@ -82,6 +68,9 @@ async fn transfer(connection: &Connection, mut snapshot: OutgoingSnapshot) -> Re
         }
     }
     making.await.map_err(|error| error.to_string())?;
+    if empty {
+        return Err("the state is too large".to_owned());
+    }
     stream.finish();
     let answered = timeout(ANSWER, answer.next()).await;
     answered.map_or_else(|_| Err("no answer".to_owned()), verdict)
@@ -95,13 +84,19 @@ fn verdict(answer: Result<Option<Vec<u8>>, jaco_net::quic::StreamError>) -> Resu
     }
 }
 
-/// Receives a snapshot from member `from`; raft logs the reason of a rejection.
-pub(super) async fn receive(raft: &RaftHandle, from: u64, mut to: Sender, stream: Receiver) {
-    let mut frames = stream.frames(FRAME_BYTES);
+/// Receives a snapshot from member `from` within its `budget`; raft logs the reason of a rejection.
+pub(super) async fn receive(
+    raft: &RaftHandle,
+    from: u64,
+    mut to: Sender,
+    stream: Receiver,
+    budget: &ReceiveBudget,
+) {
+    let mut frames = stream.frames(FRAME_BYTES).within(budget);
     let Ok(Ok(Some(message))) = timeout(SILENCE, frames.next()).await else {
         return;
     };
-    let (chunks, mut received) = mpsc::channel::<Option<Vec<u8>>>(WAITING);
+    let (chunks, mut received) = mpsc::channel::<Option<(Vec<u8>, Reservation)>>(WAITING);
     let raft = raft.clone();
     let writing = spawn_blocking(move || {
         let Some(mut snapshot) = raft.receive_snapshot(from, message)? else {
@@ -109,7 +104,7 @@ pub(super) async fn receive(raft: &RaftHandle, from: u64, mut to: Sender, stream
         };
         loop {
             match received.blocking_recv() {
-                Some(Some(chunk)) => snapshot.write(&chunk)?,
+                Some(Some((chunk, _reservation))) => snapshot.write(&chunk)?,
                 Some(None) => return snapshot.finish().map(|()| true),
                 None => return Ok(false), // the stream ended early
             }
@@ -117,7 +112,7 @@ pub(super) async fn receive(raft: &RaftHandle, from: u64, mut to: Sender, stream
     });
     loop {
         let frame = match timeout(SILENCE, frames.next()).await {
-            Ok(Ok(frame)) => frame,
+            Ok(Ok(frame)) => frame.map(|chunk| (chunk, frames.take_reservation())),
             Ok(Err(_)) | Err(_) => break,
         };
         let last = frame.is_none();

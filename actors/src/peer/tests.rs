@@ -100,6 +100,12 @@ async fn answer(request: Request<Body>, told: NotifyOnDrop) -> Response<Body> {
             });
             Body::new(StreamBody::new(futures::StreamExt::chain(first, never)))
         }
+        "/hold" => {
+            request.into_body().collect().await.unwrap();
+            Body::new(StreamBody::new(stream::pending::<
+                Result<Frame<Bytes>, Status>,
+            >()))
+        }
         "/late" => {
             let body = request.into_body().collect().await.unwrap().to_bytes();
             let mut trailers = HeaderMap::new();
@@ -501,6 +507,45 @@ async fn protocol_violation_disconnects_member_until_it_redials() {
     assert_eq!(first.closed().await, Closed::Remote(Reason::Protocol));
     until(|| connection().filter(|now| now.close_reason().is_none())).await;
     cluster.write("after").await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn second_raft_stream_replaces_the_first() {
+    let cluster = TestCluster::start(2, silent).await;
+    cluster.members[0].connected(&["node-2"]).await;
+    for kind in [Kind::Raft, Kind::Heartbeat] {
+        let route = cluster.members[0].transport.route("node-2").unwrap();
+        let live = || (route.connection()).filter(|now| now.close_reason().is_none());
+        let connection = until(live).await;
+        let first = connection.open_uni(kind).await.unwrap();
+        let stopped = first.stopped();
+        // Fails if the sender of the member's own stream has already closed the connection.
+        let _second = connection.open_uni(kind).await;
+        tokio::time::timeout(cluster::TEST_TIMEOUT, stopped)
+            .await
+            .unwrap();
+    }
+    cluster.write("after").await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn served_request_counts_against_its_senders_budget() {
+    let cluster = TestCluster::start(2, talkative(&Arc::default())).await;
+    cluster.members[0].connected(&["node-2"]).await;
+    cluster.members[1].connected(&["node-1"]).await;
+    let route = cluster.members[1].transport.route("node-1").unwrap();
+    let budget = route.receive().calls();
+    let all = budget.available();
+    let peers = cluster.members[0].transport.peers();
+    let body = http_body_util::Full::from(vec![7; 3 << 20]);
+    let response = peers.call("node-2", call("/hold", Body::new(body))).await;
+    // The service has received the request and does not end.
+    let response = response.unwrap();
+    assert!(all - budget.available() >= 3 << 20);
+    drop(response);
+    until(|| (budget.available() == all).then_some(())).await;
     cluster.stop().await;
 }
 

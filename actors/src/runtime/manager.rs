@@ -3,13 +3,16 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use jaco_engine::{EngineError, Event, Found};
-use jaco_policy::runtime::{
-    assignment,
-    replica::{
-        core::RESTARTS,
-        report::{Report, code},
+use jaco_policy::{
+    health::fencing::ContactEpoch,
+    runtime::{
+        assignment,
+        replica::{
+            core::RESTARTS,
+            report::{Report, code},
+        },
+        state_diff::StateDiff,
     },
-    state_diff::StateDiff,
 };
 use jaco_proto::v1::ReplicaState;
 use jaco_state::State;
@@ -45,12 +48,12 @@ pub enum Msg {
     StateChanged(Arc<State>),
     /// The tick interval elapsed.
     Tick,
-    /// The node caught up with the cluster (`true`) or fell behind.
-    CaughtUp(bool),
+    /// The node caught up with the cluster in this contact, or fell behind.
+    ContactChanged(Option<ContactEpoch>),
     /// List containers and remove those without a row.
     Sweep,
-    /// Outcome of a listing, with the catch-up epoch in which it began.
-    Listed(u64, Result<Vec<Found>, EngineError>),
+    /// Outcome of a listing, with the contact in which it began.
+    Listed(ContactEpoch, Result<Vec<Found>, EngineError>),
     /// Outcome of removing a container without a row.
     OrphanRemoved(String, Result<(), EngineError>),
     /// An engine event arrived.
@@ -84,8 +87,6 @@ pub struct ReplicaManager {
     listing: bool,
     /// Replicas that were leaving when the listing began.
     leaving_at_listing: BTreeSet<String>,
-    /// Catch-up epoch: counts the changes of `caught_up`.
-    epoch: u64,
     list_errors: LogDedup,
     removal_errors: LogDedup,
 }
@@ -109,7 +110,6 @@ impl Worker for ReplicaManager {
             removal_errors: LogDedup::default(),
             listing: false,
             leaving_at_listing: BTreeSet::new(),
-            epoch: 0,
         };
         this.adopt_children(ctx);
         this.sync(ctx);
@@ -119,9 +119,9 @@ impl Worker for ReplicaManager {
         this.cast_to_all(|| replica::Msg::EngineEvent);
         ctx.watch(state, Msg::StateChanged);
         ctx.send_after(TICK, Msg::Tick);
-        let mut caught_up = deps.caught_up.clone();
-        caught_up.mark_changed();
-        ctx.watch(caught_up, Msg::CaughtUp);
+        let mut contact = deps.contact.changes();
+        contact.mark_changed();
+        ctx.watch(contact, Msg::ContactChanged);
         Ok(this)
     }
 
@@ -135,11 +135,9 @@ impl Worker for ReplicaManager {
                 self.cast_to_all(|| replica::Msg::Reconcile);
                 self.cast_to_all(|| replica::Msg::Tick);
             }
-            Msg::CaughtUp(caught_up) => self.caught_up(ctx, caught_up),
+            Msg::ContactChanged(contact) => self.contact_changed(ctx, contact),
             Msg::Sweep => self.sweep(ctx),
-            Msg::Listed(epoch, listed) => {
-                self.listed(ctx, listed, epoch);
-            }
+            Msg::Listed(contact, listed) => self.listed(ctx, listed, contact),
             Msg::OrphanRemoved(container, result) => {
                 self.removing_orphans.remove(&container);
                 self.schedule_sweep(ctx, result.is_ok());

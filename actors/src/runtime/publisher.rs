@@ -1,23 +1,16 @@
 //! Proposes the newest observation of each replica to raft.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::sync::Arc;
 
+use jaco_policy::runtime::publisher::{Action, Core, Outcome};
 use jaco_proto::v1::{Command, ReplicaObserved, ReplicaObservedUpdate, command::Payload};
 use jaco_raftnode::{Committed, ProposeError};
 use jaco_supervision::{Context, Failure, Worker};
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::{IDENTITY, RuntimeContext, replica};
 use crate::log_dedup::LogDedup;
-
-/// Delay after a proposal that raft did not accept.
-const RETRY: Duration = Duration::from_millis(500);
-/// Proposals in flight at most; raft batches proposals that arrive together.
-const MAX_IN_FLIGHT: usize = 64;
 
 /// Arguments of a [`PublisherActor`].
 #[derive(Clone)]
@@ -30,26 +23,18 @@ pub struct Args {
 pub enum Msg {
     /// A replica's observation changed; replaces the one still waiting.
     Report(Box<ReplicaObserved>),
-    /// Outcome of a proposal.
-    Proposed(Box<ReplicaObserved>, Result<Committed, ProposeError>),
-    /// The retry delay elapsed.
-    Retry,
+    /// Outcome of the proposal for this replica.
+    Proposed(String, Result<Committed, ProposeError>),
+    /// The core's deadline passed.
+    Timeout,
     /// Sent at start: requests the observations that the previous instance held.
     Recover,
 }
 
 /// Proposes each observation in its own command, because a follower may not submit batches.
-/// Proposals of one replica are sequential.
-///
-/// It keeps only the newest observation per replica, so a raft outage delays observations without
-/// using more memory.
 pub struct PublisherActor {
     shared: Arc<RuntimeContext>,
-    waiting: BTreeMap<String, ReplicaObserved>,
-    /// Replicas with a proposal under way.
-    in_flight: BTreeSet<String>,
-    /// Until the next [`Msg::Retry`].
-    paused: bool,
+    core: Core,
     failures: LogDedup,
 }
 
@@ -62,24 +47,21 @@ impl Worker for PublisherActor {
         ctx.send_to_self(Msg::Recover);
         Ok(Self {
             shared: args.shared,
-            waiting: BTreeMap::new(),
-            in_flight: BTreeSet::new(),
-            paused: false,
+            core: Core::default(),
             failures: LogDedup::default(),
         })
     }
 
     async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
+        let now = Instant::now().into_std();
         match msg {
-            Msg::Report(row) => {
-                self.waiting.insert(row.id.clone(), *row);
-                self.flush(ctx);
+            Msg::Report(row) => self.core.handle_report(*row),
+            Msg::Proposed(id, result) => {
+                let (outcome, error) = outcome_of(&id, result);
+                self.core.handle_proposed(now, &id, outcome);
+                self.log(error);
             }
-            Msg::Proposed(row, result) => self.proposed(ctx, *row, result),
-            Msg::Retry => {
-                self.paused = false;
-                self.flush(ctx);
-            }
+            Msg::Timeout => self.core.handle_timeout(now),
             Msg::Recover => {
                 for replica in self.shared.replica_handles().values() {
                     // A restarting actor publishes its report anyway.
@@ -87,79 +69,43 @@ impl Worker for PublisherActor {
                 }
             }
         }
+        self.drive(ctx, now);
         Ok(())
     }
 }
 
 impl PublisherActor {
-    fn flush(&mut self, ctx: &Context<Self>) {
-        while !self.paused && self.in_flight.len() < MAX_IN_FLIGHT {
-            let free = |id: &&String| !self.in_flight.contains(*id);
-            let Some(id) = self.waiting.keys().find(free).cloned() else {
-                return;
-            };
-            let Some(row) = self.waiting.remove(&id) else {
-                return;
-            };
-            let Some(command) = self.command(&row) else {
+    fn drive(&mut self, ctx: &Context<Self>, now: std::time::Instant) {
+        while let Some(Action::Propose(row)) = self.core.poll_action() {
+            let id = row.id.clone();
+            let Some(command) = self.command(*row) else {
                 // No cluster exists yet to write to.
-                self.requeue(row);
-                self.pause(ctx);
-                return;
+                self.core.handle_proposed(now, &id, Outcome::Failed);
+                continue;
             };
-            self.in_flight.insert(id);
             let proposal = self.shared.deps.raft.submit(command);
-            ctx.spawn(async move { Msg::Proposed(Box::new(row), proposal.await) });
+            ctx.spawn(async move { Msg::Proposed(id, proposal.await) });
         }
+        let deadline = self.core.poll_timeout().map(Instant::from_std);
+        ctx.set_deadline(deadline, Msg::Timeout);
     }
 
-    fn proposed(
-        &mut self,
-        ctx: &Context<Self>,
-        row: ReplicaObserved,
-        result: Result<Committed, ProposeError>,
-    ) {
-        self.in_flight.remove(&row.id);
-        match result {
-            Ok(_) => {
+    fn log(&mut self, error: Option<ProposeError>) {
+        match error {
+            None => {
                 self.failures.clear();
             }
-            Err(ProposeError::Rejected(error)) => {
-                debug!(subsystem = "runtime/reconciler", replica_id = %row.id, %error, "observation refused");
+            Some(error) if self.failures.is_new(&error) => {
+                warn!(subsystem = "runtime/reconciler", %error, observations = self.core.waiting(), "observations not written yet");
             }
-            Err(
-                error @ (ProposeError::NoLeader
-                | ProposeError::Busy
-                | ProposeError::Unavailable
-                | ProposeError::Unknown(_)),
-            ) => {
-                self.requeue(row);
-                if self.failures.is_new(&error) {
-                    warn!(subsystem = "runtime/reconciler", %error, observations = self.waiting.len(), "observations not written yet");
-                }
-                self.pause(ctx);
-            }
-        }
-        self.flush(ctx);
-    }
-
-    fn pause(&mut self, ctx: &Context<Self>) {
-        if !std::mem::replace(&mut self.paused, true) {
-            ctx.send_after(RETRY, Msg::Retry);
+            Some(_) => {}
         }
     }
 
-    /// Keeps a failed observation, unless a newer one is waiting.
-    fn requeue(&mut self, row: ReplicaObserved) {
-        self.waiting.entry(row.id.clone()).or_insert(row);
-    }
-
-    fn command(&self, row: &ReplicaObserved) -> Option<Command> {
+    fn command(&self, row: ReplicaObserved) -> Option<Command> {
         let deps = &self.shared.deps;
         let cluster_id = deps.raft.state().cluster.as_ref()?.cluster_id.clone();
-        let payload = Payload::ReplicaObservedUpdate(ReplicaObservedUpdate {
-            replica: Some(row.clone()),
-        });
+        let payload = Payload::ReplicaObservedUpdate(ReplicaObservedUpdate { replica: Some(row) });
         Some(Command {
             cluster_id,
             ts: Some(deps.clock.timestamp()),
@@ -167,5 +113,25 @@ impl PublisherActor {
             payload: Some(payload),
             ..Default::default()
         })
+    }
+}
+
+/// Returns the outcome for the core, and the error of one that did not succeed yet.
+fn outcome_of(
+    id: &str,
+    result: Result<Committed, ProposeError>,
+) -> (Outcome, Option<ProposeError>) {
+    match result {
+        Ok(_) => (Outcome::Done, None),
+        Err(ProposeError::Rejected(error)) => {
+            debug!(subsystem = "runtime/reconciler", replica_id = %id, %error, "observation refused");
+            (Outcome::Done, None)
+        }
+        Err(
+            error @ (ProposeError::NoLeader
+            | ProposeError::Busy
+            | ProposeError::Unavailable
+            | ProposeError::Unknown(_)),
+        ) => (Outcome::Failed, Some(error)),
     }
 }

@@ -12,6 +12,7 @@ use jaco_supervision::{ActorState, KillMode, Tree};
 use tokio::sync::oneshot::error::TryRecvError;
 
 use super::*;
+use crate::health::ContactSwitch;
 
 const CLUSTER: &str = "cl-1";
 
@@ -19,8 +20,8 @@ struct Node {
     raft: MemoryRaft,
     engine: FakeEngine,
     tree: Tree,
-    caught_up: watch::Sender<bool>,
-    orphans_cleared: watch::Receiver<bool>,
+    contact: ContactSwitch,
+    orphans_cleared: watch::Receiver<Option<ContactEpoch>>,
 }
 
 struct NoNetworks;
@@ -65,14 +66,14 @@ impl Node {
         caught_up: bool,
         networks: Arc<dyn Networks>,
     ) -> Self {
-        let (caught_up, watched) = watch::channel(caught_up);
+        let contact = ContactSwitch::new(caught_up);
         let deps = Deps {
             host: host.into(),
             engine: Arc::new(engine.clone()),
             networks,
             raft: Arc::new(raft.clone()),
             clock: Clock::system(),
-            caught_up: watched,
+            contact: contact.contact(),
             metrics: Metrics::new(host, Clock::system()),
         };
         let (spec, runtime) = supervisor("runtime", deps);
@@ -81,7 +82,7 @@ impl Node {
             raft,
             engine,
             tree,
-            caught_up,
+            contact,
             orphans_cleared: runtime.orphans_cleared(),
         }
     }
@@ -521,7 +522,7 @@ async fn nothing_is_swept_before_node_caught_up() {
     let node = Node::on(engine, false).await;
     tokio::time::sleep(Duration::from_secs(120)).await;
     let swept_early = node.engine.names().len() < 2;
-    node.caught_up.send_replace(true);
+    node.contact.set(true);
     node.until("the orphan is gone", || node.engine.names() == ["other"])
         .await;
     assert!(!swept_early);

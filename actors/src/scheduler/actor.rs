@@ -1,6 +1,6 @@
 //! Driver of the scheduler: runs passes and proposes their batches while this node leads.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use jaco_policy::scheduler::{
     pass_timer::{Action, Outcome, PassTimer},
@@ -10,14 +10,11 @@ use jaco_raftnode::{Committed, LeaderProposer, ProposeError, State};
 use jaco_supervision::{Context, Failure, TaskHandle, Worker};
 use tokio::{
     sync::{Mutex, OwnedMutexGuard, watch},
-    time::{Instant, timeout},
+    time::Instant,
 };
 use tracing::{debug, info, warn};
 
-use crate::{clock::Clock, commit::commit, log_dedup::LogDedup, telemetry::Metrics};
-
-/// Timeout after which the outcome of a proposal counts as unknown; far above the commit budget.
-const LONGEST_PROPOSAL: Duration = Duration::from_secs(30);
+use crate::{clock::Clock, commit::included, log_dedup::LogDedup, telemetry::Metrics};
 
 /// Arguments of a [`SchedulerActor`]; kept across restarts.
 #[derive(Clone)]
@@ -51,9 +48,9 @@ impl Args {
     }
 }
 
-/// Lock held while a proposal is in flight. A proposal cannot be withdrawn and outlives a killed
-/// actor. Without waiting for it, the next instance would issue the same replicas again and their
-/// containers would be created twice.
+/// Lock held by a proposal until its outcome is certain. Once raft has taken a proposal, it outlives
+/// its caller: a killed actor, or one whose answer was an unknown outcome. Without waiting for it,
+/// the next pass would issue the same replicas again and their containers would be created twice.
 type ProposalGuard = OwnedMutexGuard<()>;
 
 /// Mailbox of the scheduler.
@@ -210,6 +207,12 @@ impl SchedulerActor {
     }
 
     fn pass(&mut self, ctx: &Context<Self>, guard: ProposalGuard) {
+        // Read before the state, so that a command based on it is not appended in a later term.
+        let Some(term) = self.args.raft.leading_term() else {
+            self.pass_timer
+                .handle_finished(Instant::now().into_std(), Outcome::Failed);
+            return;
+        };
         let state = self.args.raft.state();
         let Pass { batch, summary } =
             reconcile(&state, &mut self.cache, self.args.clock.timestamp());
@@ -230,13 +233,9 @@ impl SchedulerActor {
         );
         let (raft, leadership_epoch) = (Arc::clone(&self.args.raft), self.leadership_epoch);
         let partial = summary.deferred > 0;
-        let proposal = tokio::spawn(async move {
-            let outcome = timeout(LONGEST_PROPOSAL, commit(raft.as_ref(), batch)).await;
-            drop(guard);
-            outcome.unwrap_or_else(|_| Err(ProposeError::Unknown("no answer".to_owned())))
-        });
+        let proposal = raft.propose_in_term(term, batch, Box::new(guard));
         self.proposing = Some(ctx.spawn(async move {
-            let outcome = proposal.await.unwrap_or(Err(ProposeError::Unavailable));
+            let outcome = included(raft.as_ref(), proposal).await;
             Msg::Finished {
                 leadership_epoch,
                 partial,

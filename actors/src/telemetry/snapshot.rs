@@ -70,7 +70,7 @@ impl Sources {
         }
         if let Some(raft) = self.raft.get() {
             let status = raft.status();
-            let leads = u64::from(status.role == Role::Leader);
+            let leads = u64::from(status.role == Role::Leader && !status.is_stalled());
             gauge(encoder, "raft_term", "Term of raft.", status.term)?;
             let help = "Index of the last applied log entry.";
             gauge(encoder, "raft_applied_index", help, status.applied)?;

@@ -12,6 +12,7 @@ use std::{
 
 use jaco_actors::{
     clock::Clock,
+    health::ContactSwitch,
     network::{self, ipam::Pool},
     runtime::{self, Deps},
     supervision::{Strategy, SupervisorSpec, Tree},
@@ -79,7 +80,7 @@ impl EngineFixture {
             networks: Arc::new(directory),
             raft: Arc::new(raft.clone()),
             clock: Clock::system(),
-            caught_up: watch::channel(true).1,
+            contact: ContactSwitch::new(true).contact(),
             metrics: Metrics::new(HOST, Clock::system()),
         };
         let (runtime, _) = runtime::supervisor("runtime", deps);

@@ -1,8 +1,9 @@
 //! Admission of joining nodes.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use jaco_actors::Node;
+use jaco_net::pki::NodeCert;
 use jaco_proto::{error::DecodedError, v1};
 
 use super::lab::Machine;
@@ -63,6 +64,45 @@ async fn invalid_or_foreign_token_is_rejected() {
     );
     assert_eq!(a.state().nodes.len(), 1);
     b.join(&a, &good).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn join_with_skewed_clock_keeps_the_token() {
+    let a = Machine::founder("a").await;
+    let ahead = super::lab::Shifted::default();
+    ahead.advance(Duration::from_secs(3600));
+    let b = Machine::with_clock("b", ahead.clock()).await;
+    let token = a.token().await;
+    let refused = b.join(&a, &token).await.unwrap_err();
+    assert_eq!(refused.code, "clock_skew");
+    for key in ["joiner_clock", "leader_clock"] {
+        assert!(refused.message.contains(&refused.details[key]));
+    }
+    assert_eq!(a.state().nodes.len(), 1);
+    let c = Machine::new("c").await;
+    c.join(&a, &token).await.unwrap();
+}
+
+/// The leader's clock is an hour ahead, and a member with the right time joins through it.
+#[tokio::test(flavor = "multi_thread")]
+async fn certificate_of_leader_ahead_is_valid() {
+    let clock = super::lab::Shifted::default();
+    let a = Machine::with_clock("a", clock.clock()).await;
+    a.node.client().init("lab").await.unwrap();
+    clock.advance(Duration::from_secs(3600));
+    let key = jaco_net::pki::NodeKey::generate().unwrap();
+    let request = v1::NodeJoinRequest {
+        name: "b".to_owned(),
+        join_token: a.token().await,
+        csr_pem: key.request("b", &[]).unwrap().into_bytes(),
+        advertise_addr: "10.0.0.9:7001".to_owned(),
+        ..Default::default()
+    };
+    let admitted = a.node.client().cluster().node_join(request).await;
+    let admitted = admitted.unwrap().into_inner();
+    let cert = NodeCert::from_pem(std::str::from_utf8(&admitted.signed_cert).unwrap()).unwrap();
+    let ca = String::from_utf8(admitted.ca_cert).unwrap();
+    jaco_net::tls::check_member(&ca, &cert, "b", SystemTime::now()).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,6 +14,8 @@ use jaco_raftnode::{
     LeaderProposer, State,
     archive::{self, Archive, ArchiveLimits},
     command,
+    offline::Replay,
+    storage::Position,
 };
 use tonic::Streaming;
 
@@ -211,7 +213,7 @@ async fn export_reads_a_stopped_node_without_writing() {
     let lab = Lab::new();
     let (node, _) = lab.bootstrapped().await;
     lab.local().issue("ci", false).await.unwrap();
-    let export = || Export::read(&lab.data(), VERSION, &Clock::system());
+    let export = || Export::read(&lab.data(), VERSION, &Clock::system(), Replay::Committed);
     let error = export().unwrap_err();
     assert_eq!(error.code.as_str(), "backup_failed");
     assert!(
@@ -224,11 +226,16 @@ async fn export_reads_a_stopped_node_without_writing() {
     drop(node);
     let untouched = files(&lab.data());
     let mut bytes = Vec::new();
-    export().unwrap().write(&mut bytes).unwrap();
+    let exported = export().unwrap();
+    exported.write(&mut bytes).unwrap();
     assert_eq!(files(&lab.data()), untouched);
     let archive = opened(&bytes);
     assert_eq!(archive.state, *before);
     assert_eq!(archive.meta.leader_at_snapshot, "");
+    // The archive of the only voter ends with its log.
+    let Position { index, term } = exported.last;
+    assert_eq!(archive.meta.snapshot_index, index);
+    assert_eq!(archive.meta.snapshot_term, term);
 
     fs::remove_dir_all(lab.data().join("raft")).unwrap();
     assert_eq!(export().unwrap_err().code.as_str(), "no_cluster");

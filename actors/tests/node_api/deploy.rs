@@ -239,3 +239,80 @@ async fn logs_fail_for_unknown_names_or_missing_engine() {
     assert_eq!(unavailable.details["host"], "one");
     node.stop().await;
 }
+
+#[tokio::test]
+async fn empty_names_are_refused_as_invalid() {
+    let lab = Lab::new();
+    let (_node, _) = lab.bootstrapped().await;
+    let (deploy, cluster, tokens) = {
+        let local = lab.local();
+        (local.deploy(), local.cluster(), local.tokens())
+    };
+    let refusals = [
+        (
+            "deployment",
+            deploy
+                .clone()
+                .rollback(v1::RollbackRequest::default())
+                .await
+                .err(),
+        ),
+        (
+            "deployment",
+            deploy
+                .clone()
+                .delete(v1::DeleteRequest::default())
+                .await
+                .err(),
+        ),
+        (
+            "deployment",
+            deploy.clone().logs(v1::LogsRequest::default()).await.err(),
+        ),
+        (
+            "domain",
+            deploy
+                .clone()
+                .get_route(v1::GetRouteRequest::default())
+                .await
+                .err(),
+        ),
+        (
+            "hostname",
+            cluster
+                .clone()
+                .node_remove(v1::NodeRemoveRequest::default())
+                .await
+                .err(),
+        ),
+        (
+            "path",
+            cluster
+                .clone()
+                .kill_actor(v1::KillActorRequest::default())
+                .await
+                .err(),
+        ),
+        (
+            "identity",
+            tokens
+                .clone()
+                .revoke(v1::TokenRevokeRequest::default())
+                .await
+                .err(),
+        ),
+        (
+            "identity",
+            tokens
+                .clone()
+                .issue(v1::TokenIssueRequest::default())
+                .await
+                .err(),
+        ),
+    ];
+    for (field, status) in refusals {
+        let error = DecodedError::from_status(&status.expect("it is refused"));
+        assert_eq!(error.code, "validation_failed", "{error}");
+        assert_eq!(error.details["field"], field, "{error}");
+    }
+}

@@ -11,6 +11,7 @@ use std::{
 use async_trait::async_trait;
 use jaco_actors::{
     clock::Clock,
+    health::ContactSwitch,
     runtime::{self, Deps, NetworkError, Networks, Runtime},
     supervision::{ActorInfo, Strategy, SupervisorSpec, Tree},
     telemetry::Metrics,
@@ -18,7 +19,6 @@ use jaco_actors::{
 use jaco_engine::{docker::DockerEngine, spec::Attachment};
 use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::{LeaderProposer, State, StateReader, testing::MemoryRaft};
-use tokio::sync::watch;
 
 /// Hostname of the one node.
 pub(crate) const HOST: &str = "node-1";
@@ -33,7 +33,7 @@ pub(crate) struct Lab {
     pub(crate) raft: MemoryRaft,
     pub(crate) tree: Tree,
     pub(crate) runtime: Runtime,
-    caught_up: watch::Sender<bool>,
+    contact: ContactSwitch,
 }
 
 /// Networks that the test created itself.
@@ -67,14 +67,14 @@ impl Lab {
             ..Default::default()
         };
         let raft = MemoryRaft::new(state);
-        let (caught_up, watched) = watch::channel(caught_up);
+        let contact = ContactSwitch::new(caught_up);
         let deps = Deps {
             host: HOST.to_owned(),
             engine: Arc::new(DockerEngine::new(socket())),
             networks: Arc::new(Ready),
             raft: Arc::new(raft.clone()),
             clock: Clock::system(),
-            caught_up: watched,
+            contact: contact.contact(),
             metrics: Metrics::new(HOST, Clock::system()),
         };
         let (spec, runtime) = runtime::supervisor("runtime", deps);
@@ -89,7 +89,7 @@ impl Lab {
             raft,
             tree,
             runtime,
-            caught_up,
+            contact,
         }
     }
 
@@ -151,7 +151,7 @@ impl Lab {
     }
 
     pub(crate) fn catch_up(&self) {
-        self.caught_up.send_replace(true);
+        self.contact.set(true);
     }
 
     pub(crate) fn row(&self) -> Arc<v1::ReplicaDesired> {

@@ -12,16 +12,20 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use jaco_chaos::sim::{self, BenignFault, Failure, Mutation, Options, ShrinkBudget};
+use jaco_chaos::sim::{self, BenignFault, Failure, Mutation, Often, Options, ShrinkBudget};
 
-const USAGE: &str = "jaco-sim [--seeds N] [--from SEED] [--threads N] [--nuisance NAME]
+const USAGE: &str =
+    "jaco-sim [--seeds N] [--from SEED] [--threads N] [--nuisance NAME] [--often NAME]
     runs N worlds; fails if one does; the first to fail is repeated with less and less of what
     went wrong
 jaco-sim --mutation NAME [--seeds N] [--from SEED] [--threads N]
     the same with a bug planted; fails unless it is found, by what it breaks
-jaco-sim --seed SEED [--mutation NAME] [--nuisance NAME] [--whole]
+jaco-sim --seed SEED [--mutation NAME] [--nuisance NAME] [--often NAME] [--whole]
     one world, repeated with less and less of what went wrong if it fails; --whole: once, with
     its last events
+
+--nuisance: only ShortPauses, Loss or Delay, of which no replica may move
+--often: beside everything else, much of Churn, Stalls (of disks) or PausedPulls
 
 A failure is printed before it is repeated with less.
     --shrink-runs N       most repetitions (300); 0 for none
@@ -41,6 +45,7 @@ struct Arguments {
     whole: bool,
     mutation: Option<Mutation>,
     benign_fault: Option<BenignFault>,
+    often: Option<Often>,
     budget: ShrinkBudget,
 }
 
@@ -53,6 +58,7 @@ fn arguments() -> Result<Arguments> {
         whole: false,
         mutation: None,
         benign_fault: None,
+        often: None,
         budget: ShrinkBudget::default(),
     };
     let mut given = std::env::args().skip(1);
@@ -80,6 +86,10 @@ fn arguments() -> Result<Arguments> {
                 let text = given.next().context("--nuisance needs a name")?;
                 found.benign_fault = Some(text.parse().map_err(anyhow::Error::msg)?);
             }
+            "--often" => {
+                let text = given.next().context("--often needs a name")?;
+                found.often = Some(text.parse().map_err(anyhow::Error::msg)?);
+            }
             _ => bail!("{name:?} is not known\n{USAGE}"),
         }
     }
@@ -99,6 +109,7 @@ fn main() -> Result<ExitCode> {
     let options = options.unwrap_or_default();
     let options = Options {
         benign_fault: arguments.benign_fault.or(options.benign_fault),
+        often: arguments.often.or(options.often),
         ..options
     };
     // A panic is a violation, which is printed with its seed.
@@ -107,8 +118,8 @@ fn main() -> Result<ExitCode> {
         return Ok(one(seed, &arguments, options));
     }
     if let Some(mutation) = arguments.mutation {
-        if arguments.benign_fault.is_some() {
-            bail!("a bug is looked for with what shows it: leave --nuisance out\n{USAGE}");
+        if arguments.benign_fault.is_some() || arguments.often.is_some() {
+            bail!("a bug is looked for with what shows it: leave other faults out\n{USAGE}");
         }
         let (first, count) = (arguments.from, arguments.seeds);
         return Ok(

@@ -1,13 +1,11 @@
 //! Submission of changes to the log: proposed locally by the leader, or forwarded to it by another
 //! node.
 
-use jaco_proto::v1::{self, command::Payload};
-use jaco_state::command;
-use prost::Message as _;
+use jaco_proto::v1;
 
 use super::{
     cluster::{Cluster, Event, Local},
-    node::{CALL_TIMEOUT, Input, Proposal},
+    node::CALL_TIMEOUT,
     time::{MS, SECOND},
 };
 
@@ -46,16 +44,6 @@ pub(super) enum Change {
     Rollback(String, String),
     /// Removal of a deployment.
     Delete(String, String),
-}
-
-impl Change {
-    fn deployment(&self) -> Option<&str> {
-        match self {
-            Self::Command(_) => None,
-            Self::Apply(apply, _) => Some(&apply.deployment),
-            Self::Rollback(name, _) | Self::Delete(name, _) => Some(name),
-        }
-    }
 }
 
 /// Outcome of a request.
@@ -106,55 +94,6 @@ impl Cluster {
     /// Handles a request from another node.
     pub(super) fn handle_call(&mut self, from: u64, to: u64, call: u64, change: Change) {
         self.propose(to, Origin::Call { from, call }, change);
-    }
-
-    fn propose(&mut self, id: u64, origin: Origin, change: Change) {
-        let now = self.now;
-        let Some(machine) = self.machines.get_mut(&id) else {
-            return;
-        };
-        let ts = machine.clock.timestamp(now);
-        let Some(daemon) = &mut machine.daemon else {
-            return;
-        };
-        let held = change.deployment().map(str::to_owned);
-        let busy = held
-            .as_ref()
-            .is_some_and(|name| daemon.applying.contains(name));
-        if !daemon.status.leading || busy {
-            return self.reply(id, origin, Reply::NotAppended);
-        }
-        let command = match change {
-            Change::Command(command) => command,
-            Change::Apply(mut apply, identity) => {
-                let known = daemon.state.deployments.get(&apply.deployment);
-                apply.revision = known.map_or(0, |d| d.highest_revision) + 1;
-                command(identity, ts, Payload::DeploymentApply(apply))
-            }
-            Change::Rollback(deployment, identity) => {
-                let revision = 0;
-                let rollback = v1::DeploymentRollback {
-                    deployment,
-                    revision,
-                };
-                command(identity, ts, Payload::DeploymentRollback(rollback))
-            }
-            Change::Delete(deployment, identity) => {
-                let delete = v1::DeploymentDelete { deployment };
-                command(identity, ts, Payload::DeploymentDelete(delete))
-            }
-        };
-        let data = command.encode_to_vec();
-        let ticket = daemon.ticket();
-        daemon.applying.extend(held.clone());
-        let proposal = Proposal {
-            origin,
-            data: data.clone(),
-            index: None,
-            holds: held,
-        };
-        daemon.proposals.insert(ticket, proposal);
-        self.input(id, Input::Propose(ticket, data));
     }
 
     /// Delivers the outcome to the requester, or sends it to the calling node.

@@ -174,7 +174,17 @@ impl Clients {
                 networks: Vec::new(),
             });
         }
+        // Deployments contend for a few domains.
+        let service = services.first().filter(|_| chance.within(0..3) > 0);
+        let routes = service.map(|service: &v1::ServiceSpec| v1::Route {
+            domain: format!("{}.example", chance.within(0..3)),
+            deployment: deployment.clone(),
+            service: service.name.clone(),
+            port: 80,
+            ..v1::Route::default()
+        });
         v1::DeploymentApply {
+            routes: routes.into_iter().collect(),
             deployment,
             compose_yaml: documents::write(&images),
             services,

@@ -7,7 +7,7 @@ use std::{
     time::Instant,
 };
 
-use jaco_raftnode::Role;
+use jaco_raftnode::{Role, core::Ticket};
 use raft::eraftpb::{ConfState, Message};
 
 use super::{
@@ -16,7 +16,7 @@ use super::{
     client::Clients,
     disk::{Crash, Disk},
     engine::Engine,
-    fault::{BenignFault, Fault, Promise, Victim},
+    fault::{BenignFault, Fault, Often, Promise, Victim},
     mutation::Mutation,
     network::Network,
     node::Daemon,
@@ -40,8 +40,12 @@ pub(super) struct Machine {
     /// Number of the last daemon, unique in the simulation.
     pub(super) run: u64,
     pub(super) paused_until: Time,
+    /// Time after a pause until the actors other than those of replicas handle what has waited.
+    pub(super) late_wake: Time,
     /// Additional time of every write to its disk.
     pub(super) slow: Time,
+    /// Time until which no write to its disk ends.
+    pub(super) stalled_until: Time,
     /// The machine was removed from the cluster and never comes back.
     pub(super) removed: bool,
 }
@@ -102,6 +106,8 @@ pub(super) enum Local {
     Tick,
     /// The write under way is done.
     Written,
+    /// The write of this number has taken very long, unless it has ended.
+    Stalled(u64),
     /// Writes that were held back are done.
     Flush,
     /// The actors look at the newest state.
@@ -120,6 +126,8 @@ pub(super) enum Local {
     Engine(EngineRequest),
     /// A call to another node times out.
     CallTimeout(u64),
+    /// The requester of a proposal waits no longer.
+    ProposalDue(Ticket),
     /// A raft message could not be delivered.
     Unreachable(u64),
     /// The membership policy runs.
@@ -137,6 +145,8 @@ pub(super) struct Plan {
     pub(super) mutation: Option<Mutation>,
     /// The only disturbance of the run; marking a node offline because of it is a violation.
     pub(super) benign_fault: Option<BenignFault>,
+    /// Faults that are frequent, if any.
+    pub(super) often: Option<Often>,
     /// Time in which faults are injected.
     pub(super) fault_window: Time,
     pub(super) faults: Vec<Fault>,
@@ -163,6 +173,8 @@ pub(super) struct Cluster {
     pub(super) counts: BTreeMap<&'static str, u64>,
     /// Armed traps: the next node that makes a promise of this kind crashes.
     pub(super) traps: BTreeMap<usize, (Promise, Crash, Time)>,
+    /// Armed pauses, by fault: the next daemon that begins a pull is paused for this time.
+    pub(super) pull_pauses: BTreeMap<usize, Time>,
     /// Log entries after which the log is compacted.
     pub(super) compact_entries: u64,
     pub(super) calls: u64,
@@ -188,6 +200,11 @@ impl Cluster {
         let members = *chance
             .choose(&[1, 1, 3, 3, 3, 3, 3, 3, 5, 5, 5, 5, 7])
             .unwrap_or(&3);
+        // A leader whose disk stalls keeps its leadership only if it is alone.
+        let members = match plan.often {
+            Some(Often::Stalls) => *chance.choose(&[1, 1, 3]).unwrap_or(&1),
+            _ => members,
+        };
         let bootstrap_state = bootstrap_state(members);
         let zero = Instant::now();
         let mut cluster = Self {
@@ -205,6 +222,7 @@ impl Cluster {
             ticks: (3, 10),
             counts: BTreeMap::new(),
             traps: BTreeMap::new(),
+            pull_pauses: BTreeMap::new(),
             calls: 0,
             max_members: *chance.choose(&[6, 7, 9]).unwrap_or(&7),
             orphans: Orphans::default(),
@@ -270,7 +288,9 @@ impl Cluster {
             daemon: None,
             run: 0,
             paused_until: 0,
+            late_wake: 0,
             slow: 0,
+            stalled_until: 0,
             removed: false,
         };
         self.machines.insert(id, machine);
@@ -294,7 +314,7 @@ impl Cluster {
             Event::Node(id, run, local) => self.handle_local(id, run, local),
             Event::Raft(message) => {
                 let id = message.to;
-                if let Some(until) = self.paused(id) {
+                if let Some(until) = self.deferred(id) {
                     return self.agenda.add(until, Event::Raft(message));
                 }
                 self.deliver(*message);
@@ -305,7 +325,7 @@ impl Cluster {
                 call,
                 change,
             } => {
-                if let Some(until) = self.paused(to) {
+                if let Some(until) = self.deferred(to) {
                     let event = Event::Call {
                         from,
                         to,
@@ -317,13 +337,13 @@ impl Cluster {
                 self.handle_call(from, to, call, *change);
             }
             Event::Reply { to, call, reply } => {
-                if let Some(until) = self.paused(to) {
+                if let Some(until) = self.deferred(to) {
                     return self.agenda.add(until, Event::Reply { to, call, reply });
                 }
                 self.handle_reply(to, call, reply);
             }
             Event::Heartbeat(to, heartbeat) => {
-                if let Some(until) = self.paused(to) {
+                if let Some(until) = self.deferred(to) {
                     return self.agenda.add(until, Event::Heartbeat(to, heartbeat));
                 }
                 self.handle_heartbeat(to, heartbeat);
@@ -353,13 +373,18 @@ impl Cluster {
         if current.is_none_or(|m| m.run != run || m.daemon.is_none()) {
             return;
         }
-        if let Some(until) = self.paused(id) {
+        let until = match local {
+            Local::Engine(_) | Local::EngineEvent(_) | Local::Due(_) => self.paused(id),
+            _ => self.deferred(id),
+        };
+        if let Some(until) = until {
             // Ticks that a stopped process missed are not made up for.
             return self.agenda.add(until, Event::Node(id, run, local));
         }
         match local {
             Local::Tick => self.tick(id),
             Local::Written => self.written(id),
+            Local::Stalled(write) => self.stalled(id, write),
             Local::Flush => self.flush(id),
             Local::Notification => self.handle_notification(id),
             Local::Schedule => self.schedule_due(id),
@@ -369,6 +394,7 @@ impl Cluster {
             Local::EngineEvent(replica) => self.replica_engine_event(id, &replica),
             Local::Engine(request) => self.engine_answered(id, request),
             Local::CallTimeout(call) => self.call_timeout(id, call),
+            Local::ProposalDue(ticket) => self.proposal_due(id, ticket),
             Local::Unreachable(peer) => self.unreachable(id, peer),
             Local::Membership => self.membership(id),
             Local::Heartbeat => self.send_heartbeat(id),
@@ -380,6 +406,13 @@ impl Cluster {
     fn paused(&self, id: u64) -> Option<Time> {
         let until = self.machines.get(&id)?.paused_until;
         (until > self.now).then_some(until)
+    }
+
+    /// Time until which an event for an actor that may wake late waits, if the daemon of `id` is
+    /// paused.
+    fn deferred(&self, id: u64) -> Option<Time> {
+        let late = self.machines.get(&id)?.late_wake;
+        self.paused(id).map(|until| until + late)
     }
 
     /// Schedules an event within the daemon that runs on `id` now.

@@ -8,8 +8,8 @@ use jaco_proto::v1::NodeStatus;
 use super::time::{SECOND, Time};
 
 /// Time for which a node relies on its last contact: a heartbeat counts for three intervals, and
-/// may be under way for a while.
-const LIFETIME: Time = 8 * SECOND;
+/// may be under way for up to two seconds.
+const LIFETIME: Time = 9 * SECOND;
 
 /// Contact of one run of a daemon.
 #[derive(Debug, Default)]
@@ -68,13 +68,16 @@ impl Contacts {
         }
     }
 
+    /// Whether the node may still rely on its last contact at `now`.
+    pub(super) fn in_touch(&self, id: u64, run: u64, now: Time) -> bool {
+        let contact = self.0.get(&id).filter(|contact| contact.run == run);
+        contact.is_some_and(|contact| now <= contact.last + LIFETIME)
+    }
+
     /// Time up to which the node must know the committed state at `now`: the beginning of its
     /// confirmation, or a short while ago if it has none that counts.
     pub(super) fn confirmed(&self, id: u64, run: u64, now: Time) -> Time {
-        let contact = self.0.get(&id).filter(|contact| {
-            let lasts = now <= contact.last + LIFETIME;
-            contact.run == run && lasts
-        });
+        let contact = self.0.get(&id).filter(|_| self.in_touch(id, run, now));
         let confirmed = contact.and_then(|contact| contact.confirmed);
         confirmed.unwrap_or(now.saturating_sub(LIFETIME))
     }
@@ -138,6 +141,7 @@ mod tests {
         let mut contacts = confirmed(60);
         let now = START + 90 * SECOND;
         contacts.heard(1, 7, START + 60 * SECOND);
+        assert!(!contacts.in_touch(1, 7, now));
         assert_eq!(contacts.confirmed(1, 7, now), now - LIFETIME);
     }
 }

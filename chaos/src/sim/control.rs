@@ -70,10 +70,6 @@ impl Control {
             next_ready_attempt: 0,
         }
     }
-
-    pub(super) fn is_current(&self) -> bool {
-        self.fencing.is_current()
-    }
 }
 
 /// One scheduler pass on `host`, with the planted bug if there is one.
@@ -280,7 +276,7 @@ impl Cluster {
             }
             // The times of heartbeats are kept outside the actor.
             Actor::Health => {
-                control.fencing = fencing::Core::default();
+                control.fencing.handle_restart();
                 control.detector.handle_leads(instant, false);
                 control.proposing_ready = false;
                 let run = self.machines.get(&id).map_or(0, |machine| machine.run);

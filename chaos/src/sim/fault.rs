@@ -68,12 +68,18 @@ pub(super) enum FaultKind {
     Blackout,
     /// The daemon is stopped (as by SIGSTOP); its containers keep running.
     Pause(Victim),
+    /// The next daemon that begins to pull an image is stopped until long after the pull; its
+    /// actors then wake in any order.
+    PausePull,
     /// The victim is partitioned from all others.
     Isolate(Victim),
     /// The network is disturbed; machine numbers are positions among the members.
     Network(NetworkFault),
     /// Every write takes this much longer.
     SlowDisk(Victim, Time),
+    /// No write of the victim ends for a while: longer than its clients wait, and sometimes longer
+    /// than its peers need to find another leader.
+    StallDisk(Victim),
     /// The engine does not answer.
     EngineAway(Victim),
     /// Requests to any engine fail, in thousandths, before or after they took effect.
@@ -94,9 +100,9 @@ impl FaultKind {
     pub(super) fn class(self) -> FaultClass {
         match self {
             Self::Crash(..) | Self::Trap(..) | Self::Blackout => FaultClass::Crash,
-            Self::Pause(_) => FaultClass::Pause,
+            Self::Pause(_) | Self::PausePull => FaultClass::Pause,
             Self::Isolate(_) | Self::Network(_) => FaultClass::Network,
-            Self::SlowDisk(..) => FaultClass::Disk,
+            Self::SlowDisk(..) | Self::StallDisk(_) => FaultClass::Disk,
             Self::EngineAway(_) | Self::EngineErrors(_) => FaultClass::Engine,
             Self::KillContainer(_) => FaultClass::Container,
             Self::KillActor(..) => FaultClass::Actor,
@@ -185,22 +191,61 @@ impl BenignFault {
     }
 }
 
-/// Draws the faults of a run of `length`; with `churn`, half of them are joins and leaves.
-pub(super) fn draw(chance: &mut Rng, length: Time, churn: bool) -> Vec<Fault> {
+/// Faults that are frequent throughout a run, beside all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Often {
+    /// Machines join and leave.
+    Churn,
+    /// The leader's disk stalls, or is slow, mostly in clusters of one member.
+    Stalls,
+    /// Daemons are paused while they pull an image, for so long that replicas move.
+    PausedPulls,
+}
+
+impl Often {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Churn, Self::Stalls, Self::PausedPulls];
+}
+
+impl fmt::Display for Often {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+impl FromStr for Often {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|often| often.to_string().eq_ignore_ascii_case(name))
+            .ok_or_else(|| format!("no frequent fault is called {name:?}"))
+    }
+}
+
+/// Draws the faults of a run of `length`, of which those that `often` names are frequent.
+pub(super) fn draw(chance: &mut Rng, length: Time, often: Option<Often>) -> Vec<Fault> {
     // Mean time between faults: some runs are quiet, some are dense.
     let pause = *chance.choose(&[500, 1_500, 1_500, 4_000]).unwrap_or(&1_500) * MS;
     // Share of joins and leaves in thousandths: none, some, or many.
     let members = *chance.choose(&[0, 0, 60, 60, 300]).unwrap_or(&0);
     let grows = chance.within(0..3) == 0;
-    let (members, grows) = if churn {
-        (500, false)
-    } else {
-        (members, grows)
+    let (members, grows) = match often {
+        Some(Often::Churn) => (500, false),
+        Some(Often::Stalls | Often::PausedPulls) | None => (members, grows),
     };
     let mut faults = Vec::new();
     let mut at = chance.within(0..2 * pause);
     while at < length {
-        let kind = draw_one(chance, members, grows);
+        let drawn = often.map_or(0, |_| chance.within(0..8));
+        let frequent = match (often, drawn) {
+            (Some(Often::Stalls), 0) => Some(FaultKind::StallDisk(Victim::Leader)),
+            // The next write after a stall takes a while, too.
+            (Some(Often::Stalls), 1..3) => Some(FaultKind::SlowDisk(Victim::Leader, 800 * MS)),
+            (Some(Often::PausedPulls), 0..4) => Some(FaultKind::PausePull),
+            _ => None,
+        };
+        let kind = frequent.unwrap_or_else(|| draw_one(chance, members, grows));
         let longest = match kind {
             // Some crashes are shorter than any failure detection.
             FaultKind::Crash(..) | FaultKind::Blackout => *chance
@@ -211,7 +256,11 @@ pub(super) fn draw(chance: &mut Rng, length: Time, churn: bool) -> Vec<Fault> {
                 .unwrap_or(&SECOND),
             _ => *chance.choose(&[4 * SECOND, 16 * SECOND]).unwrap_or(&SECOND),
         };
-        let span = chance.within(10 * MS..longest);
+        let span = match kind {
+            FaultKind::StallDisk(_) => chance.within(5 * SECOND..16 * SECOND),
+            FaultKind::PausePull => chance.within(10 * SECOND..20 * SECOND),
+            _ => chance.within(10 * MS..longest),
+        };
         faults.push(Fault { at, span, kind });
         // One fault in five begins together with its predecessor.
         at += match chance.within(0..5) {
@@ -264,7 +313,8 @@ fn draw_one(chance: &mut Rng, members: u64, grows: bool) -> FaultKind {
         60..66 => FaultKind::Network(NetworkFault::Loss(chance.within(20..400))),
         66..72 => FaultKind::Network(NetworkFault::Delay(chance.within(20 * MS..1_500 * MS))),
         72..75 => FaultKind::Network(NetworkFault::Twice(chance.within(20..400))),
-        75..80 => FaultKind::SlowDisk(victim, chance.within(20 * MS..900 * MS)),
+        75..78 => FaultKind::SlowDisk(victim, chance.within(20 * MS..900 * MS)),
+        78..80 => FaultKind::StallDisk(victim),
         80..83 => FaultKind::EngineAway(victim),
         83..86 => FaultKind::EngineErrors(chance.within(20..400)),
         86..89 => FaultKind::KillContainer(victim),

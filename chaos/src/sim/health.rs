@@ -211,10 +211,11 @@ impl Cluster {
         if control.proposing_ready || now < control.next_ready_attempt || machine.engine.away {
             return;
         }
+        let contact = control.fencing.contact(instant);
         let mut facts = ready::ReadyConditions {
-            current: control.fencing.is_current(),
+            current: contact.is_some(),
             seen_by_leader: control.fencing.is_seen_by_leader(instant),
-            orphans_cleared: daemon.runtime.orphans_cleared(),
+            orphans_cleared: daemon.runtime.orphans_cleared(contact),
             never_ready: !control.was_ready,
         };
         if skip_checks {

@@ -5,7 +5,7 @@ use super::{
     disk::Crash,
     fault::{Actor, FaultKind, Victim},
     network::NetworkFault,
-    time::{SECOND, Time},
+    time::{MS, SECOND, Time},
 };
 
 impl Cluster {
@@ -15,8 +15,8 @@ impl Cluster {
         };
         self.note(&[3, number as u64], || format!("fault: {:?}", fault.kind));
         let over = self.now + fault.span;
-        // Events that a pause defers are scheduled for its end, which must not be brought forward
-        // later.
+        // Events that a pause or a stall defers are scheduled for its end, which must not be
+        // brought forward later.
         let storm = self.plan.fault_window;
         match fault.kind {
             FaultKind::Crash(victim, crash) => {
@@ -37,6 +37,18 @@ impl Cluster {
                     && let Some(machine) = self.machines.get_mut(&id)
                 {
                     machine.paused_until = machine.paused_until.max(over.min(storm));
+                    machine.late_wake = 0;
+                }
+            }
+            FaultKind::PausePull => {
+                self.pull_pauses.insert(number, fault.span);
+            }
+            FaultKind::StallDisk(victim) => {
+                if let Some(id) = self.find(victim)
+                    && let Some(machine) = self.machines.get_mut(&id)
+                {
+                    machine.stalled_until = machine.stalled_until.max(over.min(storm));
+                    self.count("stalled disks");
                 }
             }
             FaultKind::Isolate(victim) => {
@@ -123,6 +135,23 @@ impl Cluster {
         }
     }
 
+    /// Node `id` begins a pull: pauses its daemon if a fault waits for that.
+    pub(super) fn spring_pull_pause(&mut self, id: u64) {
+        let until = self.plan.fault_window;
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        if machine.paused_until > self.now {
+            return;
+        }
+        if let Some((_, span)) = self.pull_pauses.pop_first() {
+            machine.paused_until = (self.now + span).min(until);
+            machine.late_wake = self.chance.within(0..500 * MS);
+            self.count("pauses in a pull");
+            self.note(&[36, id], || format!("n{id} is paused in a pull"));
+        }
+    }
+
     pub(super) fn end_fault(&mut self, number: usize) {
         let Some(id) = self.in_force.remove(&number) else {
             return;
@@ -143,6 +172,7 @@ impl Cluster {
         self.network.base_loss = 0;
         self.network.base_delay = 0;
         self.traps.clear();
+        self.pull_pauses.clear();
         for id in self.machines.keys().copied().collect::<Vec<_>>() {
             self.agenda.add(self.now, Event::Start(id));
         }
@@ -166,6 +196,7 @@ mod tests {
             seed: 1,
             mutation: None,
             benign_fault: None,
+            often: None,
             fault_window: 10 * SECOND,
             faults: vec![fault],
         };
@@ -177,9 +208,13 @@ mod tests {
     }
 
     #[test]
-    fn pauses_end_with_other_faults() {
+    fn pauses_and_stalls_end_with_other_faults() {
         let victim = Victim::Member(0);
         let paused = cluster(FaultKind::Pause(victim));
-        assert_eq!(paused.machines[&1].paused_until, 10 * SECOND);
+        let stalled = cluster(FaultKind::StallDisk(victim));
+        let first = |cluster: &Cluster| cluster.machines[&1].paused_until;
+        assert_eq!(first(&paused), 10 * SECOND);
+        assert_eq!(first(&stalled), 0);
+        assert_eq!(stalled.machines[&1].stalled_until, 10 * SECOND);
     }
 }

@@ -1,10 +1,13 @@
 //! Membership: joins, removals, and the leader's membership policy.
 
 use jaco_actors::membership::view;
-use jaco_policy::membership::{Action, leaving};
+use jaco_policy::{
+    membership::{Action, leaving, skips_drain},
+    scheduler::{drain_check, projects::Projects},
+};
 use jaco_proto::{
     drain_mark,
-    v1::{self, command::Payload},
+    v1::{self, NodeStatus, command::Payload},
 };
 use jaco_raftnode::core::MemberChange;
 
@@ -12,6 +15,7 @@ use super::{
     calls::{Change, Requester},
     cluster::{Cluster, Local},
     disk::{Crash, Disk},
+    documents,
     mutation::Mutation,
     node::Input,
     time::{MS, SECOND, Time},
@@ -68,6 +72,7 @@ impl Cluster {
             Action::Promote(_) => "learners promoted",
             Action::Demote(_) => "voters demoted",
             Action::Remove(_) => "members removed",
+            Action::EndDrain(_) => "drains given up",
             Action::Transfer(_) | Action::DeleteRow(_) | Action::ClearMark(_) => {
                 "other steps of members"
             }
@@ -81,6 +86,7 @@ impl Cluster {
             Action::Transfer(raft_id) => return self.input(id, Input::Transfer(raft_id)),
             Action::DeleteRow(raft_id) => return self.remove_row(id, raft_id),
             Action::ClearMark(raft_id) => return self.clear_drain_mark(id, raft_id),
+            Action::EndDrain(raft_id) => return self.end_drain(id, raft_id),
         };
         self.input(id, Input::Change(change));
     }
@@ -103,6 +109,20 @@ impl Cluster {
             Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
                 hostname: format!("n{raft_id}"),
                 drain_mark: drain_mark::CLEAR,
+                ..v1::NodeStatusUpdate::default()
+            })
+        }) else {
+            return;
+        };
+        self.submit(id, Requester::Detached, Change::Command(command));
+    }
+
+    /// Gives up the drain of a member.
+    fn end_drain(&mut self, id: u64, raft_id: u64) {
+        let Some(command) = self.node_command(id, |_| {
+            Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
+                hostname: format!("n{raft_id}"),
+                status: NodeStatus::DrainTimeout.into(),
                 ..v1::NodeStatusUpdate::default()
             })
         }) else {
@@ -159,7 +179,8 @@ impl Cluster {
         }
     }
 
-    /// Marks a member for removal, as an operator would, unless too few would be left.
+    /// Marks a member for removal, as an operator would, unless too few would be left. The removal
+    /// is forced if it would strand a replica.
     pub(super) fn leave(&mut self, id: u64) {
         let newest = self.oracle.newest();
         let leaving = newest.nodes.values().filter(|node| node.draining).count();
@@ -167,16 +188,43 @@ impl Cluster {
         let (Some(leader), true) = (self.leader(), staying > 2) else {
             return;
         };
+        let mut projects = Projects::reading_with(documents::templates);
+        let stranded = drain_check::stranded(newest, &format!("n{id}"), &mut projects);
+        self.mark(leader, id, !stranded.is_empty());
+    }
+
+    /// Forces the removals that still wait for replicas, as an impatient operator would: a later
+    /// change may have stranded a replica.
+    pub(super) fn force_removals(&mut self) {
+        let Some(leader) = self.leader() else {
+            return;
+        };
+        let nodes = self.oracle.newest().nodes.values();
+        let waiting: Vec<u64> = nodes
+            .filter(|node| node.draining && !skips_drain(node))
+            .map(|node| node.raft_id)
+            .collect();
+        for id in waiting {
+            self.mark(leader, id, true);
+        }
+    }
+
+    fn mark(&mut self, leader: u64, id: u64, force: bool) {
+        self.count(match force {
+            true => "forced removals",
+            false => "drained removals",
+        });
         let Some(command) = self.node_command(leader, |_| {
             Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
                 hostname: format!("n{id}"),
                 drain_mark: drain_mark::SET,
+                drain: force.then_some(v1::NodeDrain { skip_moves: true }),
                 ..v1::NodeStatusUpdate::default()
             })
         }) else {
             return;
         };
-        self.note(&[23, id], || format!("n{id} is to leave"));
+        self.note(&[23, id], || format!("n{id} is to leave, forced: {force}"));
         self.submit(leader, Requester::Detached, Change::Command(command));
     }
 

@@ -9,7 +9,10 @@ use jaco_policy::scheduler::reconcile::Pass;
 use jaco_proto::v1::{self, command::Payload};
 use jaco_state::State;
 
-use super::{fault::BenignFault, run::Options};
+use super::{
+    fault::{BenignFault, Often},
+    run::Options,
+};
 
 /// One planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -52,11 +55,14 @@ pub enum Mutation {
     ForgetDeployment,
     /// A leader considers its own host offline, so replicas move with every change of leadership.
     LeaderMistrustsItself,
+    /// The scheduler plans again once its last pass has taken too long, though that may still be
+    /// appended.
+    ReplanEarly,
 }
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::SkipSync,
         Self::StaleVote,
         Self::ApplyBeforePersist,
@@ -76,6 +82,7 @@ impl Mutation {
         Self::ForgetReplica,
         Self::ForgetDeployment,
         Self::LeaderMistrustsItself,
+        Self::ReplanEarly,
     ];
 
     /// Other properties that the bug breaks, so that a run may fail before the bug is found.
@@ -131,6 +138,7 @@ impl Mutation {
             Self::ReadyTooSoon => &["ready when settled"],
             Self::ForgetReplica | Self::ForgetDeployment => &["rows as asked for"],
             Self::LeaderMistrustsItself => &["nuisances move nothing"],
+            Self::ReplanEarly => &["passes build on each other"],
         }
     }
 
@@ -140,7 +148,11 @@ impl Mutation {
         Options {
             mutation: Some(self),
             benign_fault: (self == Self::LeaderMistrustsItself).then_some(BenignFault::ShortPauses),
-            churn: self == Self::ReuseRaftId,
+            often: match self {
+                Self::ReuseRaftId => Some(Often::Churn),
+                Self::ReplanEarly => Some(Often::Stalls),
+                _ => None,
+            },
             keep_trace: false,
         }
     }

@@ -1,27 +1,26 @@
 //! The raft part of one daemon: drives the core and the state machine in the same steps as the
 //! production driver.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use jaco_raftnode::{
     Role, State,
-    apply::{Answer, Applier},
+    apply::Applier,
     core::{
-        Action, MemberChange, Outcome, ProposalLoss, RaftCore, RaftStatus, ReadFailure, Ticket,
+        Action, MemberChange, Outcome, ProposalLoss, RaftCore, RaftStatus, ReadFailure, SnapshotId,
+        Ticket,
     },
 };
 use raft::eraftpb::{Message, MessageType};
 
 use super::{
-    calls::{Origin, Reply, Requester},
+    calls::{Reply, Requester},
     cluster::{Cluster, Event, Inbox, Local},
     control::Control,
     disk::{Batch, View},
     fault::Promise,
     mutation::Mutation,
+    proposals::Proposal,
     runtime::Runtime,
     step::Step,
     time::{MS, SECOND, Time},
@@ -35,20 +34,9 @@ pub(super) enum Input {
     Propose(Ticket, Vec<u8>),
     Read(Ticket),
     Unreachable(u64),
-    SnapshotSent(u64, bool),
+    SnapshotSent(u64, SnapshotId, bool),
     Change(MemberChange),
     Transfer(u64),
-}
-
-/// A proposal of this node whose outcome is not known yet.
-#[derive(Debug)]
-pub(super) struct Proposal {
-    pub(super) origin: Origin,
-    pub(super) data: Vec<u8>,
-    /// Index of its entry, once appended.
-    pub(super) index: Option<u64>,
-    /// Deployment whose other changes are refused until this one ends.
-    pub(super) holds: Option<String>,
 }
 
 /// Purpose of a consistent read that is under way.
@@ -65,6 +53,8 @@ pub(super) struct Daemon {
     pub(super) applier: Applier,
     inbox: Inbox,
     pub(super) writing: Option<Step>,
+    /// Number of writes that were begun.
+    pub(super) writes: u64,
     /// The newest state that is on disk.
     pub(super) state: Arc<State>,
     pub(super) status: RaftStatus,
@@ -77,7 +67,8 @@ pub(super) struct Daemon {
     pub(super) waiting: Vec<(u64, Requester)>,
     /// Reads that complete when the local state reaches their index.
     pub(super) waiting_reads: Vec<(u64, Reader)>,
-    pub(super) applying: BTreeSet<String>,
+    /// The change of a deployment that is under way: the next one is judged on the state after it.
+    pub(super) commit_lock: Option<Ticket>,
     /// The actors have a notification of a new state that they have not handled yet.
     pub(super) notified: bool,
     pub(super) control: Control,
@@ -92,6 +83,7 @@ impl Daemon {
             applier: Applier::new(State::clone(state)),
             inbox: Inbox::new(),
             writing: None,
+            writes: 0,
             state: Arc::clone(state),
             next_ticket: 0,
             proposals: BTreeMap::new(),
@@ -99,7 +91,7 @@ impl Daemon {
             calls: BTreeMap::new(),
             waiting: Vec::new(),
             waiting_reads: Vec::new(),
-            applying: BTreeSet::new(),
+            commit_lock: None,
             notified: true,
             control: Control::new(host),
             runtime: Runtime::new(state),
@@ -111,12 +103,34 @@ impl Daemon {
         self.next_ticket
     }
 
+    /// Releases the commit lock if this proposal holds it.
+    pub(super) fn release(&mut self, ticket: Ticket) {
+        self.commit_lock.take_if(|holder| *holder == ticket);
+    }
+
+    /// Withdraws a proposal that raft has not taken yet; `false` if it has.
+    pub(super) fn withdraw(&mut self, ticket: Ticket) -> bool {
+        let before = self.inbox.len();
+        self.inbox
+            .retain(|input| !matches!(input, Input::Propose(queued, _) if *queued == ticket));
+        let withdrawn = self.inbox.len() < before;
+        if withdrawn {
+            self.proposals.remove(&ticket);
+            self.release(ticket);
+        }
+        withdrawn
+    }
+
+    /// Whether a proposal may be appended in `term`.
+    fn may_append(&self, ticket: Ticket, term: u64) -> bool {
+        let proposal = self.proposals.get(&ticket);
+        let bound = proposal.and_then(|proposal| proposal.term);
+        bound.is_none_or(|bound| bound == term)
+    }
+
     /// Requesters that will never get an answer because this daemon ended.
     pub(super) fn unanswered(self) -> Vec<Requester> {
-        let own = self.proposals.into_values().filter_map(|p| match p.origin {
-            Origin::Local(requester) => Some(requester),
-            Origin::Call { .. } => None,
-        });
+        let own = self.proposals.into_values().filter_map(Proposal::requester);
         let readers = self
             .reads
             .into_values()
@@ -160,7 +174,8 @@ impl Cluster {
         let kind = message.get_msg_type();
         let up = self.machines.get(&to).is_some_and(|m| m.daemon.is_some());
         if kind == MessageType::MsgSnapshot {
-            self.input(from, Input::SnapshotSent(to, up));
+            let snapshot = SnapshotId::of(&message);
+            self.input(from, Input::SnapshotSent(to, snapshot, up));
         }
         // Peers reject messages of a removed node: its certificate belongs to no member.
         let member = self.machines.get(&from).is_some_and(|m| !m.removed);
@@ -208,9 +223,13 @@ impl Cluster {
         }
         let mut batch = Vec::new();
         let mut refused = Vec::new();
+        let mut late = Vec::new();
         for input in std::mem::take(&mut daemon.inbox) {
             if let Input::Propose(ticket, data) = input {
-                batch.push((ticket, data));
+                match daemon.may_append(ticket, daemon.core.status().term) {
+                    true => batch.push((ticket, data)),
+                    false => late.push(ticket),
+                }
                 continue;
             }
             daemon.core.handle_propose(std::mem::take(&mut batch));
@@ -228,8 +247,8 @@ impl Cluster {
                 Input::Propose(..) => {}
                 Input::Read(ticket) => daemon.core.handle_read(ticket),
                 Input::Unreachable(peer) => daemon.core.handle_unreachable(peer),
-                Input::SnapshotSent(peer, delivered) => {
-                    daemon.core.handle_snapshot_sent(peer, delivered);
+                Input::SnapshotSent(peer, snapshot, delivered) => {
+                    daemon.core.handle_snapshot_sent(peer, snapshot, delivered);
                 }
                 Input::Change(change) => {
                     // A refused change is not retried: the policy runs again.
@@ -241,6 +260,9 @@ impl Cluster {
         daemon.core.handle_propose(batch);
         for what in refused {
             self.oracle.violate("messages are accepted", what);
+        }
+        for ticket in late {
+            self.proposal_lost(id, ticket, ProposalLoss::NotAppended);
         }
         self.observe(id);
         true
@@ -298,33 +320,8 @@ impl Cluster {
         }
     }
 
-    pub(super) fn answer_proposals(&mut self, id: u64, answers: Vec<(Ticket, Answer)>) {
-        for (ticket, answer) in answers {
-            let Some(daemon) = self.daemon(id) else {
-                return;
-            };
-            let Some(proposal) = daemon.proposals.remove(&ticket) else {
-                continue;
-            };
-            if let Some(name) = &proposal.holds {
-                daemon.applying.remove(name);
-            }
-            let reply = match answer {
-                Answer::Applied(index) => {
-                    self.oracle.record_acknowledged(index, &proposal.data);
-                    Reply::Done(index)
-                }
-                Answer::Rejected(error) => Reply::Rejected(error.to_string()),
-                Answer::Halted(_) => Reply::Unknown,
-            };
-            self.reply(id, proposal.origin, reply);
-        }
-    }
-
     /// Delivers the outcomes that raft has decided, and updates the published status.
     fn publish_outcomes(&mut self, id: u64, outcomes: Vec<Outcome>) {
-        let unknown_is_done = self.has(Mutation::AcknowledgeUnknown);
-        let unknown_is_nothing = self.has(Mutation::RetryUnknown);
         let Some(daemon) = self.daemon(id) else {
             return;
         };
@@ -338,27 +335,7 @@ impl Cluster {
                 return;
             };
             match outcome {
-                Outcome::Proposal(ticket, lost) => {
-                    let Some(proposal) = daemon.proposals.remove(&ticket) else {
-                        continue;
-                    };
-                    if let Some(name) = &proposal.holds {
-                        daemon.applying.remove(name);
-                    }
-                    let reply = match lost {
-                        ProposalLoss::Unknown if unknown_is_done => match proposal.index {
-                            Some(index) => {
-                                self.oracle.record_acknowledged(index, &proposal.data);
-                                Reply::Done(index)
-                            }
-                            None => Reply::Unknown,
-                        },
-                        ProposalLoss::Unknown if unknown_is_nothing => Reply::NotAppended,
-                        ProposalLoss::Unknown => Reply::Unknown,
-                        ProposalLoss::NotAppended => Reply::NotAppended,
-                    };
-                    self.reply(id, proposal.origin, reply);
-                }
+                Outcome::Proposal(ticket, lost) => self.proposal_lost(id, ticket, lost),
                 Outcome::Read(ticket, result) => {
                     let Some(reader) = daemon.reads.remove(&ticket) else {
                         continue;
@@ -489,7 +466,8 @@ impl Cluster {
             let after = self.chance.within(5 * MS..SECOND);
             if kind == MessageType::MsgSnapshot {
                 self.schedule_local(id, after, Local::Unreachable(to));
-                self.input_later(id, Input::SnapshotSent(to, false));
+                let snapshot = SnapshotId::of(&message);
+                self.input_later(id, Input::SnapshotSent(to, snapshot, false));
             } else if after < SECOND / 2 {
                 self.schedule_local(id, after, Local::Unreachable(to));
             }

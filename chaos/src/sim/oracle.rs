@@ -16,7 +16,10 @@ use jaco_raftnode::{
 use jaco_state::State;
 use raft::eraftpb::Entry;
 
-use super::mutation::Mutation;
+use super::{
+    mutation::Mutation,
+    proposals::{changes_owner, takes_route},
+};
 
 /// A property that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +87,8 @@ pub(super) struct Oracle {
     containers: BTreeMap<String, CreatedContainer>,
     /// Index of the state that a scheduler pass was planned on, by the hash of its command.
     planned: HashMap<u64, u64>,
+    /// Index of the last scheduler pass.
+    last_pass: u64,
     /// Deployment revision that each row was last placed for.
     placed_for: BTreeMap<String, u64>,
     /// The run contains no reason to move a replica.
@@ -116,6 +121,7 @@ impl Oracle {
             rows: BTreeMap::new(),
             containers: BTreeMap::new(),
             planned: HashMap::new(),
+            last_pass: 0,
             placed_for: BTreeMap::new(),
             nothing_moves: false,
         }
@@ -220,7 +226,7 @@ impl Oracle {
         for entry in entries {
             let data = match &entry.payload {
                 Payload::Command(data) => data.as_slice(),
-                Payload::Noop | Payload::ConfChange => &[],
+                Payload::Noop | Payload::ConfChange(_) => &[],
             };
             let expected = self.last() + 1;
             if entry.index > expected {
@@ -271,6 +277,8 @@ impl Oracle {
         if let Ok(command) = jaco_state::fsm::decode(data) {
             self.count(&command, accepted.0);
             self.check_assigned(&before, &after, entry.index);
+            self.check_routes(&before, &after, &command, accepted.0);
+            self.check_pass(data, entry.index);
             self.check_moves(&before, &after, data);
         }
         self.states.push(after);
@@ -356,6 +364,39 @@ impl Oracle {
                     self.rows.insert((id.clone(), index), row.host.clone());
                 }
             }
+        }
+    }
+
+    /// Checks that no deployment takes a route of another one, and that the proposer of a change
+    /// knew of every route that was taken before it.
+    fn check_routes(
+        &mut self,
+        before: &State,
+        after: &State,
+        command: &v1::Command,
+        accepted: bool,
+    ) {
+        let deploys = matches!(
+            command.payload,
+            Some(Op::DeploymentApply(_) | Op::DeploymentRollback(_))
+        );
+        if changes_owner(before, after) || deploys && !accepted && takes_route(before, command) {
+            let (index, identity) = (after.applied_index, &command.identity);
+            let what = format!("{identity}, entry {index}, wants a route that is taken");
+            self.violate("one owner per route", what);
+        }
+    }
+
+    /// Checks that the scheduler pass at `index` was planned on a state that contains the one
+    /// before it.
+    fn check_pass(&mut self, data: &[u8], index: u64) {
+        let Some(&planned) = self.planned.get(&hash(data)) else {
+            return;
+        };
+        let before = std::mem::replace(&mut self.last_pass, index);
+        if planned < before {
+            let what = format!("the pass at {index} was planned on {planned}, before {before}");
+            self.violate("passes build on each other", what);
         }
     }
 
@@ -503,86 +544,4 @@ pub(super) fn hash(bytes: &[u8]) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// An oracle whose leaders committed up to these indexes: (index, term of the leader, term of
-    /// the entry).
-    fn oracle(commits: &[(u64, u64, u64)]) -> Oracle {
-        let founded = State {
-            applied_index: 1,
-            ..State::default()
-        };
-        let mut oracle = Oracle::new(founded, None);
-        for &(index, leader_term, term) in commits {
-            oracle.record_commit(leader_term, index);
-            for index in oracle.last() + 1..=index {
-                let entry = Committed {
-                    index,
-                    term,
-                    payload: Payload::Noop,
-                    ticket: None,
-                };
-                oracle.check_applied(1, leader_term, &[entry]);
-            }
-        }
-        assert_eq!(oracle.violation(), None);
-        oracle
-    }
-
-    /// Violated property if the leader of `term` has a log of these terms, from index 1 on.
-    fn leads(commits: &[(u64, u64, u64)], term: u64, log: &[u64]) -> Option<&'static str> {
-        let mut oracle = oracle(commits);
-        let last = oracle.last_before(term);
-        let at = usize::try_from(last).unwrap() - 1;
-        oracle.check_leader(4, term, log.get(at).copied());
-        oracle.violation().map(|violation| violation.invariant)
-    }
-
-    #[test]
-    fn late_votes_may_elect_leader_without_later_commits() {
-        // Member 4 was paused with the votes of term 8 in its mailbox. Member 2 was elected in
-        // term 9 meanwhile, and committed entry 3, of term 6, together with its own first entry.
-        let commits = [(2, 6, 6), (3, 9, 6), (4, 9, 9)];
-        assert_eq!(leads(&commits, 8, &[1, 6]), None);
-        assert_eq!(leads(&commits, 8, &[1, 6, 7]), None, "a tail of its own");
-        assert_eq!(
-            leads(&commits, 8, &[1]),
-            Some("leader completeness"),
-            "entry 2 was committed in term 6"
-        );
-        assert_eq!(leads(&commits, 10, &[1, 6, 6, 9]), None);
-        for log in [&[1, 6, 6][..], &[1, 6], &[1, 6, 6, 8]] {
-            assert_eq!(
-                leads(&commits, 10, log),
-                Some("leader completeness"),
-                "{log:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn entry_counts_from_term_of_its_commit() {
-        // Term 6 commits entry 2 itself; entry 3 of term 6 waits for the leader of term 7.
-        let commits = [(2, 6, 6), (3, 7, 6)];
-        assert_eq!(leads(&commits, 7, &[1, 6]), None);
-        assert_eq!(leads(&commits, 8, &[1, 6]), Some("leader completeness"));
-        assert_eq!(leads(&commits, 8, &[1, 6, 6]), None);
-    }
-
-    #[test]
-    fn earliest_term_of_commit_counts() {
-        let mut oracle = oracle(&[(3, 6, 6)]);
-        oracle.record_commit(9, 3);
-        assert_eq!((oracle.last_before(6), oracle.last_before(7)), (1, 3));
-        oracle.record_commit(5, 2);
-        assert_eq!((oracle.last_before(6), oracle.last_before(7)), (2, 3));
-    }
-
-    #[test]
-    fn unapplied_commits_are_not_judged() {
-        let mut oracle = oracle(&[(3, 6, 6)]);
-        oracle.record_commit(6, 9);
-        assert_eq!(oracle.last_before(7), 3);
-    }
-}
+mod tests;

@@ -13,7 +13,7 @@ use std::{
 
 use super::{
     cluster::{Cluster, Plan},
-    fault::{self, BenignFault},
+    fault::{self, BenignFault, Often},
     mutation::Mutation,
     oracle::{Violation, hash},
     time::{SECOND, Time},
@@ -27,6 +27,8 @@ pub const THREAD: &str = "simulated";
 /// Virtual time after the last fault in which the cluster must come to rest. Refused pulls and
 /// proposals are retried after half a minute at most, and sweeps come every half minute.
 const RECOVERY_TIMEOUT: Time = 300 * SECOND;
+/// Virtual time after the last fault in which members may drain before their removal is forced.
+const DRAIN_TIME: Time = 60 * SECOND;
 /// Steps after which a run counts as one that never ends.
 const MAX_STEPS: u64 = 3_000_000;
 
@@ -64,6 +66,8 @@ pub struct Failure {
     pub mutation: Option<Mutation>,
     /// Benign fault injected instead of faults, if any.
     pub benign_fault: Option<BenignFault>,
+    /// Faults that were frequent, if any.
+    pub often: Option<Often>,
     /// Number of the event after which the violation was found.
     pub step: u64,
     /// Virtual milliseconds at that event.
@@ -88,6 +92,9 @@ impl fmt::Display for Failure {
         }
         if let Some(benign_fault) = self.benign_fault {
             write!(f, " NUISANCE={benign_fault}")?;
+        }
+        if let Some(often) = self.often {
+            write!(f, " OFTEN={often}")?;
         }
         writeln!(f)?;
         writeln!(
@@ -114,8 +121,8 @@ pub struct Options {
     pub keep_trace: bool,
     /// Benign fault to inject instead of faults; nothing may move because of it.
     pub benign_fault: Option<BenignFault>,
-    /// Machines join and leave throughout.
-    pub churn: bool,
+    /// Faults that are frequent throughout the run, beside all others.
+    pub often: Option<Often>,
 }
 
 /// Runs the cluster of `seed`.
@@ -137,12 +144,13 @@ pub(super) fn plan(seed: u64, options: Options) -> Plan {
     let fault_window = fault_window * SECOND;
     let faults = match options.benign_fault {
         Some(benign_fault) => benign_fault.faults(&mut chance, fault_window),
-        None => fault::draw(&mut chance, fault_window, options.churn),
+        None => fault::draw(&mut chance, fault_window, options.often),
     };
     Plan {
         seed,
         mutation: options.mutation,
         benign_fault: options.benign_fault,
+        often: options.often,
         fault_window,
         faults,
     }
@@ -189,6 +197,7 @@ fn fail(cluster: Cluster, violation: Violation) -> Box<Failure> {
         seed: cluster.plan.seed,
         mutation: cluster.plan.mutation,
         benign_fault: cluster.plan.benign_fault,
+        often: cluster.plan.often,
         step: cluster.steps,
         at_ms: cluster.now / 1_000,
         violation,
@@ -226,6 +235,9 @@ fn live(cluster: &mut Cluster) -> Result<Time, Violation> {
         }
         if cluster.faults_over && cluster.now >= next_look {
             next_look = cluster.now + SECOND;
+            if cluster.now > fault_window + DRAIN_TIME {
+                cluster.force_removals();
+            }
             let unrest = cluster.unrest();
             if let Some(violation) = cluster.oracle.violation() {
                 return Err(violation.clone());

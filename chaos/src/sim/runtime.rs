@@ -7,15 +7,18 @@ use std::{
 };
 
 use jaco_engine::EngineError;
-use jaco_policy::runtime::{
-    assignment,
-    documents::Documents,
-    replica::{
-        core::{Action, Assignment, Core, Now, Seed, StartGate},
-        report::Report,
+use jaco_policy::{
+    health::fencing::ContactEpoch,
+    runtime::{
+        assignment,
+        documents::Documents,
+        publisher,
+        replica::{
+            core::{Action, Assignment, Core, Now, Seed, StartCondition, StartError, StartGate},
+            report::Report,
+        },
     },
 };
-use jaco_proto::v1::ReplicaObserved;
 use jaco_state::State;
 
 use super::{
@@ -52,13 +55,13 @@ enum Goal {
     Prepare(u64),
     Pull(u64),
     /// Create, then start.
-    Launch(u64),
+    Launch(u64, StartCondition),
     Start(u64),
     Inspect(u64),
     /// Stop and remove one after the other.
     Discard(u64),
-    /// List for the sweep, in this epoch of being caught up.
-    Sweep(u64),
+    /// List for the sweep, in this contact with the cluster.
+    Sweep(ContactEpoch),
     /// Stop and remove a container without a row.
     Reclaim,
     /// Remove the container of a failed launch.
@@ -78,13 +81,12 @@ pub(super) struct Runtime {
     replicas: BTreeMap<String, Replica>,
     instances: u64,
     documents: Documents,
-    waiting: BTreeMap<String, ReplicaObserved>,
-    /// Observations with a proposal in flight.
-    in_flight: BTreeMap<String, ReplicaObserved>,
-    paused: bool,
-    current: bool,
-    orphans_cleared: bool,
-    epoch: u64,
+    publisher: publisher::Core,
+    publisher_due: Option<Time>,
+    /// Contact with the cluster, as of the last event of the fencing.
+    contact: Option<ContactEpoch>,
+    /// Last contact in which every container of a moved row was gone.
+    cleared: Option<ContactEpoch>,
     listing: bool,
     reclaiming: BTreeSet<String>,
 }
@@ -95,12 +97,10 @@ impl Runtime {
             replicas: BTreeMap::new(),
             instances: 0,
             documents: Documents::reading_with(documents::project),
-            waiting: BTreeMap::new(),
-            in_flight: BTreeMap::new(),
-            paused: false,
-            current: false,
-            orphans_cleared: false,
-            epoch: 0,
+            publisher: publisher::Core::default(),
+            publisher_due: None,
+            contact: None,
+            cleared: None,
             listing: false,
             reclaiming: BTreeSet::new(),
         }
@@ -120,9 +120,9 @@ impl Runtime {
         });
     }
 
-    /// Whether, since the node caught up, every container of a moved row is gone.
-    pub(super) fn orphans_cleared(&self) -> bool {
-        self.orphans_cleared
+    /// Whether, in this contact with the cluster, every container of a moved row is gone.
+    pub(super) fn orphans_cleared(&self, contact: Option<ContactEpoch>) -> bool {
+        contact.is_some() && self.cleared == contact
     }
 
     /// Whether the replica has an actor.
@@ -132,14 +132,13 @@ impl Runtime {
 
     /// Whether no observation waits to be written.
     pub(super) fn is_quiet(&self) -> bool {
-        self.waiting.is_empty() && self.in_flight.is_empty()
+        self.publisher.is_idle()
     }
 }
 
 impl Cluster {
     /// Assigns rows to replica actors after a change of the state.
     pub(super) fn reconcile(&mut self, id: u64) {
-        let keeps = self.has(Mutation::KeepMovedContainers);
         let Some(machine) = self.machines.get_mut(&id) else {
             return;
         };
@@ -155,22 +154,12 @@ impl Cluster {
         for replica in assignment::here(&state, &host) {
             runtime.ensure_actor(&state, &host, replica);
         }
-        let assignments: Vec<(String, Assignment)> = runtime
-            .replicas
-            .keys()
-            .map(|replica| {
-                let mut wanted = assignment::of(&state, &runtime.documents, &host, replica);
-                if let Assignment::Own(wanted) = &mut wanted
-                    && !runtime.orphans_cleared
-                {
-                    wanted.gate = StartGate::NotCaughtUp;
-                }
-                if keeps && wanted == Assignment::Gone {
-                    wanted = Assignment::Kept {
-                        has_healthcheck: false,
-                    };
-                }
-                (replica.clone(), wanted)
+        let replicas: Vec<String> = runtime.replicas.keys().cloned().collect();
+        let assignments: Vec<(String, Assignment)> = replicas
+            .into_iter()
+            .filter_map(|replica| {
+                let wanted = self.assignment(id, &replica)?;
+                Some((replica, wanted))
             })
             .collect();
         for (replica, wanted) in assignments {
@@ -179,6 +168,46 @@ impl Cluster {
             }
             self.drive_replica(id, &replica, |core, _| core.handle_assignment(wanted));
         }
+    }
+
+    /// Contact of node `id` with the cluster at this moment.
+    fn contact(&self, id: u64) -> Option<ContactEpoch> {
+        let machine = self.machines.get(&id)?;
+        let control = &machine.daemon.as_ref()?.control;
+        control.fencing.contact(machine.clock.instant(self.now))
+    }
+
+    /// Assignment of a replica on node `id` at this moment, with the planted bug if there is one.
+    fn assignment(&self, id: u64, replica: &str) -> Option<Assignment> {
+        let machine = self.machines.get(&id)?;
+        let daemon = machine.daemon.as_ref()?;
+        let (state, runtime) = (&daemon.state, &daemon.runtime);
+        state.cluster.as_ref()?;
+        let mut wanted = assignment::of(state, &runtime.documents, &machine.host, replica);
+        if let Assignment::Own(wanted) = &mut wanted
+            && !runtime.orphans_cleared(self.contact(id))
+        {
+            wanted.gate = StartGate::NotCaughtUp;
+        }
+        if self.has(Mutation::KeepMovedContainers) && wanted == Assignment::Gone {
+            wanted = Assignment::Kept {
+                has_healthcheck: false,
+            };
+        }
+        Some(wanted)
+    }
+
+    /// Reports the assignment of this moment before an event on which the core may decide a start.
+    fn refresh(&mut self, id: u64, replica: &str) {
+        if let Some(wanted) = self.assignment(id, replica) {
+            self.drive_replica(id, replica, |core, _| core.handle_assignment(wanted));
+        }
+    }
+
+    /// Whether a start that the core decided may still be made.
+    fn start_holds(&self, id: u64, replica: &str, condition: StartCondition) -> bool {
+        let wanted = self.assignment(id, replica);
+        wanted.is_some_and(|wanted| condition.holds(&wanted))
     }
 
     /// Reports an event to the core of a replica and performs its actions.
@@ -224,6 +253,7 @@ impl Cluster {
             && actor.due.is_some_and(|due| due <= now)
         {
             actor.due = None;
+            self.refresh(id, replica);
             self.drive_replica(id, replica, Core::handle_timeout);
         }
     }
@@ -247,13 +277,30 @@ impl Cluster {
                 }
                 (Request::Prepare, Goal::Prepare(g))
             }
-            Action::Pull(g) => (Request::Pull, Goal::Pull(g)),
-            Action::Launch(g) => {
-                let prepared = actor.map_or(0, |actor| actor.prepared);
-                self.check_start(id, replica, prepared);
-                (Request::Create(prepared), Goal::Launch(g))
+            Action::Pull(g) => {
+                self.spring_pull_pause(id);
+                (Request::Pull, Goal::Pull(g))
             }
-            Action::Start(g, container) => (Request::Start(container), Goal::Start(g)),
+            Action::Launch(g, condition) => {
+                let prepared = actor.map_or(0, |actor| actor.prepared);
+                if !self.start_holds(id, replica, condition) {
+                    let revoked = Err(StartError::Revoked);
+                    return self.drive_replica(id, replica, |core, now| {
+                        core.handle_launched(now, g, revoked);
+                    });
+                }
+                self.check_start(id, replica, prepared);
+                (Request::Create(prepared), Goal::Launch(g, condition))
+            }
+            Action::Start(g, container, condition) => {
+                if !self.start_holds(id, replica, condition) {
+                    let revoked = Err(StartError::Revoked);
+                    return self.drive_replica(id, replica, |core, now| {
+                        core.handle_started(now, g, revoked);
+                    });
+                }
+                (Request::Start(container), Goal::Start(g))
+            }
             Action::Inspect(g, container) => (Request::Inspect(container), Goal::Inspect(g)),
             Action::Discard(g, containers) => {
                 for container in containers.into_iter().rev() {
@@ -287,13 +334,18 @@ impl Cluster {
         let Some(machine) = self.machines.get(&id) else {
             return;
         };
-        let orphans_cleared = machine
-            .daemon
-            .as_ref()
-            .is_some_and(|d| d.runtime.orphans_cleared);
+        let contact = self.contact(id);
+        let daemon = machine.daemon.as_ref();
+        let orphans_cleared = daemon.is_some_and(|d| d.runtime.orphans_cleared(contact));
         let host = &machine.host;
-        if !orphans_cleared && !self.oracle.was_created(replica, raft_index, host) {
-            let what = format!("{host} is out of touch and starts row {raft_index} of {replica}");
+        // The node's own view may be from before a pause.
+        let in_touch = self.orphans.contacts.in_touch(id, machine.run, self.now);
+        let informed = in_touch && orphans_cleared;
+        if !informed && !self.oracle.was_created(replica, raft_index, host) {
+            let what = format!(
+                "{host} is out of touch and starts row {raft_index} of {replica}; \
+                 in touch by its own view: {orphans_cleared}"
+            );
             self.oracle.violate("starts wait for the cluster", what);
         }
     }
@@ -338,9 +390,8 @@ impl Cluster {
     pub(super) fn kill_publisher(&mut self, id: u64) {
         self.note(&[35, id], || format!("the publisher crashes on n{id}"));
         if let Some(daemon) = self.daemon(id) {
-            daemon.runtime.waiting.clear();
-            daemon.runtime.in_flight.clear();
-            daemon.runtime.paused = false;
+            daemon.runtime.publisher = publisher::Core::default();
+            daemon.runtime.publisher_due = None;
         }
         self.republish(id);
     }

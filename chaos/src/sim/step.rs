@@ -14,9 +14,12 @@ use super::{
     cluster::{Cluster, Event, Local},
     disk::Batch,
     mutation::Mutation,
-    node::Proposal,
-    time::MS,
+    proposals::Proposal,
+    time::{MS, SECOND, Time},
 };
+
+/// Time that one write of raft may take until the node counts it as stalled.
+const STALLED_AFTER: Time = 3 * SECOND;
 
 /// A step of raft that is being written.
 #[derive(Debug)]
@@ -49,7 +52,6 @@ impl Cluster {
         let mut batch = Batch {
             entries: write.entries,
             hard_state: write.hard_state,
-            conf_state: write.conf_state,
             ..Batch::default()
         };
         let mut position = None;
@@ -88,6 +90,7 @@ impl Cluster {
             batch.applied = Some(daemon.applier.state().applied_index);
         }
         batch.rows.extend(progress.rows);
+        batch.conf_state = progress.conf_state;
         let (before, entries) = {
             let disk = machine.disk.borrow();
             let first = batch.entries.first().map_or(0, |entry| entry.index);
@@ -114,7 +117,8 @@ impl Cluster {
             answers: progress.answers,
             installed,
         };
-        let slow = machine.slow;
+        // A disk that stalls ends its writes after the stall.
+        let slow = machine.slow + machine.stalled_until.saturating_sub(self.now);
         let takes = match (write.sync, self.disk_chance.within(0..100)) {
             (true, 0) => self.disk_chance.within(20 * MS..400 * MS),
             (true, _) => self.disk_chance.within(MS / 2..8 * MS),
@@ -145,7 +149,27 @@ impl Cluster {
         }
         machine.disk.borrow_mut().begin(batch);
         daemon.writing = Some(step);
+        daemon.writes += 1;
+        let write = daemon.writes;
         self.schedule_local(id, takes, Local::Written);
+        if takes > STALLED_AFTER {
+            self.schedule_local(id, STALLED_AFTER, Local::Stalled(write));
+        }
+    }
+
+    /// Raft waits for this write for too long: until it ends, the node does not count itself as
+    /// leading nor follows a leader.
+    pub(super) fn stalled(&mut self, id: u64, write: u64) {
+        let Some(daemon) = self.daemon(id) else {
+            return;
+        };
+        if daemon.writing.is_none() || daemon.writes != write {
+            return;
+        }
+        daemon.status.leader_id = None;
+        if std::mem::replace(&mut daemon.status.leading, false) {
+            self.leadership(id, false);
+        }
     }
 
     fn finish_now(&mut self, id: u64, batch: Batch, step: Step) {
@@ -172,8 +196,14 @@ impl Cluster {
         }
     }
 
-    /// The disk is done with the step under way.
+    /// The disk is done with the step under way, unless it stalls.
     pub(super) fn written(&mut self, id: u64) {
+        let stalled_until = self.machines.get(&id).map_or(0, |m| m.stalled_until);
+        if stalled_until > self.now {
+            let write = self.daemon(id).map_or(0, |daemon| daemon.writes);
+            self.schedule_local(id, STALLED_AFTER, Local::Stalled(write));
+            return self.schedule_local(id, stalled_until - self.now, Local::Written);
+        }
         let Some(step) = self.daemon(id).and_then(|daemon| daemon.writing.take()) else {
             return;
         };
@@ -256,6 +286,7 @@ fn apply(
             for entry in entries {
                 let one = applier.apply(vec![entry], &mut ());
                 all.applied = one.applied.or(all.applied);
+                all.conf_state = one.conf_state.or(all.conf_state);
                 all.rows.extend(one.rows);
                 all.answers.extend(one.answers);
                 if let Some(patched) = mutation.patch(applier.state()) {

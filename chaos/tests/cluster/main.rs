@@ -30,6 +30,7 @@ use std::str::FromStr;
 
 mod benign_faults;
 mod catch_up;
+mod drain;
 mod growth;
 mod hostile;
 mod leader_kills;

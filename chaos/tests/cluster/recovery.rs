@@ -24,6 +24,7 @@ use jaco_net::{pki::files::NodeFiles, quic::Settings};
 use jaco_proto::v1;
 use jaco_raftnode::{
     archive::{self, Archive, ArchiveLimits},
+    offline::{self, OfflineState, Replay},
     storage,
 };
 use jaco_state::{State, restore::restored};
@@ -119,11 +120,27 @@ async fn cluster_is_recovered_from_the_last_survivor() {
     lab.node_mut(1).stop().await.unwrap();
     let path = lab.dir().join("survivor.tgz");
     let shown = path.display().to_string();
-    let words = ["backup", "--offline", "--output", &shown, "-o", "json"];
+    let words = [
+        "backup",
+        "--offline",
+        "--uncommitted",
+        "--output",
+        &shown,
+        "-o",
+        "json",
+    ];
     let saved = json(&lab.node(1).jaco(&words).await.unwrap());
-    let (state, position) = storage::read_offline(&lab.node(1).path("data/raft")).unwrap();
+    let raft = lab.node(1).path("data/raft");
+    let OfflineState {
+        state,
+        position,
+        last,
+    } = offline::read(&raft, Replay::WholeLog).unwrap();
     let archive = opened(&path);
+    assert_eq!(position, last);
     assert_eq!(saved["snapshot_index"], position.index);
+    assert_eq!(saved["last_term"], last.term);
+    assert_eq!(saved["last_index"], last.index);
     assert_eq!(saved["state_digest"], hex::encode(state.digest()).as_str());
     assert_eq!(archive.state.digest(), state.digest());
 

@@ -6,6 +6,7 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context, Result, ensure};
 use jaco_actors::{
     clock::Clock,
+    health::ContactSwitch,
     runtime::{self, Deps, NetworkError, Networks},
     supervision::{Strategy, SupervisorSpec, Tree},
     telemetry::Metrics,
@@ -20,7 +21,6 @@ use jaco_engine::{docker::DockerEngine, spec::Attachment};
 use jaco_policy::runtime::replica::core::PULL_PROGRESS_TIMEOUT;
 use jaco_proto::v1::{self, ReplicaObserved, ReplicaState, command::Payload};
 use jaco_raftnode::{LeaderProposer, State, StateReader, testing::MemoryRaft};
-use tokio::sync::watch;
 
 const HOST: &str = "node-1";
 
@@ -30,7 +30,6 @@ struct Node {
     tree: Tree,
     cluster_id: String,
     deployment: String,
-    _caught_up: watch::Sender<bool>,
 }
 
 struct NoNetworks;
@@ -54,14 +53,13 @@ impl Node {
             cluster: Some(Arc::new(meta)),
             ..Default::default()
         });
-        let (caught_up, watched) = watch::channel(true);
         let deps = Deps {
             host: HOST.to_owned(),
             engine: Arc::new(DockerEngine::new(engine::socket())),
             networks: Arc::new(NoNetworks),
             raft: Arc::new(raft.clone()),
             clock: Clock::system(),
-            caught_up: watched,
+            contact: ContactSwitch::new(true).contact(),
             metrics: Metrics::new(HOST, Clock::system()),
         };
         let (spec, _) = runtime::supervisor("runtime", deps);
@@ -71,7 +69,6 @@ impl Node {
             tree: Tree::start("node", root).await.context("a tree")?,
             cluster_id,
             deployment: format!("silence-{:08x}", unique >> 32),
-            _caught_up: caught_up,
         })
     }
 

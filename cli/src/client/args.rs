@@ -197,6 +197,7 @@ pub(crate) enum Command {
     /// Print the version
     Version,
     /// Print the completion script for a shell
+    #[command(visible_alias = "completion")]
     Completions(packaging::CompletionsArgs),
     /// Write the manual pages
     Man(packaging::ManArgs),
@@ -417,6 +418,14 @@ mod tests {
                 failure.message
             );
             assert!(!failure.message.contains('\n') && !failure.message.starts_with("error"));
+        }
+    }
+
+    #[test]
+    fn completion_is_accepted_as_completions() {
+        for line in ["jaco completions bash", "jaco completion bash"] {
+            let command = parse(line).unwrap().command;
+            assert!(matches!(command, Some(Command::Completions(_))), "{line}");
         }
     }
 

@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use jaco_actors::{clock::Clock, node::Export};
+use jaco_actors::{
+    clock::Clock,
+    node::{Export, Replay},
+};
 use jaco_proto::v1::{self, cluster_client::ClusterClient};
 use serde::Serialize;
 use tempfile::NamedTempFile;
@@ -29,6 +32,11 @@ pub(crate) struct Args {
     #[arg(long)]
     offline: bool,
 
+    /// With --offline, include also the entries at the end of the log that this machine does not
+    /// know to be on a majority: after the loss of a majority, on the survivor whose log ends last
+    #[arg(long)]
+    uncommitted: bool,
+
     #[command(flatten)]
     local_daemon: LocalDaemonArgs,
 }
@@ -44,23 +52,72 @@ impl Args {
 struct WroteView {
     path: String,
     bytes: u64,
-    /// Log index of an offline backup, by which the most recent of several is chosen.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    snapshot_index: Option<u64>,
-    /// State digest of an offline backup, to compare with that of a restore.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    state_digest: Option<String>,
+    #[serde(flatten)]
+    offline: Option<OfflineView>,
+}
+
+/// Facts about an offline backup.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct OfflineView {
+    /// Log index of the state in the backup.
+    snapshot_index: u64,
+    /// Term of the entry at that index.
+    snapshot_term: u64,
+    /// Term of the last entry in the machine's log, by which survivors are compared.
+    last_term: u64,
+    /// Index of that entry, which decides between equal terms.
+    last_index: u64,
+    /// Digest of the state, to compare with that of a restore.
+    state_digest: String,
+}
+
+impl OfflineView {
+    fn of(export: &Export) -> Self {
+        Self {
+            snapshot_index: export.meta.snapshot_index,
+            snapshot_term: export.meta.snapshot_term,
+            last_term: export.last.term,
+            last_index: export.last.index,
+            state_digest: hex::encode(export.state_digest()),
+        }
+    }
+
+    /// Returns how to use this backup beside those of other machines.
+    fn warnings(&self) -> Vec<String> {
+        let mut warnings = vec![
+            "a node that was partitioned from the others may lack the newest writes; of several \
+             survivors, the one with the highest last_term has most, and among equals the one with \
+             the highest last_index"
+                .to_owned(),
+        ];
+        let left_out = self.last_index.saturating_sub(self.snapshot_index);
+        if left_out > 0 {
+            warnings.push(format!(
+                "{left_out} later entries of the log are not in the backup: this machine does not \
+                 know whether a majority had them; --uncommitted includes them"
+            ));
+        }
+        warnings
+    }
 }
 
 impl View for WroteView {
     fn text(&self) -> String {
         let wrote = format!("Wrote {} bytes to {}\n", self.bytes, self.path);
-        match (self.snapshot_index, &self.state_digest) {
-            (Some(index), Some(digest)) => {
-                format!("{wrote}snapshot_index: {index}\nstate_digest: {digest}\n")
-            }
-            _ => wrote,
-        }
+        let Some(offline) = &self.offline else {
+            return wrote;
+        };
+        let OfflineView {
+            snapshot_index,
+            snapshot_term,
+            last_term,
+            last_index,
+            state_digest,
+        } = offline;
+        format!(
+            "{wrote}snapshot_index: {snapshot_index}\nsnapshot_term: {snapshot_term}\n\
+             last_term: {last_term}\nlast_index: {last_index}\nstate_digest: {state_digest}\n"
+        )
     }
 }
 
@@ -79,30 +136,36 @@ pub(crate) async fn run(
         let message = "--data-dir and --config are for --offline: a running daemon knows its own";
         return Err(Failure::new(Local::UsageError, message).into());
     }
+    if args.uncommitted && !args.offline {
+        let message = "--uncommitted is for --offline: a running daemon waits for its majority";
+        return Err(Failure::new(Local::UsageError, message).into());
+    }
     let mut file = Destination::create(path)?;
-    let (snapshot_index, state_digest) = if args.offline {
+    let offline = if args.offline {
+        let replay = if args.uncommitted {
+            Replay::WholeLog
+        } else {
+            Replay::Committed
+        };
         let local_daemon = args.local_daemon.resolve()?;
         // On Ctrl-C the file is dropped with its last owner, which removes it.
-        let done = cancellable(move |cancelled| export(&local_daemon, file, cancelled));
-        let (written, index, digest) = done.await??;
+        let done = cancellable(move |cancelled| export(&local_daemon, replay, file, cancelled));
+        let (written, view) = done.await??;
         file = written;
-        (Some(index), Some(hex::encode(digest)))
+        Some(view)
     } else {
         within(Some(DEADLINE), download(&client()?, &mut file)).await?;
-        (None, None)
+        None
     };
+    let warnings = offline.as_ref().map(OfflineView::warnings);
     let bytes = file.finish()?;
     ui.outcome(&WroteView {
         path: path.display().to_string(),
         bytes,
-        snapshot_index,
-        state_digest,
+        offline,
     })?;
-    if args.offline {
-        ui.warn(
-            "a node that was partitioned from the others may lack the newest writes; of several \
-             backups, the one with the highest snapshot_index is the most recent",
-        );
+    for warning in warnings.iter().flatten() {
+        ui.warn(warning);
     }
     ui.note("The file holds the keys and secrets of the cluster: guard it as you guard them.");
     Ok(())
@@ -121,18 +184,23 @@ async fn download(client: &Client, file: &mut Destination) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Returns the file, and the log index and digest of the state written to it.
+/// Returns the file, and what was written to it.
 fn export(
     local_daemon: &LocalDaemon,
+    replay: Replay,
     mut file: Destination,
     cancelled: &Cancelled,
-) -> Result<(Destination, u64, [u8; 32]), Failure> {
+) -> Result<(Destination, OfflineView), Failure> {
     let clock = Clock::system();
-    let export = Export::read(&local_daemon.config.data_dir, crate::version(), &clock)?;
+    let export = Export::read(
+        &local_daemon.config.data_dir,
+        crate::version(),
+        &clock,
+        replay,
+    )?;
     let written = export.write(cancelled.wrap(&mut file.out));
     written.map_err(|error| unwritable(&file.path, &error))?;
-    let digest = export.state_digest();
-    Ok((file, export.meta.snapshot_index, digest))
+    Ok((file, OfflineView::of(&export)))
 }
 
 /// A temporary file beside its destination, readable by its owner only.

@@ -12,7 +12,7 @@ use super::{
     connection::Client,
     failure::{Stop, one_line},
     node::NodeRow,
-    output::{Ui, View},
+    output::{Ui, View, text::time},
     systemd::{self, Systemd},
 };
 
@@ -106,6 +106,12 @@ struct StatusView {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     removed: bool,
     leader: String,
+    /// Last contact of the node with a majority, while it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    quorum_lost_since: Option<String>,
+    /// Last progress of the node's raft, while it makes none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stalled_since: Option<String>,
     raft_index: u64,
     nodes: Vec<MemberRow>,
     /// Whether the call carried no token, so the daemon reports only whether it is initialized.
@@ -142,6 +148,8 @@ impl StatusView {
             removed: response.removed,
             nodes: nodes.collect(),
             leader: response.leader.clone(),
+            quorum_lost_since: response.quorum_lost_since.as_ref().map(time),
+            stalled_since: response.stalled_since.as_ref().map(time),
             raft_index: response.raft_index,
             anonymous,
         }
@@ -166,9 +174,17 @@ impl View for StatusView {
                     set JACO_TOKEN.\n"
                 .to_owned();
         }
-        let leader = match self.leader.as_str() {
-            "" => "(no leader elected)".to_owned(),
-            leader => one_line(leader),
+        let leader = match (&self.stalled_since, &self.quorum_lost_since) {
+            (Some(since), _) => format!(
+                "(unknown: the disk of this node has not answered since {since}; what follows is \
+                 as of then)"
+            ),
+            (None, Some(since)) => format!(
+                "(unknown: this node has had no contact with a majority of the voters since \
+                 {since}; what follows is as of then)"
+            ),
+            (None, None) if self.leader.is_empty() => "(no leader elected)".to_owned(),
+            (None, None) => one_line(&self.leader),
         };
         let mut text = format!(
             "Status: initialized\nLeader: {leader}\nRaft index: {}\nNodes ({}):\n",
@@ -253,6 +269,35 @@ mod tests {
         };
         let leaderless = StatusView::new(&leaderless, false);
         assert!(leaderless.text().contains("Leader: (no leader elected)\n"));
+        let since = Some(prost_types::Timestamp {
+            seconds: 1_700_000_000,
+            nanos: 5,
+        });
+        let cut_off = v1::ClusterStatusResponse {
+            leader: String::new(),
+            quorum_lost_since: since,
+            ..response()
+        };
+        let view = StatusView::new(&cut_off, false);
+        assert!(view.text().contains(
+            "Leader: (unknown: this node has had no contact with a majority of the voters since \
+             2023-11-14T22:13:20Z; what follows is as of then)\n"
+        ));
+        let text = json(&view).unwrap();
+        assert!(
+            text.contains(
+                "\"leader\": \"\",\n  \"quorum_lost_since\": \"2023-11-14T22:13:20Z\",\n"
+            )
+        );
+        let hung = v1::ClusterStatusResponse {
+            stalled_since: since,
+            ..cut_off
+        };
+        let view = StatusView::new(&hung, false);
+        assert!(view.text().contains(
+            "Leader: (unknown: the disk of this node has not answered since \
+             2023-11-14T22:13:20Z; what follows is as of then)\n"
+        ));
         // The answer of a daemon that is still opening its state, and of any daemon to an
         // unauthenticated client.
         let bare = v1::ClusterStatusResponse {

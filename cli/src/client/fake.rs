@@ -55,6 +55,8 @@ pub(crate) struct Script {
     pub(crate) logs: Vec<Result<v1::LogLine, Error>>,
     pub(crate) audit: Vec<v1::AuditEvent>,
     pub(crate) cluster: v1::ClusterStatusResponse,
+    /// Whether join tokens come with raft addresses, as from upstream's daemon.
+    pub(crate) raft_leader_addrs: bool,
     pub(crate) actors: Vec<v1::ActorInfo>,
     pub(crate) digest: v1::DigestResponse,
     pub(crate) routes: Vec<v1::RealizedRoute>,

@@ -35,7 +35,8 @@ pub(crate) enum Command {
     List(ReadArgs),
     /// Remove a node from the cluster
     ///
-    /// Its replicas are moved to other nodes first; refused if one cannot be placed elsewhere.
+    /// Its replicas are moved to other nodes first, and the node stays until they run there; refused
+    /// if one cannot be placed elsewhere. Gives up after 5 minutes, and can then be repeated.
     Remove(RemoveArgs),
 }
 
@@ -75,14 +76,16 @@ impl View for RemovedView<'_> {
 }
 
 async fn remove(args: &RemoveArgs, client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
+    let deadline = if args.force { DEADLINE } else { DRAIN_DEADLINE };
     let call = async |connection| {
-        let request = v1::NodeRemoveRequest {
+        let mut request = tonic::Request::new(v1::NodeRemoveRequest {
             hostname: args.hostname.clone(),
             force: args.force,
-        };
+        });
+        // The daemon answers in time, with the replicas that are left.
+        request.set_timeout(deadline);
         ClusterClient::new(connection).node_remove(request).await
     };
-    let deadline = if args.force { DEADLINE } else { DRAIN_DEADLINE };
     let v1::NodeRemoveResponse {} = client.unary(deadline, call).await?;
     ui.outcome(&RemovedView {
         hostname: &args.hostname,

@@ -215,6 +215,7 @@ fn refusal(error: &RestoreError) -> Failure {
         RestoreError::Files(FilesError::Locked(path)) => failure
             .with("data_dir", path.display())
             .with("hint", STOP_COMMAND),
+        RestoreError::Files(FilesError::GoDaemon(path)) => failure.with("data_dir", path.display()),
         RestoreError::Archive(error) => with_facts(failure, error),
         _ => failure,
     }

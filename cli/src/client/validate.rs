@@ -83,3 +83,45 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
         Failure::new(Local::FileError, format!("read {shown}: {error}")).with("path", shown)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::fake;
+
+    #[tokio::test]
+    async fn warnings_are_on_stderr_or_in_the_data() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("compose.yml");
+        fs::write(&path, "services: {web: {image: i, ports: ['9001:80']}}\n").unwrap();
+        let args = Args {
+            jaco: None,
+            compose: Some(path),
+        };
+        let words = "service \"web\" publishes port 9001, but";
+        let (result, output) = fake::capture(Format::Table, async |ui| run(&args, ui)).await;
+        assert_eq!((result, output.out.as_str()), (Ok(()), ""));
+        assert!(output.err.starts_with(&format!("warning: {words}")));
+        let (result, output) = fake::capture(Format::Json, async |ui| run(&args, ui)).await;
+        assert_eq!((result, output.err.as_str()), (Ok(()), ""));
+        let object: serde_json::Value = serde_json::from_str(&output.out).unwrap();
+        let warning = object["warnings"][0].as_str().unwrap();
+        assert!(warning.starts_with(words), "{warning}");
+    }
+
+    #[tokio::test]
+    async fn services_of_null_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("compose.yml");
+        fs::write(&path, "name: shop\nservices:\n#  web: {image: i}\n").unwrap();
+        let args = Args {
+            jaco: None,
+            compose: Some(path),
+        };
+        let (result, _) = fake::capture(Format::Table, async |ui| run(&args, ui)).await;
+        let failure = fake::failure(result);
+        assert_eq!(failure.code, "validation_failed");
+        assert!(failure.message.contains("services must be a mapping"));
+        assert_eq!(failure.details["line"], "2");
+    }
+}

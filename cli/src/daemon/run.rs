@@ -16,6 +16,10 @@ use crate::version;
 const WORKERS: usize = 4;
 /// Time for the actors to stop, after the calls in progress were answered.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Exit status after a signal.
+const SUCCESS_STATUS: i32 = 0;
+/// Exit status after a fatal error.
+const FAILURE_STATUS: i32 = 1;
 /// Exit status after a second signal.
 const SECOND_SIGNAL_STATUS: i32 = 130;
 
@@ -53,8 +57,15 @@ pub(super) fn run(
         tokio::select! {
             ended = node.join() => {
                 notify(NotifyState::Stopping);
-                stop_actors(&node).await;
-                ended.context("the node cannot go on")
+                let stopped = stop_actors(&node).await;
+                let ended = ended.context("the node cannot go on");
+                match &ended {
+                    Err(error) if !stopped => {
+                        tracing::error!(subsystem = "jacod", "{error:#}");
+                        exit_now(FAILURE_STATUS)
+                    }
+                    Ok(()) | Err(_) => ended,
+                }
             }
             () = signals.next() => {
                 tracing::info!(subsystem = "jacod", "stopping");
@@ -62,7 +73,9 @@ pub(super) fn run(
                 let stop = async {
                     node.drain().await;
                     node.hand_over().await;
-                    stop_actors(&node).await;
+                    if !stop_actors(&node).await {
+                        exit_now(SUCCESS_STATUS);
+                    }
                 };
                 tokio::select! {
                     () = stop => Ok(()),
@@ -82,13 +95,14 @@ pub(super) fn run(
     result
 }
 
-async fn stop_actors(node: &Node) {
-    if tokio::time::timeout(STOP_TIMEOUT, node.abandon())
-        .await
-        .is_err()
-    {
+/// Stops the actors; returns whether they stopped in time. If not, a thread may wait for the disk
+/// without end, and so would the destructors of the database: exit at once.
+async fn stop_actors(node: &Node) -> bool {
+    let stopped = tokio::time::timeout(STOP_TIMEOUT, node.abandon()).await;
+    if stopped.is_err() {
         tracing::warn!(subsystem = "jacod", "actors did not stop in time");
     }
+    stopped.is_ok()
 }
 
 struct Signals {

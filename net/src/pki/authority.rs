@@ -1,6 +1,9 @@
 //! The certificate authority of a cluster.
 
-use std::{net::IpAddr, time::SystemTime};
+use std::{
+    net::IpAddr,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use jaco_proto::secret::SecretString;
 use rcgen::{
@@ -10,7 +13,9 @@ use rcgen::{
 };
 use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer, pem::PemObject};
 
-use super::{Error, Fingerprint, LIFETIME, NodeCert, NodeKey, check_hostname, params};
+use super::{
+    Error, Fingerprint, LIFETIME, MAX_CLOCK_SKEW, NodeCert, NodeKey, check_hostname, params,
+};
 
 /// The common name of every cluster authority.
 pub const COMMON_NAME: &str = "JACO Cluster CA";
@@ -22,18 +27,19 @@ pub struct ClusterCa {
     cert_pem: String,
     key_pem: SecretString,
     fingerprint: Fingerprint,
+    not_before: SystemTime,
     issuer: Issuer<'static, KeyPair>,
 }
 
 impl ClusterCa {
-    /// Generates a new CA, valid from a minute before `now` for ten years.
+    /// Generates a new CA, valid from [`MAX_CLOCK_SKEW`] before `now` for ten years.
     ///
     /// # Errors
     /// [`Error::Random`] or [`Error::Crypto`] when the machine cannot generate keys.
     pub fn generate(now: SystemTime) -> Result<Self, Error> {
         let key =
             KeyPair::generate_for(&PKCS_ED25519).map_err(Error::crypto("generate the CA key"))?;
-        let mut params = params(now, LIFETIME)?;
+        let mut params = params(now - MAX_CLOCK_SKEW, now + LIFETIME)?;
         params.distinguished_name = common_name(COMMON_NAME);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![
@@ -60,12 +66,14 @@ impl ClusterCa {
             return Err(Error::Mismatch("the CA key belongs to another certificate"));
         }
         let fingerprint = Fingerprint::of(&der);
+        let not_before = not_before(&der)?;
         let issuer =
             Issuer::from_ca_cert_der(&der, key).map_err(|_| Error::Pem("CA certificate"))?;
         Ok(Self {
             cert_pem: cert_pem.to_owned(),
             key_pem: key_pem.clone(),
             fingerprint,
+            not_before,
             issuer,
         })
     }
@@ -128,6 +136,8 @@ impl ClusterCa {
         self.sign(&request.public_key, hostname, &ips, now)
     }
 
+    /// Signs a certificate that is valid from the beginning of the authority, whatever the clock of
+    /// this machine reads: every node that accepts the authority accepts the certificate too.
     fn sign(
         &self,
         key: &impl PublicKeyData,
@@ -135,7 +145,7 @@ impl ClusterCa {
         ips: &[IpAddr],
         now: SystemTime,
     ) -> Result<NodeCert, Error> {
-        let mut params = params(now, LIFETIME)?;
+        let mut params = params(self.not_before, now + LIFETIME)?;
         name_node(&mut params, hostname, ips)?;
         params.is_ca = IsCa::ExplicitNoCa;
         params.use_authority_key_identifier_extension = true;
@@ -184,6 +194,14 @@ pub(super) fn public_key(der: &[u8]) -> Result<Vec<u8>, Error> {
     let (_, cert) =
         x509_parser::parse_x509_certificate(der).map_err(|_| Error::Pem("certificate"))?;
     Ok(cert.public_key().subject_public_key.data.to_vec())
+}
+
+/// The beginning of a DER certificate's validity; times before 1970 read as 1970.
+fn not_before(der: &[u8]) -> Result<SystemTime, Error> {
+    let (_, cert) =
+        x509_parser::parse_x509_certificate(der).map_err(|_| Error::Pem("certificate"))?;
+    let seconds = u64::try_from(cert.validity().not_before.timestamp()).unwrap_or(0);
+    Ok(UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
 /// The addresses of a request, provided it names only `hostname`.

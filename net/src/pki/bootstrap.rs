@@ -8,7 +8,9 @@ use std::{
 use jaco_proto::secret::SecretString;
 use rcgen::{ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256};
 
-use super::{Error, Fingerprint, authority::name_node, certificates, check_hostname, params};
+use super::{
+    Error, Fingerprint, MAX_CLOCK_SKEW, authority::name_node, certificates, check_hostname, params,
+};
 
 /// Validity period; the certificate is replaced earlier, when the node joins a cluster.
 const LIFETIME: Duration = Duration::from_secs(3652 * 24 * 3600);
@@ -30,7 +32,7 @@ impl BootstrapCert {
         check_hostname(hostname)?;
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)
             .map_err(Error::crypto("generate the bootstrap key"))?;
-        let mut params = params(now, LIFETIME)?;
+        let mut params = params(now - MAX_CLOCK_SKEW, now + LIFETIME)?;
         name_node(&mut params, hostname, ips)?;
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];

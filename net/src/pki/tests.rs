@@ -93,6 +93,25 @@ fn restored_ca_signs_for_the_same_cluster() {
 }
 
 #[test]
+fn node_certificates_begin_with_their_authority() {
+    const BEGINS: u64 = 1_700_000_000;
+    let ca = ClusterCa::generate(at(BEGINS) + MAX_CLOCK_SKEW).unwrap();
+    let ca = ClusterCa::from_pem(ca.cert_pem(), ca.key_pem()).unwrap();
+    let key = NodeKey::generate().unwrap();
+    let csr = key.request(NAME, &[]).unwrap();
+    // The signer's clock may be ahead of all others, or behind the authority.
+    for now in [BEGINS + 3600 * 24, BEGINS + 60, BEGINS - 3600].map(at) {
+        let own = ca.issue(&key, NAME, &[], now).unwrap();
+        let joiner = ca.sign_request(&csr, NAME, &[], now).unwrap();
+        for cert in [own, joiner] {
+            let (_, cert) = parse_x509_certificate(cert.der()).unwrap();
+            let not_before = u64::try_from(cert.validity().not_before.timestamp());
+            assert_eq!(not_before, Ok(BEGINS), "{now:?}");
+        }
+    }
+}
+
+#[test]
 fn authority_with_a_foreign_key_is_refused() {
     let [a, b] = [0, 1].map(|_| ClusterCa::generate(SystemTime::now()).unwrap());
     let mixed = ClusterCa::from_pem(a.cert_pem(), b.key_pem());

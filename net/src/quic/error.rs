@@ -167,6 +167,9 @@ pub enum StreamError {
     /// The stream was ended by this side.
     #[error("ended here")]
     Ended,
+    /// The budget for received bytes stayed exhausted.
+    #[error("too many bytes of the peer are held")]
+    Busy,
     /// The received bytes are not a valid frame.
     #[error(transparent)]
     Frame(#[from] FrameError),

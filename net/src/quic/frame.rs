@@ -55,6 +55,16 @@ impl Decoder {
     /// # Errors
     /// [`FrameError::TooLong`]; the stream cannot be decoded any further.
     pub fn decode(&mut self, input: &mut &[u8]) -> Result<Option<Vec<u8>>, FrameError> {
+        let header = self.header(input)?;
+        Ok(header.and_then(|_| self.body(input)))
+    }
+
+    /// Consumes `input` until the header of the present frame is complete or `input` is empty.
+    /// Returns the length of the frame once its header is complete.
+    ///
+    /// # Errors
+    /// [`FrameError::TooLong`]; the stream cannot be decoded any further.
+    pub fn header(&mut self, input: &mut &[u8]) -> Result<Option<usize>, FrameError> {
         if self.have < HEADER {
             let take = input.len().min(HEADER - self.have);
             let (front, rest) = input.split_at(take);
@@ -64,14 +74,27 @@ impl Decoder {
             if self.have < HEADER {
                 return Ok(None);
             }
-            let length = u32::from_be_bytes(self.header) as usize;
+            let length = self.length();
             if length > self.limit {
                 self.have = 0;
                 let limit = self.limit;
                 return Err(FrameError::TooLong { length, limit });
             }
             self.missing = length;
-            self.body = Vec::with_capacity(length.min(INITIAL_CAPACITY));
+        }
+        Ok(Some(self.length()))
+    }
+
+    /// Length of the present frame, whose header is complete.
+    fn length(&self) -> usize {
+        u32::from_be_bytes(self.header) as usize
+    }
+
+    /// Consumes `input`, whose frame has a complete header, until the frame is complete or `input`
+    /// is empty.
+    pub fn body(&mut self, input: &mut &[u8]) -> Option<Vec<u8>> {
+        if self.body.capacity() == 0 {
+            self.body = Vec::with_capacity(self.missing.min(INITIAL_CAPACITY));
         }
         let take = input.len().min(self.missing);
         let (front, rest) = input.split_at(take);
@@ -84,10 +107,10 @@ impl Decoder {
         self.missing -= take;
         *input = rest;
         if self.missing > 0 {
-            return Ok(None);
+            return None;
         }
         self.have = 0;
-        Ok(Some(std::mem::take(&mut self.body)))
+        Some(std::mem::take(&mut self.body))
     }
 
     /// Checks that the stream may end here.

@@ -48,9 +48,9 @@ impl Default for Settings {
             per_address: 16,
             unvalidated_per_address: 2,
             unvalidated: 16,
-            calls: 1024,
-            streams: 32,
-            stream_window: 1 << 20,
+            calls: 512,
+            streams: 8,
+            stream_window: 512 << 10,
             send_window: 32 << 20,
         }
     }
@@ -60,7 +60,7 @@ impl Settings {
     pub(super) fn transport(&self) -> Result<Arc<TransportConfig>, BindError> {
         let idle = IdleTimeout::try_from(self.idle).map_err(|_| BindError::Setting("idle"))?;
         // The connection window holds every stream's window, so unread streams never block the raft
-        // stream.
+        // stream. It is also the most that a peer can make this node hold unread: 260 MiB by default.
         let whole = u64::from(self.stream_window) * u64::from(self.calls + self.streams);
         let whole = VarInt::from_u64(whole).map_err(|_| BindError::Setting("stream_window"))?;
         let mut config = TransportConfig::default();

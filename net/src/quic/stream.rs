@@ -1,10 +1,14 @@
 //! Both ends of a stream, in bytes and in frames.
 
+use std::time::Duration;
+
 use bytes::{Buf as _, Bytes};
 use quinn::VarInt;
 
+use tokio::time::timeout;
+
 use super::{
-    Closed, StreamError,
+    Closed, ReceiveBudget, Reservation, StreamError,
     frame::{Batch, Decoder},
 };
 
@@ -166,8 +170,12 @@ impl Receiver {
         FrameReader {
             stream: self.stream,
             decoder: Decoder::new(limit),
+            limit,
             chunks: std::array::from_fn(|_| Bytes::new()),
             at: 0,
+            budget: None,
+            reserved: None,
+            held: Reservation::default(),
         }
     }
 }
@@ -177,13 +185,79 @@ impl Receiver {
 pub struct FrameReader {
     stream: quinn::RecvStream,
     decoder: Decoder,
+    /// Largest length of a frame.
+    limit: usize,
     /// Chunks from the transport; those before `at` are consumed.
     chunks: [Bytes; MAX_CHUNKS],
     at: usize,
+    budget: Option<Budgeted>,
+    /// Share of the frame in progress; `None` before its header is complete.
+    reserved: Option<Reservation>,
+    /// Share of the frame that was returned last.
+    held: Reservation,
+}
+
+/// Budget of a reader.
+#[derive(Debug)]
+struct Budgeted {
+    budget: ReceiveBudget,
+    /// For a message that is received whole: longest wait for the budget.
+    patience: Option<Duration>,
+    /// The right to receive a message of several frames, once it was needed.
+    assembly: Option<Reservation>,
+}
+
+impl Budgeted {
+    /// Reserves the bytes of a frame of `length`; the largest frames have the length `limit`.
+    async fn reserve(&mut self, length: usize, limit: usize) -> Result<Reservation, StreamError> {
+        let Some(patience) = self.patience else {
+            return Ok(self.budget.reserve(length).await);
+        };
+        let reserve = async {
+            // More frames follow a largest one.
+            if length >= limit && self.assembly.is_none() {
+                self.assembly = Some(self.budget.assemble().await);
+            }
+            self.budget.reserve(length).await
+        };
+        timeout(patience, reserve)
+            .await
+            .map_err(|_| StreamError::Busy)
+    }
 }
 
 impl FrameReader {
-    /// Reads the next frame, or `None` at the end of the stream.
+    /// Takes the memory of each frame from `budget`, from before its allocation until the next frame
+    /// is asked for; see [`FrameReader::take_reservation`].
+    #[must_use]
+    pub fn within(mut self, budget: &ReceiveBudget) -> Self {
+        self.budget = Some(Budgeted {
+            budget: budget.clone(),
+            patience: None,
+            assembly: None,
+        });
+        self
+    }
+
+    /// As [`FrameReader::within`], for a message that is held until all of its frames are received.
+    /// Of the messages with a frame of the largest length, one at a time is received; another one
+    /// fails with [`StreamError::Busy`] after it has waited for `patience`.
+    #[must_use]
+    pub fn assembled_within(self, budget: &ReceiveBudget, patience: Duration) -> Self {
+        let mut this = self.within(budget);
+        if let Some(budgeted) = &mut this.budget {
+            budgeted.patience = Some(patience);
+        }
+        this
+    }
+
+    /// Takes the share of the frame that was returned last, for a caller that keeps the frame.
+    #[must_use]
+    pub fn take_reservation(&mut self) -> Reservation {
+        std::mem::take(&mut self.held)
+    }
+
+    /// Reads the next frame, or `None` at the end of the stream. Waits for the reader's budget.
     ///
     /// # Cancel safety
     /// Cancelled, it loses no data.
@@ -191,19 +265,31 @@ impl FrameReader {
     /// # Errors
     /// [`StreamError`]; the stream cannot be used any further.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, StreamError> {
+        self.held = Reservation::default();
         loop {
             while let Some(chunk) = self.chunks.get_mut(self.at) {
-                if chunk.is_empty() {
+                let mut rest = &chunk[..];
+                let header = self.decoder.header(&mut rest)?;
+                let used = chunk.len() - rest.len();
+                chunk.advance(used);
+                let Some(length) = header else {
                     self.at += 1;
                     continue;
+                };
+                if let Some(budget) = &mut self.budget
+                    && self.reserved.is_none()
+                {
+                    self.reserved = Some(budget.reserve(length, self.limit).await?);
                 }
                 let mut rest = &chunk[..];
-                let frame = self.decoder.decode(&mut rest)?;
+                let frame = self.decoder.body(&mut rest);
                 let used = chunk.len() - rest.len();
                 chunk.advance(used);
                 if frame.is_some() {
+                    self.held = self.reserved.take().unwrap_or_default();
                     return Ok(frame);
                 }
+                self.at += 1;
             }
             self.chunks.fill(Bytes::new());
             self.at = MAX_CHUNKS;

@@ -1,5 +1,7 @@
 //! Tests with endpoints on loopback.
 
+mod budget;
+
 use std::{
     collections::HashMap,
     net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},

@@ -3,7 +3,7 @@
 use std::{
     io,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use rustls::{
@@ -14,7 +14,7 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use super::{Error, Trust, client, delegate_signatures};
+use super::{Error, Trust, client, delegate_signatures, not_valid_before};
 use crate::pki::Fingerprint;
 
 /// Why the connection could not be established.
@@ -33,6 +33,12 @@ pub enum DialError {
         expected: Fingerprint,
         /// Fingerprint of the last certificate in the presented chain.
         got: Fingerprint,
+    },
+    /// The peer's certificate is not valid yet by the clock of this machine.
+    #[error("the server's certificate is not valid yet")]
+    NotValidYet {
+        /// The beginning of its validity.
+        not_before: SystemTime,
     },
     /// The TLS configuration is invalid.
     #[error(transparent)]
@@ -69,15 +75,17 @@ pub async fn dial(
         Ok(stream) => return Ok(stream),
         Err(error) => error,
     };
-    let unknown_issuer = error
-        .get_ref()
-        .and_then(|error| error.downcast_ref::<rustls::Error>())
-        .is_some_and(|error| {
-            matches!(
-                error,
-                rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)
-            )
-        });
+    let cause = error.get_ref();
+    let cause = cause.and_then(|error| error.downcast_ref::<rustls::Error>());
+    if let Some(not_before) = cause.and_then(not_valid_before) {
+        return Err(DialError::NotValidYet { not_before });
+    }
+    let unknown_issuer = cause.is_some_and(|error| {
+        matches!(
+            error,
+            rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)
+        )
+    });
     let seen = *seen.lock().unwrap_or_else(PoisonError::into_inner);
     Err(match seen {
         Some(got) if unknown_issuer => DialError::Authority {
@@ -156,6 +164,20 @@ mod tests {
             Err(DialError::Authority { expected, got }) => {
                 assert_eq!((expected, got), (other.fingerprint(), ca.fingerprint()));
             }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn certificate_of_the_future_is_named() {
+        let now = SystemTime::now();
+        let ca = ClusterCa::generate(now + Duration::from_secs(3600)).unwrap();
+        let local = [[127, 0, 0, 1].into()];
+        let files = NodeFiles::bootstrap(&ca, "one", &local, now).unwrap();
+        let port = serve(&files).await;
+        let refused = dial("127.0.0.1", port, ca.fingerprint(), BUDGET).await;
+        match refused {
+            Err(DialError::NotValidYet { not_before }) => assert!(not_before > now),
             other => panic!("{other:?}"),
         }
     }

@@ -61,6 +61,8 @@ error_codes! {
     JoinTokenExpired = "join_token_expired" => PermissionDenied,
     /// The CA of the peer differs from the one in the join token.
     CaDigestMismatch = "ca_digest_mismatch" => FailedPrecondition,
+    /// The clocks of the joining node and of the cluster differ too much.
+    ClockSkew = "clock_skew" => FailedPrecondition,
     /// The peer to join through does not respond.
     PeerUnreachable = "peer_unreachable" => Unavailable,
     /// A certificate request that does not parse, does not verify, or has names other than the

@@ -10,6 +10,7 @@ mod model;
 pub(super) mod mounts;
 mod ports;
 mod reader;
+mod unused;
 
 #[cfg(test)]
 mod tests;
@@ -72,6 +73,11 @@ impl Compose {
             .service(service)
             .and_then(|s| s.as_map()?.get("image"));
         image.is_some_and(|node| node.text().is_some_and(|text| !text.is_empty()))
+    }
+
+    /// Returns warnings about settings that have no effect.
+    pub(super) fn unused(&self) -> Vec<String> {
+        unused::warnings(&self.document, &self.project)
     }
 
     /// Fails if a service joins an undeclared network.

@@ -1,5 +1,6 @@
 //! Spec hash: identifies the settings of a container.
 
+mod go;
 #[cfg(test)]
 mod tests;
 
@@ -39,6 +40,16 @@ impl SpecHasher {
         let node = self.document.service(service)?;
         let mut text = canonical_json(node);
         self.write_surroundings(&mut text, node, networks);
+        Some(Sha256::digest(text).into())
+    }
+
+    /// Returns the hash that JACO's Go implementation stores for `service`; `None` if the file has
+    /// no such service, or a value in it that the two implementations may type differently.
+    ///
+    /// It covers neither networks nor volumes outside the service.
+    pub fn go_hash(&self, service: &str) -> Option<[u8; 32]> {
+        let mut text = String::new();
+        go::write_json(&mut text, self.document.service(service)?)?;
         Some(Sha256::digest(text).into())
     }
 

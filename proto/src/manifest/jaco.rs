@@ -25,6 +25,8 @@ pub struct Jaco {
     pub services: Vec<Override>,
     /// ACME account; empty for the cluster's default.
     pub acme_email: String,
+    /// Lists that the file names without a value, which makes them empty.
+    pub empty_lists: Vec<&'static str>,
 }
 
 /// A value with its position; an absent one has the position of its mapping.

@@ -1,6 +1,7 @@
 //! Merges both manifests, and checks the rules that need both or the cluster.
 
 mod cross;
+mod warnings;
 
 #[cfg(test)]
 mod tests;
@@ -13,10 +14,11 @@ use crate::{
 };
 
 use super::{
-    compose::{Compose, NetworkMode, Service},
+    compose::{Compose, Service},
     fault::bounded,
     jaco::{Jaco, Override, Spanned},
 };
+use warnings::warnings;
 
 /// Information about the cluster and the caller that the checks need.
 pub trait ClusterView {
@@ -199,35 +201,4 @@ fn routes(jaco: &Jaco) -> Vec<v1::Route> {
             strip_path: route.strip_path,
         })
         .collect()
-}
-
-fn warnings(jaco: Option<&Jaco>, compose: Option<&Compose>) -> Vec<String> {
-    let mut warnings = Vec::new();
-    let engine_name = |name: &str| {
-        let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-        name.chars().all(good)
-    };
-    if let Some(jaco) = jaco
-        && !engine_name(&jaco.deployment)
-    {
-        warnings.push(format!(
-            "deployment {:?} holds characters the engine does not take in names",
-            jaco.deployment
-        ));
-    }
-    for (name, service) in compose.into_iter().flat_map(|c| &c.project.services) {
-        if !compose.is_some_and(|compose| compose.has_image(name)) {
-            warnings.push(format!(
-                "service {name:?} has no image and will stay pending"
-            ));
-        }
-        if service.network_mode == Some(NetworkMode::None)
-            && service.ports.iter().any(|port| port.listener.is_some())
-        {
-            warnings.push(format!(
-                "service {name:?} publishes ports but has network_mode none"
-            ));
-        }
-    }
-    warnings
 }

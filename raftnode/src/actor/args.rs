@@ -1,12 +1,9 @@
 //! Dependencies and limits of the raft actor.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{error::Error, fmt, sync::Arc, time::Duration};
 
 use super::{RaftHandle, observe::Observe};
-use crate::{
-    OutgoingSnapshot,
-    storage::{self, Storage},
-};
+use crate::{OutgoingSnapshot, storage::Storage};
 
 /// Sends raft messages to the peers. Delivery may fail; raft retries.
 pub trait Transport: Send + Sync + 'static {
@@ -14,9 +11,8 @@ pub trait Transport: Send + Sync + 'static {
     /// message through [`RaftHandle::unreachable`].
     fn send(&self, to: u64, message: Vec<u8>);
 
-    /// Streams a snapshot to node `to`, in parallel to the messages and without blocking. The
-    /// implementation must report the end through [`RaftHandle::snapshot_sent`]: until then raft
-    /// sends nothing else to `to`. Dropping the unfinished snapshot reports a failure.
+    /// Streams a snapshot to node `to`, in parallel to the messages and without blocking. The end
+    /// is reported through [`OutgoingSnapshot::report`]: until then raft sends nothing else to `to`.
     fn send_snapshot(&self, to: u64, snapshot: OutgoingSnapshot);
 }
 
@@ -35,8 +31,14 @@ impl Transport for NoTransport {
 pub struct RaftLimits {
     /// Length of a raft tick.
     pub tick: Duration,
-    /// Time a proposer waits for its outcome before the outcome is reported as unknown.
+    /// Time a proposer waits for its outcome. A command that raft has not taken by then is
+    /// withdrawn; the outcome of any other is reported as unknown.
     pub commit_budget: Duration,
+    /// Time without progress of raft's thread after which this node no longer counts as leading or
+    /// as following the log.
+    pub stall: Duration,
+    /// Time without progress of raft's thread after which it is given up.
+    pub give_up: Duration,
     /// Largest encoded command.
     pub command_bytes: usize,
     /// Encoded bytes of proposals that may be in flight; further proposals are answered as busy.
@@ -57,6 +59,8 @@ impl Default for RaftLimits {
         Self {
             tick: Duration::from_millis(100),
             commit_budget: Duration::from_secs(5),
+            stall: Duration::from_secs(3),
+            give_up: Duration::from_secs(45),
             command_bytes: 8 << 20,
             inflight_bytes: 32 << 20,
             batch_delay: Duration::from_millis(2),
@@ -67,6 +71,9 @@ impl Default for RaftLimits {
     }
 }
 
+/// Receiver of the failure that ends raft; see [`RaftArgs::on_fatal`].
+pub type OnFatal = Arc<dyn Fn(&(dyn Error + 'static)) + Send + Sync>;
+
 /// Arguments of a start or restart of the actor.
 #[derive(Clone)]
 pub struct RaftArgs {
@@ -76,9 +83,10 @@ pub struct RaftArgs {
     pub handle: RaftHandle,
     /// Sends messages to the peers.
     pub transport: Arc<dyn Transport>,
-    /// Called once when the storage has failed. The process must exit with a failure soon: a
-    /// restart of the actor cannot help.
-    pub on_fatal: Arc<dyn Fn(&storage::Error) + Send + Sync>,
+    /// Called once when the storage has failed ([`storage::Error`](crate::storage::Error)) or does
+    /// not answer ([`Hung`](super::Hung)). The process must exit with a failure soon: a restart of
+    /// the actor cannot help.
+    pub on_fatal: OnFatal,
     /// Receives a call for each committed and applied command; `()` ignores them.
     pub observer: Arc<dyn Observe>,
     /// Sizes and times.

@@ -15,14 +15,18 @@ use super::{
     batch_delay::{BatchDecision, BatchDelay},
     handle::{HandleInner, ReadError},
     incoming::Received,
-    msg::{Msg, PendingProposal, ReadReply},
+    msg::{Msg, ReadReply},
+    proposal::PendingProposal,
     state_at::PendingStates,
 };
 use crate::{
     Committed, OutgoingSnapshot, ProposeError,
     apply::{Answer, Applier, Probe, Progress},
     command_name,
-    core::{self, Action, Config, Outcome, ProposalLoss, RaftCore, ReadFailure, Ticket, Write},
+    core::{
+        self, Action, Config, Outcome, ProposalLoss, RaftCore, ReadFailure, SnapshotId, Ticket,
+        Write,
+    },
     snapshot::{self, SizeLimit},
     storage::{self, LogView, Update},
 };
@@ -72,12 +76,16 @@ pub(super) struct Driver {
     next_ticket: Ticket,
     /// Whether it was logged that the state is too large to be sent.
     oversize_logged: Arc<AtomicBool>,
+    /// Time of the last contact with a majority, once that is lost.
+    quorum_lost_since: Option<Instant>,
     /// Number of rejected peer messages.
     refused: u64,
     /// Time of the last log line about them.
     rejection_logged_at: Option<Instant>,
 }
 
+/// Bytes of a received snapshot that even a slow disk writes in a second.
+const INSTALL_RATE: u64 = 8 << 20;
 /// Minimum interval between two log lines about rejected messages: a peer controls their number.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -114,6 +122,7 @@ impl Driver {
             received: None,
             next_ticket: 0,
             oversize_logged: Arc::default(),
+            quorum_lost_since: None,
             refused: 0,
             rejection_logged_at: None,
             args,
@@ -150,7 +159,17 @@ impl Driver {
                 self.install(received)?;
                 return Ok(FollowUp::Nothing);
             }
-            Msg::Halt(reason) => self.applier.halt(reason),
+            Msg::UnknownSnapshot {
+                from,
+                snapshot,
+                reason,
+            } => {
+                // Only the leader's state is this node's next one. A leader that this node does not
+                // follow yet offers its snapshot again.
+                if self.core.needs_snapshot(from, snapshot) {
+                    self.applier.halt(reason);
+                }
+            }
             // Proposals that an earlier flush took need no flush of their own.
             Msg::Propose if !self.take_proposals() => return Ok(FollowUp::Nothing),
             Msg::Propose => {}
@@ -161,7 +180,9 @@ impl Driver {
             }
             Msg::Deliver(delivery) => self.deliver(delivery.message),
             Msg::Unreachable(peer) => self.core.handle_unreachable(peer),
-            Msg::SnapshotSent(peer, delivered) => self.core.handle_snapshot_sent(peer, delivered),
+            Msg::SnapshotSent(peer, snapshot, delivered) => {
+                self.core.handle_snapshot_sent(peer, snapshot, delivered);
+            }
             Msg::ChangeMembers(change, reply) => {
                 // The receiver may have been dropped; the change goes on all the same.
                 let _ = reply.send(self.core.handle_member_change(change));
@@ -187,8 +208,8 @@ impl Driver {
         loop {
             let decision = self.decide();
             if decision == BatchDecision::Flush {
-                self.batch_bytes = 0;
-                self.core.handle_propose(std::mem::take(&mut self.batch));
+                let batch = self.begin_batch();
+                self.core.handle_propose(batch);
             }
             self.run()?;
             match decision {
@@ -228,6 +249,26 @@ impl Driver {
         some
     }
 
+    /// Takes the batch, without the proposals that were withdrawn or are bound to another term.
+    fn begin_batch(&mut self) -> Vec<(Ticket, Vec<u8>)> {
+        self.batch_bytes = 0;
+        let mut batch = std::mem::take(&mut self.batch);
+        let term = self.core.term();
+        batch.retain(|(ticket, _)| {
+            let Some(waiting) = self.proposals.get_mut(ticket) else {
+                return false;
+            };
+            let Err(error) = waiting.begin(term) else {
+                return true;
+            };
+            if let Some(waiting) = self.proposals.remove(ticket) {
+                waiting.answer(Err(error));
+            }
+            false
+        });
+        batch
+    }
+
     fn ticket(&mut self) -> Ticket {
         self.next_ticket += 1;
         self.next_ticket
@@ -259,10 +300,22 @@ impl Driver {
     /// Carries out every action that raft has pending, then answers the callers.
     fn run(&mut self) -> Result<(), Failure> {
         let outcomes = self.drive()?;
-        let status = core::RaftStatus {
+        let mut status = core::RaftStatus {
             halted: self.applier.halted().map(str::to_owned),
             ..self.core.status()
         };
+        if status.quorum_lost {
+            let lost_for = self.core.ticks_without_quorum();
+            let since = *self.quorum_lost_since.get_or_insert_with(|| {
+                let ticks = u32::try_from(lost_for).unwrap_or(u32::MAX);
+                let now = Instant::now();
+                let age = self.args.limits.tick.saturating_mul(ticks);
+                now.checked_sub(age).unwrap_or(now)
+            });
+            status.quorum_lost_since = Some(since);
+        } else {
+            self.quorum_lost_since = None;
+        }
         self.shared.status.send_if_modified(|old| {
             let changed = *old != status;
             if let (None, Some(reason)) = (&old.halted, &status.halted) {
@@ -304,7 +357,6 @@ impl Driver {
         let mut update = Update {
             entries: write.entries,
             hard_state: write.hard_state,
-            conf_state: write.conf_state,
             sync: write.sync,
             ..Update::default()
         };
@@ -320,6 +372,8 @@ impl Driver {
                 return Err(storage::Error::corrupt("received snapshot", reason).into());
             };
             position = Some((metadata.index, metadata.term));
+            let seconds = received.rows.bytes() / INSTALL_RATE;
+            self.shared.allow(Duration::from_secs(seconds));
             update.install = Some((metadata, received.rows));
             self.applier.install(received.state);
         }
@@ -337,13 +391,16 @@ impl Driver {
         }
         let Progress {
             rows,
+            conf_state,
             events,
             answers,
             wanted,
             ..
         } = progress;
         update.rows.extend(rows);
+        update.conf_state = conf_state;
         self.args.storage.write(update)?;
+        self.shared.note_progress();
         self.send(write.messages_after);
         let (applied, term) = position.unwrap_or_default();
         self.core.handle_written(applied, term);
@@ -370,6 +427,10 @@ impl Driver {
                 Ok(bytes) => bytes,
                 Err(error) => {
                     tracing::error!(subsystem = "raft", %error, "raft message does not encode");
+                    if message.get_msg_type() == MessageType::MsgSnapshot {
+                        let lost = SnapshotId::of(&message);
+                        self.args.handle.snapshot_sent(message.to, lost, false);
+                    }
                     continue;
                 }
             };
@@ -382,23 +443,25 @@ impl Driver {
     }
 
     fn send_snapshot(&self, message: &Message, bytes: Vec<u8>) {
-        let to = message.to;
-        let index = message.get_snapshot().get_metadata().index;
+        let (to, id) = (message.to, SnapshotId::of(message));
         let handle = self.args.handle.clone();
-        let abandoned = move || handle.snapshot_sent(to, false);
-        match self.args.storage.take_outgoing(to) {
-            Some(state) if state.applied_index == index => {
-                tracing::debug!(subsystem = "raft", to, index, "sending a snapshot");
-                let limit = SizeLimit {
-                    bytes: self.args.limits.snapshot_bytes,
-                    logged: Arc::clone(&self.oversize_logged),
-                };
-                let snapshot = OutgoingSnapshot::new(bytes, state, limit, abandoned);
-                self.args.transport.send_snapshot(to, snapshot);
-            }
+        let report = move |delivered| handle.snapshot_sent(to, id, delivered);
+        let Some(state) = self.args.storage.take_outgoing(to, id.index) else {
             // Raft has requested a newer snapshot since; this one is lost.
-            _ => abandoned(),
-        }
+            return report(false);
+        };
+        tracing::debug!(
+            subsystem = "raft",
+            to,
+            index = id.index,
+            "sending a snapshot"
+        );
+        let limit = SizeLimit {
+            bytes: self.args.limits.snapshot_bytes,
+            logged: Arc::clone(&self.oversize_logged),
+        };
+        let snapshot = OutgoingSnapshot::new(bytes, state, limit, report);
+        self.args.transport.send_snapshot(to, snapshot);
     }
 
     fn answer(&mut self, ticket: Ticket, answer: Answer) {

@@ -6,6 +6,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use jaco_proto::{Error, ErrorCode, v1};
@@ -14,17 +15,18 @@ use prost::Message as _;
 use ractor::ActorRef;
 use tokio::{
     sync::{Semaphore, oneshot, watch},
-    time::timeout,
+    time::{Instant, timeout, timeout_at},
 };
 
 use super::{
     RaftLimits,
-    msg::{Msg, PendingProposal, Proposal},
+    msg::Msg,
+    proposal::{ClaimShare, PendingProposal, Proposal},
 };
 use crate::{
     Committed, LeaderProposer, ProposeError, StateReader, Storage, WatchHub,
-    core::{RaftStatus, Role},
-    propose::ProposeFuture,
+    core::{RaftStatus, Role, SnapshotId},
+    propose::{ProposalGuard, ProposeFuture},
     snapshot::ReceiveSlot,
 };
 
@@ -67,6 +69,10 @@ pub(super) struct HandleInner {
     pub(super) thread_permit: Arc<Semaphore>,
     pub(super) incoming: Arc<ReceiveSlot>,
     pub(super) rejected_snapshots: AtomicU64,
+    /// Counts the steps of raft's thread, as proof that it does not hang.
+    progress: AtomicU64,
+    /// Additional milliseconds that the step in progress may take.
+    allowance: AtomicU64,
     /// Storage of the running actor, held weakly so that the handle does not keep it open, and its
     /// path.
     storage: Mutex<(Weak<Storage>, PathBuf)>,
@@ -120,6 +126,25 @@ impl HandleInner {
         std::mem::take(&mut *self.proposals())
     }
 
+    /// Records that raft's thread has finished a step; the next one has no allowance.
+    pub(super) fn note_progress(&self) {
+        self.allowance.store(0, Ordering::Relaxed);
+        self.progress.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Announces that the step in progress may take `allowance` longer than others.
+    pub(super) fn allow(&self, allowance: Duration) {
+        let millis = u64::try_from(allowance.as_millis()).unwrap_or(u64::MAX);
+        self.allowance.store(millis, Ordering::Relaxed);
+    }
+
+    /// Number of finished steps, and the allowance of the one in progress.
+    pub(super) fn progress(&self) -> (u64, Duration) {
+        let allowance = self.allowance.load(Ordering::Relaxed);
+        let progress = self.progress.load(Ordering::Relaxed);
+        (progress, Duration::from_millis(allowance))
+    }
+
     /// Directory of snapshots that are being received.
     pub(super) fn snapshots(&self) -> PathBuf {
         let storage = self.storage.lock().unwrap_or_else(PoisonError::into_inner);
@@ -171,6 +196,8 @@ impl RaftHandle {
                 thread_permit: Arc::new(Semaphore::new(1)),
                 incoming: Arc::default(),
                 rejected_snapshots: AtomicU64::new(0),
+                progress: AtomicU64::new(0),
+                allowance: AtomicU64::new(0),
                 storage: Mutex::default(),
             }),
         }
@@ -225,8 +252,18 @@ impl RaftHandle {
     /// committed by then. The returned state is linearizable.
     ///
     /// # Errors
-    /// [`ReadError`]; a possibly stale state is never returned.
+    /// [`ReadError`]; a possibly stale state is never returned. [`ReadError::Unavailable`] as soon
+    /// as raft is stalled.
     pub async fn read_index(&self) -> Result<Arc<State>, ReadError> {
+        let mut status = self.shared.status.subscribe();
+        tokio::select! {
+            biased;
+            _ = status.wait_for(RaftStatus::is_stalled) => Err(ReadError::Unavailable),
+            read = self.confirm_read() => read,
+        }
+    }
+
+    async fn confirm_read(&self) -> Result<Arc<State>, ReadError> {
         let (reply, answer) = oneshot::channel();
         self.cast(Msg::Read(reply))
             .map_err(|_| ReadError::Unavailable)?;
@@ -249,9 +286,9 @@ impl RaftHandle {
         let _ = self.cast(Msg::Unreachable(peer));
     }
 
-    /// Reports to raft whether `peer` received its snapshot. Until then raft sends it nothing else.
-    pub fn snapshot_sent(&self, peer: u64, delivered: bool) {
-        let _ = self.cast(Msg::SnapshotSent(peer, delivered));
+    /// Reports to raft whether `peer` received this snapshot. Until then raft sends it nothing else.
+    pub(super) fn snapshot_sent(&self, peer: u64, snapshot: SnapshotId, delivered: bool) {
+        let _ = self.cast(Msg::SnapshotSent(peer, snapshot, delivered));
     }
 
     /// Number of received snapshots that were rejected since the process started.
@@ -321,15 +358,50 @@ impl RaftHandle {
         })
     }
 
-    async fn answer(
-        self,
-        answer: oneshot::Receiver<Result<Committed, ProposeError>>,
-    ) -> Result<Committed, ProposeError> {
-        match timeout(self.shared.limits.commit_budget, answer).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(_)) => Err(ProposeError::Unknown("raft restarted".into())),
-            Err(_) => Err(ProposeError::Unknown("no answer in time".into())),
+    /// Queues a command; only in `term`, if one is given.
+    fn propose_with(
+        &self,
+        command: &v1::Command,
+        term: Option<u64>,
+        guard: Option<ProposalGuard>,
+    ) -> ProposeFuture {
+        let refuse = |error| -> ProposeFuture { Box::pin(std::future::ready(Err(error))) };
+        if let Err(error) = fsm::check(command) {
+            return refuse(ProposeError::Rejected(error));
         }
+        let data = command.encode_to_vec();
+        let limit = self.shared.limits.command_bytes;
+        if data.len() > limit {
+            let error = Error::new(ErrorCode::ValidationFailed, "the command is too large")
+                .with("bytes", data.len())
+                .with("limit", limit);
+            return refuse(ProposeError::Rejected(error));
+        }
+        let Some(share) = self.reserve(data.len()) else {
+            return refuse(ProposeError::Busy);
+        };
+        let (reply, answer) = oneshot::channel();
+        let (pending, claim) = PendingProposal::new(reply, share, term, guard);
+        if self.enqueue((data, pending)).is_err() {
+            return refuse(ProposeError::Unavailable);
+        }
+        let deadline = Instant::now() + self.shared.limits.commit_budget;
+        Box::pin(answered(answer, deadline, claim))
+    }
+}
+
+/// Waits for the answer to a proposal; at the deadline, withdraws the proposal unless raft has
+/// taken it.
+async fn answered(
+    answer: oneshot::Receiver<Result<Committed, ProposeError>>,
+    deadline: Instant,
+    claim: ClaimShare,
+) -> Result<Committed, ProposeError> {
+    match timeout_at(deadline, answer).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(_)) => Err(ProposeError::Unknown("raft restarted".into())),
+        Err(_) if claim.withdraw() => Err(ProposeError::Unavailable),
+        Err(_) => Err(ProposeError::Unknown("no answer in time".into())),
     }
 }
 
@@ -348,31 +420,21 @@ impl StateReader for RaftHandle {
 }
 
 impl LeaderProposer for RaftHandle {
-    /// The proposal is queued when this returns; dropping the future does not withdraw it.
+    fn leading_term(&self) -> Option<u64> {
+        self.with_status(|status| status.leading.then_some(status.term))
+    }
+
     fn propose(&self, command: v1::Command) -> ProposeFuture {
-        let refuse = |error| -> ProposeFuture { Box::pin(std::future::ready(Err(error))) };
-        if let Err(error) = fsm::check(&command) {
-            return refuse(ProposeError::Rejected(error));
-        }
-        let data = command.encode_to_vec();
-        let limit = self.shared.limits.command_bytes;
-        if data.len() > limit {
-            let error = Error::new(ErrorCode::ValidationFailed, "the command is too large")
-                .with("bytes", data.len())
-                .with("limit", limit);
-            return refuse(ProposeError::Rejected(error));
-        }
-        let Some(share) = self.reserve(data.len()) else {
-            return refuse(ProposeError::Busy);
-        };
-        let (reply, answer) = oneshot::channel();
-        if self
-            .enqueue((data, PendingProposal::new(reply, share)))
-            .is_err()
-        {
-            return refuse(ProposeError::Unavailable);
-        }
-        Box::pin(self.clone().answer(answer))
+        self.propose_with(&command, None, None)
+    }
+
+    fn propose_in_term(
+        &self,
+        term: u64,
+        command: v1::Command,
+        guard: ProposalGuard,
+    ) -> ProposeFuture {
+        self.propose_with(&command, Some(term), Some(guard))
     }
 }
 

@@ -9,7 +9,7 @@ use raft::eraftpb::{Message, MessageType};
 
 use super::{RaftHandle, handle::HandleInner, msg::Msg};
 use crate::{
-    core::Role,
+    core::{Role, SnapshotId},
     snapshot::{SlotGuard, SnapshotRefused, Spool},
     storage::SnapshotRows,
 };
@@ -113,19 +113,26 @@ impl IncomingSnapshot {
     /// Verifies and decodes the received bytes and passes the result to raft, which installs it or
     /// ignores it if it has committed past it. Blocks for as long as decoding takes.
     ///
+    /// Content that this version does not know halts the node if the sender is its leader.
+    ///
     /// # Errors
     /// [`SnapshotRefused`] if the content is damaged or is not a valid state.
     pub fn finish(self) -> Result<(), SnapshotRefused> {
         let handle = self.handle.clone();
         let from = self.message.from;
-        let index = self.message.get_snapshot().get_metadata().index;
+        let snapshot = SnapshotId::of(&self.message);
         self.hand_over().inspect_err(|refused| {
             handle.shared.reject_snapshot(from, refused);
             // The refusal is counted before the status shows that the node halted.
             if let SnapshotRefused::Newer(_) = refused {
-                let reason = format!("snapshot of index {index}: {}", chain(refused));
+                let reason = format!("snapshot of index {}: {}", snapshot.index, chain(refused));
+                let unknown = Msg::UnknownSnapshot {
+                    from,
+                    snapshot,
+                    reason,
+                };
                 // A thread that is gone applies nothing either.
-                let _ = handle.cast(Msg::Halt(reason));
+                let _ = handle.cast(unknown);
             }
         })
     }

@@ -73,7 +73,7 @@ impl RaftHandle {
                 if now.role != Role::Leader {
                     return true;
                 }
-                if now.voters == [now.raft_id] {
+                if now.voters == [now.raft_id] || now.is_stalled() {
                     return false;
                 }
                 match now.transfer_target().filter(|_| now.leading) {

@@ -59,8 +59,10 @@ impl Actor for MemoryActor {
         handle.count_received(&msg);
         match msg {
             Msg::Propose => {
-                for (data, waiting) in handle.shared.take_proposals() {
-                    waiting.answer(apply(handle, &data));
+                for (data, mut waiting) in handle.shared.take_proposals() {
+                    let term = handle.with_status(|status| status.term);
+                    let begun = waiting.begin(term);
+                    waiting.answer(begun.and_then(|()| apply(handle, &data)));
                 }
             }
             Msg::Read(reply) => {
@@ -77,7 +79,7 @@ impl Actor for MemoryActor {
             | Msg::SnapshotSent(..)
             | Msg::ChangeMembers(..)
             | Msg::Transfer(_)
-            | Msg::Halt(_)
+            | Msg::UnknownSnapshot { .. }
             | Msg::Tick => {}
         }
         Ok(())

@@ -21,6 +21,7 @@ use super::{
     driver::{Driver, Failure, FollowUp},
     handle::ThreadGuard,
     msg::Msg,
+    watchdog::Watchdog,
 };
 use crate::core::Role;
 
@@ -102,6 +103,7 @@ struct Running {
     /// Whether a tick waits in the mailbox: a long write delays one tick instead of queueing many.
     tick_queued: Arc<AtomicBool>,
     ticker: JoinHandle<()>,
+    _watchdog: Watchdog,
     /// Dropped last. The state of an actor that ends goes to its supervisor, so the storage may be
     /// released later and on a thread other than raft's.
     _alive: ThreadGuard,
@@ -127,6 +129,7 @@ impl Actor for RaftActor {
     ) -> Result<Running, ActorProcessingErr> {
         let loaded = Driver::load(args.clone(), incarnation());
         let driver = loaded.map_err(|failure| report(&args, failure))?;
+        let watchdog = Watchdog::start(&args)?;
         args.handle.shared.mailbox.store(0, Ordering::Relaxed);
         let id = myself.get_id();
         let alive = args.handle.thread();
@@ -149,6 +152,7 @@ impl Actor for RaftActor {
             args,
             tick_queued,
             ticker,
+            _watchdog: watchdog,
             _alive: alive,
         };
         match running.driver.start() {
@@ -168,7 +172,9 @@ impl Actor for RaftActor {
         if matches!(msg, Msg::Tick) {
             running.tick_queued.store(false, Ordering::Relaxed);
         }
-        match running.driver.handle(msg) {
+        let handled = running.driver.handle(msg);
+        handle.shared.note_progress();
+        match handled {
             Ok(FollowUp::Nothing) => Ok(()),
             // The mailbox is this actor's own, so it is open while a message is handled.
             Ok(FollowUp::Flush) => handle
@@ -228,6 +234,7 @@ fn close(handle: &RaftHandle, id: ActorId) {
         status.role = Role::Stopped;
         status.leading = false;
         status.leader_id = None;
+        status.stalled_since = None;
     });
 }
 

@@ -2,12 +2,15 @@
 
 mod cluster;
 mod group;
+mod halted;
 mod peers;
 mod proposals;
 mod restarts;
+mod stalls;
+mod writes;
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex},
 };
 
@@ -80,11 +83,22 @@ impl Fixture {
     }
 
     async fn with(limits: RaftLimits) -> Self {
+        let sole_voter = |path: &Path| storage::bootstrap(path, 1, &[1]).unwrap();
+        Self::prepared(limits, sole_voter, |_| Arc::new(NoTransport)).await
+    }
+
+    /// Starts a node on the directory that `prepare` creates.
+    async fn prepared(
+        limits: RaftLimits,
+        prepare: impl FnOnce(&Path),
+        transport: impl FnOnce(&Arc<Storage>) -> Arc<dyn Transport>,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("raft");
-        storage::bootstrap(&path, 1, &[1]).unwrap();
+        prepare(&path);
         let fatal = Arc::new(Mutex::new(Vec::new()));
-        let args = args(&path, limits, &fatal);
+        let mut args = args(&path, limits, &fatal);
+        args.transport = transport(&args.storage);
         let (tx, ended) = mpsc::unbounded_channel();
         let (parent, _) = Actor::spawn(None, Parent, tx).await.unwrap();
         let parent = parent.get_cell();
@@ -135,7 +149,7 @@ impl Fixture {
     }
 }
 
-fn args(path: &std::path::Path, limits: RaftLimits, fatal: &Arc<Mutex<Vec<String>>>) -> RaftArgs {
+fn args(path: &Path, limits: RaftLimits, fatal: &Arc<Mutex<Vec<String>>>) -> RaftArgs {
     let storage = Storage::open(path).unwrap();
     let fatal = Arc::clone(fatal);
     RaftArgs {
@@ -166,6 +180,16 @@ fn rejected() -> v1::Command {
     // Freeing the whole address pool is rejected.
     let free = v1::SubnetFree::default();
     command("test", Timestamp::default(), Payload::SubnetFree(free))
+}
+
+/// Waits until raft has handled every message sent before, and has published its status.
+async fn settled(handle: &RaftHandle) {
+    // The first answer precedes the flush of the messages before it, the second one follows it.
+    for _ in 0..2 {
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        handle.cast(msg::Msg::StateAt(0, reply)).unwrap();
+        answer.await.unwrap();
+    }
 }
 
 /// Waits until no message waits for raft: a proposal may overtake others, and ticks come at any

@@ -93,7 +93,7 @@ impl Meta {
             });
         }
         let mut meta: Self = serde_json::from_slice(json).map_err(damaged)?;
-        if !same_major(&meta.jaco_version, own) {
+        if !versions_fit(&meta.jaco_version, own) {
             return Err(Error::Version {
                 archive: meta.jaco_version,
                 own: own.to_owned(),
@@ -125,13 +125,27 @@ fn whole_seconds(time: Timestamp) -> String {
     Timestamp { nanos: 0, ..time }.to_string()
 }
 
-/// Whether two versions agree up to their first dot; an empty version matches any.
-fn same_major(one: &str, other: &str) -> bool {
+/// Whether one version can read an archive of the other: they agree up to their first dot, or both
+/// are development versions, or one is empty.
+fn versions_fit(one: &str, other: &str) -> bool {
     let major = |version: &str| {
         let version = version.strip_prefix('v').unwrap_or(version);
         version.split('.').next().unwrap_or_default().to_owned()
     };
-    one.is_empty() || other.is_empty() || major(one) == major(other)
+    one.is_empty()
+        || other.is_empty()
+        || major(one) == major(other)
+        || is_development(one) && is_development(other)
+}
+
+/// Whether a version names a build from source: `dev`, or a release number followed by `-dev`, as
+/// in `0.0.1-dev`, which the Go implementation writes into every archive.
+fn is_development(version: &str) -> bool {
+    let version = version.split('+').next().unwrap_or_default();
+    match version.split_once('-') {
+        Some((_, suffix)) => suffix.split('.').next() == Some("dev"),
+        None => version == "dev",
+    }
 }
 
 #[cfg(test)]
@@ -139,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_match_by_their_major_part() {
+    fn versions_fit_by_major_part_or_as_development() {
         for (one, other, fit) in [
             ("1.2.3", "1.9.0", true),
             ("v1.2.3", "1.0.0", true),
@@ -148,13 +162,25 @@ mod tests {
             ("1.0.0", "", true),
             ("dev", "dev", true),
             ("0.0.1-dev", "0.7.0", true),
+            ("0.0.1-dev", "dev", true),
+            ("v0.0.1-dev.3+abc", "dev", true),
+            ("0.0.1-dev", "1.2.0-dev", true),
+            ("0.0.1-dev", "1.2.0", false),
+            ("0.0.1-develop", "dev", false),
+            ("0.0.1-rc.dev", "dev", false),
             ("1.2.3", "2.2.3", false),
             ("10.0", "1.0", false),
             ("dev", "1.0.0", false),
+            ("dev", "0.0.1-dev", true),
+            ("dev", "v0.0.1-dev", true),
+            ("1.4.0-dev", "0.0.1-dev", true),
+            ("1.4.0", "0.0.1-dev", false),
+            ("dev", "0.0.1-rc.1", false),
+            ("dev", "1.0.0-devel", false),
             ("vv1.0", "1.0", false),
         ] {
-            assert_eq!(same_major(one, other), fit, "{one:?} and {other:?}");
-            assert_eq!(same_major(other, one), fit, "{other:?} and {one:?}");
+            assert_eq!(versions_fit(one, other), fit, "{one:?} and {other:?}");
+            assert_eq!(versions_fit(other, one), fit, "{other:?} and {one:?}");
         }
     }
 }

@@ -258,6 +258,8 @@ fn foreign_archives_are_read() {
             state,
         ));
         assert_eq!(rewritten.unwrap().state, *state);
+        let from_source = read(bytes, "dev", &ArchiveLimits::default());
+        assert_eq!(from_source.unwrap().meta, found.meta);
         let other = read(bytes, "1.0.0", &ArchiveLimits::default()).unwrap_err();
         assert!(matches!(other, Error::Version { .. }), "{other}");
     }

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use raft::eraftpb::{ConfChange, ConfChangeSingle, ConfChangeV2, Entry, EntryType};
+use raft::eraftpb::{ConfChange, ConfChangeSingle, ConfChangeV2, ConfState, Entry, EntryType};
 
 use super::{Error, Ticket};
 
 /// A committed entry that is to be applied.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Committed {
     /// Log index of the entry.
     pub index: u64,
@@ -20,14 +20,16 @@ pub struct Committed {
 }
 
 /// Content of an entry; `Debug` redacts a command.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq)]
 pub enum Payload {
     /// First entry of a leader's term; only advances the applied index.
     Noop,
     /// Encoded command.
     Command(Vec<u8>),
-    /// Change of voters or learners, which raft has applied; only advances the applied index.
-    ConfChange,
+    /// Change of voters or learners, which raft has applied, with the configuration after it. The
+    /// configuration is stored with the applied index: one of a later entry would be changed again
+    /// when a restart replays that entry.
+    ConfChange(ConfState),
 }
 
 impl fmt::Debug for Payload {
@@ -35,18 +37,18 @@ impl fmt::Debug for Payload {
         f.write_str(match self {
             Self::Noop => "Noop",
             Self::Command(_) => "Command(<redacted>)",
-            Self::ConfChange => "ConfChange",
+            Self::ConfChange(_) => "ConfChange",
         })
     }
 }
 
 /// Decoded entry, with a configuration change that raft has not applied yet.
-pub(super) enum Decoded {
+pub(crate) enum Decoded {
     Plain(Payload),
     ConfChange(ConfChangeV2),
 }
 
-pub(super) fn decode(entry: &mut Entry) -> Result<Decoded, Error> {
+pub(crate) fn decode(entry: &mut Entry) -> Result<Decoded, Error> {
     use protobuf::Message as _;
     let damaged = |_| Error::ConfChange { index: entry.index };
     Ok(match entry.get_entry_type() {

@@ -229,9 +229,21 @@ mod tests {
     fn response_to_an_earlier_run_is_ignored() {
         let mut reads = Reads::new(1, 8);
         reads.add(40);
-        for foreign in [context(1, 7, 0), context(2, 8, 0), vec![], vec![0; 24]] {
-            assert_eq!(reads.answered(&foreign), NONE);
+        let own = context(1, 8, 0);
+        assert_eq!(reads.answered(&own), NONE, "not requested yet");
+        assert_eq!(reads.due(), std::slice::from_ref(&own));
+        let longer = [&own[..], &[0]].concat();
+        for foreign in [
+            context(1, 7, 0),
+            context(2, 8, 0),
+            context(1, 8, 1),
+            longer,
+            vec![],
+            vec![0; 24],
+        ] {
+            assert_eq!(reads.answered(&foreign), NONE, "{foreign:?}");
         }
+        assert_eq!(reads.answered(&own), [40]);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Raft status of this node.
 
+use std::time::Instant;
+
 use raft::{ProgressState, StateRole, Storage};
 
 use super::RaftCore;
@@ -76,6 +78,12 @@ impl RaftStatus {
         }
     }
 
+    /// Whether raft's thread hangs, so that this node neither leads nor follows the log.
+    #[must_use]
+    pub fn is_stalled(&self) -> bool {
+        self.stalled_since.is_some()
+    }
+
     /// Returns the voter to transfer leadership to: a recently active one other than this node with
     /// the longest matched log, and among equals the one with the lowest id.
     #[must_use]
@@ -125,6 +133,11 @@ pub struct RaftStatus {
     pub leaderless_ticks: u64,
     /// Whether no majority of voters was in contact for two election timeouts.
     pub quorum_lost: bool,
+    /// Time of the last contact with a majority, while `quorum_lost`; set by the driver.
+    pub quorum_lost_since: Option<Instant>,
+    /// Time of the last progress of raft's thread, while it hangs, as on a disk that does not
+    /// answer; set by the driver's watchdog. All other fields but `leading` are outdated then.
+    pub stalled_since: Option<Instant>,
     /// Reason why entries are no longer applied, if so: this version does not understand one of
     /// them.
     pub halted: Option<String>,
@@ -172,6 +185,8 @@ impl<S: Storage> RaftCore<S> {
             reachable: reachable(&conf.voters),
             leaderless_ticks: self.quorum.leaderless().min(2 * timeout),
             quorum_lost: self.quorum_lost(),
+            quorum_lost_since: None,
+            stalled_since: None,
             voters: sorted(conf.voters),
             learners: sorted(conf.learners),
             halted: None,

@@ -142,6 +142,82 @@ fn learner_receives_a_snapshot_and_becomes_voter() {
 }
 
 #[test]
+fn late_report_leaves_a_newer_snapshot_alone() {
+    for delivered in [true, false] {
+        let mut cluster = SimCluster::new(3, 16);
+        let leader = cluster.elect();
+        let behind = leader % 3 + 1;
+        assert!(cluster.converge());
+        let miss_entries = |cluster: &mut SimCluster| {
+            cluster.propose(leader, 4);
+            cluster.deliver_all();
+            cluster.compact(leader);
+        };
+        let pending = |cluster: &SimCluster| {
+            let progress = cluster.status(leader).progress;
+            progress
+                .iter()
+                .any(|p| p.raft_id == behind && p.pending_snapshot)
+        };
+        cluster.isolate(behind);
+        miss_entries(&mut cluster);
+        cluster.hold_snapshots();
+        cluster.heal();
+        cluster.pass(8);
+        let first = cluster.held().pop().expect("a first snapshot");
+        let first = SnapshotId::of(&first);
+
+        // The first transfer fails, and a newer snapshot follows.
+        miss_entries(&mut cluster);
+        cluster.report_snapshot(leader, behind, first, false);
+        assert!(!pending(&cluster));
+        cluster.pass(8);
+        let second = cluster.held().pop().expect("a second snapshot");
+        assert!(SnapshotId::of(&second).index > first.index);
+        assert!(pending(&cluster));
+        for wrong in [
+            first,
+            SnapshotId {
+                term: first.term - 1,
+                ..SnapshotId::of(&second)
+            },
+        ] {
+            cluster.report_snapshot(leader, behind, wrong, delivered);
+            assert!(pending(&cluster), "{wrong:?} delivered: {delivered}");
+        }
+        cluster.pass(8);
+        assert!(cluster.held().is_empty(), "the transfer goes on");
+        cluster.release(second);
+        assert!(!pending(&cluster));
+        assert!(cluster.converge());
+    }
+}
+
+#[test]
+fn snapshot_is_needed_from_the_leader_only() {
+    let mut cluster = SimCluster::new(3, 17);
+    let leader = cluster.elect();
+    assert!(cluster.converge());
+    let (here, other) = (leader % 3 + 1, (leader + 1) % 3 + 1);
+    let status = cluster.status(here);
+    let (term, next) = (status.term, status.commit + 1);
+    for (from, term, index, needed) in [
+        (leader, term, next, true),
+        (leader, term, next - 1, false),
+        (leader, term - 1, next, false),
+        (leader, term + 1, next, false),
+        (other, term, next, false),
+        (other, term + 1, next, false),
+        (here, term, next, false),
+    ] {
+        let found = cluster.needs_snapshot(here, from, SnapshotId { term, index });
+        assert_eq!(found, needed, "{from} of {term} at {index}");
+    }
+    let own = SnapshotId { term, index: next };
+    assert!(!cluster.needs_snapshot(leader, leader, own));
+}
+
+#[test]
 fn log_kept_for_slow_member_is_bounded() {
     let mut cluster = SimCluster::new(3, 13);
     let leader = cluster.elect();

@@ -4,7 +4,7 @@ use std::mem;
 
 use raft::{
     LightReady, Ready, Storage,
-    eraftpb::{ConfState, Entry, HardState, Message, Snapshot},
+    eraftpb::{Entry, HardState, Message, Snapshot},
 };
 
 use super::{
@@ -25,8 +25,6 @@ pub struct Write {
     pub hard_state: Option<HardState>,
     /// Entries to apply, in the same write as the fields above.
     pub committed: Vec<Committed>,
-    /// Configuration after `committed`, to store.
-    pub conf_state: Option<ConfState>,
     /// Whether the write must be on disk before [`RaftCore::handle_written`].
     pub sync: bool,
     /// Messages to send only after the write, which they acknowledge.
@@ -84,8 +82,7 @@ impl<S: Storage> RaftCore<S> {
             let payload = match decode(&mut entry)? {
                 Decoded::Plain(payload) => payload,
                 Decoded::ConfChange(change) => {
-                    write.conf_state = Some(self.raw.apply_conf_change(&change)?);
-                    Payload::ConfChange
+                    Payload::ConfChange(self.raw.apply_conf_change(&change)?)
                 }
             };
             write.committed.push(Committed {

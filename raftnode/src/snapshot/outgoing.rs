@@ -16,13 +16,68 @@ use super::trailer;
 /// Largest chunk, in bytes.
 pub const CHUNK_BYTES: usize = 64 << 10;
 
-/// A snapshot for one peer: raft's message about it, and its content in chunks.
+/// A snapshot for one peer: raft's message about it, its content and the report of its outcome.
 ///
-/// Dropped before the last chunk was taken, it is reported as not delivered. After the last chunk
-/// its owner reports the result with `RaftHandle::snapshot_sent`.
+/// Content and report are apart because they end at different times: the receiver may answer before
+/// it has all of the content, and after the last chunk the outcome is still open.
+#[derive(Debug)]
 pub struct OutgoingSnapshot {
     /// Raft's encoded `MsgSnapshot`, without the content.
     pub message: Vec<u8>,
+    /// The content, in chunks.
+    pub content: SnapshotContent,
+    /// Reports the outcome to raft, once.
+    pub report: SnapshotReport,
+}
+
+impl OutgoingSnapshot {
+    /// Creates a snapshot of `state`, empty if it exceeds `limit`; `report` is called once with
+    /// whether it was delivered.
+    pub(crate) fn new(
+        message: Vec<u8>,
+        state: Arc<State>,
+        limit: SizeLimit,
+        report: impl FnOnce(bool) + Send + 'static,
+    ) -> Self {
+        Self {
+            message,
+            content: SnapshotContent::new(state, limit),
+            report: SnapshotReport(Some(Box::new(report))),
+        }
+    }
+}
+
+/// Duty to report the outcome of a snapshot to raft, which until then sends its receiver nothing
+/// else. Dropped, it reports that the snapshot was not delivered.
+pub struct SnapshotReport(Option<Box<dyn FnOnce(bool) + Send>>);
+
+impl SnapshotReport {
+    /// Reports that the receiver has accepted the snapshot, or had all of it already.
+    pub fn delivered(mut self) {
+        self.send(true);
+    }
+
+    fn send(&mut self, delivered: bool) {
+        if let Some(report) = self.0.take() {
+            report(delivered);
+        }
+    }
+}
+
+impl Drop for SnapshotReport {
+    fn drop(&mut self) {
+        self.send(false);
+    }
+}
+
+impl fmt::Debug for SnapshotReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SnapshotReport")
+    }
+}
+
+/// Content of a snapshot, encoded while it is read.
+pub struct SnapshotContent {
     /// State to measure before the first chunk, because measuring is slow and must not block raft's
     /// thread.
     unmeasured: Option<(Arc<State>, SizeLimit)>,
@@ -32,7 +87,6 @@ pub struct OutgoingSnapshot {
     taken: usize,
     length: u64,
     hash: Sha256,
-    abandoned: Option<Box<dyn FnOnce() + Send>>,
 }
 
 /// Upper bound of a snapshot's size, which receivers enforce too.
@@ -69,24 +123,15 @@ impl SizeLimit {
     }
 }
 
-impl OutgoingSnapshot {
-    /// Creates a snapshot of `state`, empty if it exceeds `limit`; `abandoned` is called if it is
-    /// dropped unfinished.
-    pub(crate) fn new(
-        message: Vec<u8>,
-        state: Arc<State>,
-        limit: SizeLimit,
-        abandoned: impl FnOnce() + Send + 'static,
-    ) -> Self {
+impl SnapshotContent {
+    fn new(state: Arc<State>, limit: SizeLimit) -> Self {
         Self {
-            message,
             unmeasured: Some((Arc::clone(&state), limit)),
             fields: Some(Box::new(state.into_snapshot_fields())),
             current: Vec::new(),
             taken: 0,
             length: 0,
             hash: Sha256::new(),
-            abandoned: Some(Box::new(abandoned)),
         }
     }
 
@@ -99,9 +144,6 @@ impl OutgoingSnapshot {
             && !limit.admits(&state)
         {
             self.fields = None;
-            if let Some(abandoned) = self.abandoned.take() {
-                abandoned();
-            }
             return None;
         }
         let mut chunk = Vec::new();
@@ -114,9 +156,6 @@ impl OutgoingSnapshot {
             let part = &rest[..rest.len().min(CHUNK_BYTES - chunk.len())];
             chunk.extend_from_slice(part);
             self.taken += part.len();
-        }
-        if self.fields.is_none() && self.taken == self.current.len() {
-            self.abandoned = None;
         }
         Some(chunk).filter(|chunk| !chunk.is_empty())
     }
@@ -142,17 +181,9 @@ impl OutgoingSnapshot {
     }
 }
 
-impl Drop for OutgoingSnapshot {
-    fn drop(&mut self) {
-        if let Some(abandoned) = self.abandoned.take() {
-            abandoned();
-        }
-    }
-}
-
-impl fmt::Debug for OutgoingSnapshot {
+impl fmt::Debug for SnapshotContent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OutgoingSnapshot")
+        f.debug_struct("SnapshotContent")
             .field("length", &self.length)
             .finish_non_exhaustive()
     }

@@ -1,7 +1,7 @@
 //! Snapshot transfer from sender to receiver.
 
 use std::sync::{
-    Arc,
+    Arc, Mutex,
     atomic::{AtomicBool, Ordering},
 };
 
@@ -31,13 +31,9 @@ fn state(entities: usize) -> State {
 }
 
 fn chunks(state: &State) -> Vec<Vec<u8>> {
-    let mut outgoing = OutgoingSnapshot::new(
-        Vec::new(),
-        Arc::new(state.clone()),
-        SizeLimit::none(),
-        || {},
-    );
-    std::iter::from_fn(|| outgoing.next_chunk()).collect()
+    let state = Arc::new(state.clone());
+    let mut content = OutgoingSnapshot::new(Vec::new(), state, SizeLimit::none(), |_| {}).content;
+    std::iter::from_fn(|| content.next_chunk()).collect()
 }
 
 fn receive(chunks: &[Vec<u8>], limit: u64) -> Result<State, SnapshotRefused> {
@@ -125,28 +121,53 @@ fn spool_file_and_directory_are_removed() {
     assert!(!directory.exists());
 }
 
+/// Reports of the outcome so far.
+type Reports = Arc<Mutex<Vec<bool>>>;
+
+fn outgoing(state: &Arc<State>, limit: SizeLimit) -> (OutgoingSnapshot, Reports) {
+    let reports = Reports::default();
+    let note = Arc::clone(&reports);
+    let report = move |delivered| note.lock().unwrap().push(delivered);
+    let outgoing = OutgoingSnapshot::new(Vec::new(), Arc::clone(state), limit, report);
+    (outgoing, reports)
+}
+
 #[test]
 fn snapshot_dropped_early_is_abandoned() {
-    let abandoned = Arc::new(AtomicBool::new(false));
-    let new = || {
-        let abandoned = Arc::clone(&abandoned);
-        OutgoingSnapshot::new(
-            Vec::new(),
-            Arc::new(state(1000)),
-            SizeLimit::none(),
-            move || {
-                abandoned.store(true, Ordering::Relaxed);
-            },
-        )
-    };
-    let mut whole = new();
-    while whole.next_chunk().is_some() {}
-    drop(whole);
-    assert!(!abandoned.load(Ordering::Relaxed));
-    let mut half = new();
-    half.next_chunk().unwrap();
+    let state = Arc::new(state(1000));
+    let (mut half, reports) = outgoing(&state, SizeLimit::none());
+    half.content.next_chunk().unwrap();
+    assert!(reports.lock().unwrap().is_empty());
     drop(half);
-    assert!(abandoned.load(Ordering::Relaxed));
+    assert_eq!(*reports.lock().unwrap(), [false]);
+    let (mut whole, reports) = outgoing(&state, SizeLimit::none());
+    while whole.content.next_chunk().is_some() {}
+    assert!(reports.lock().unwrap().is_empty(), "no answer yet");
+    drop(whole);
+    assert_eq!(*reports.lock().unwrap(), [false], "no answer came");
+}
+
+#[test]
+fn delivered_snapshot_is_reported_once() {
+    let state = Arc::new(state(1000));
+    // The receiver may answer before it has taken all of the content, which is dropped elsewhere.
+    for content_first in [true, false] {
+        let (snapshot, reports) = outgoing(&state, SizeLimit::none());
+        let OutgoingSnapshot {
+            mut content,
+            report,
+            ..
+        } = snapshot;
+        content.next_chunk().unwrap();
+        if content_first {
+            drop(content);
+            report.delivered();
+        } else {
+            report.delivered();
+            drop(content);
+        }
+        assert_eq!(*reports.lock().unwrap(), [true], "{content_first}");
+    }
 }
 
 #[test]
@@ -155,20 +176,15 @@ fn oversized_snapshot_is_not_sent() {
     let logged = Arc::<AtomicBool>::default();
     let length = state.snapshot_length();
     for (bytes, sent) in [(length, true), (length - 1, false), (length, true)] {
-        let abandoned = Arc::new(AtomicBool::new(false));
-        let note = Arc::clone(&abandoned);
         let limit = SizeLimit {
             bytes,
             logged: Arc::clone(&logged),
         };
-        let mut outgoing =
-            OutgoingSnapshot::new(Vec::new(), Arc::clone(&state), limit, move || {
-                note.store(true, Ordering::Relaxed);
-            });
-        let chunks = std::iter::from_fn(|| outgoing.next_chunk()).count();
+        let (mut snapshot, reports) = outgoing(&state, limit);
+        let chunks = std::iter::from_fn(|| snapshot.content.next_chunk()).count();
         assert_eq!(chunks > 0, sent, "{bytes}");
-        drop(outgoing);
-        assert_eq!(abandoned.load(Ordering::Relaxed), !sent);
+        drop(snapshot);
+        assert_eq!(*reports.lock().unwrap(), [false]);
         assert_eq!(
             logged.load(Ordering::Relaxed),
             !sent,

@@ -111,9 +111,15 @@ impl Storage {
         }))
     }
 
-    /// Takes the state of the last snapshot that raft got for node `to`.
-    pub(crate) fn take_outgoing(&self, to: u64) -> Option<Arc<State>> {
-        self.outgoing().remove(&to)
+    /// Takes the state of the last snapshot that raft got for node `to`, if it is the one at
+    /// `index`.
+    pub(crate) fn take_outgoing(&self, to: u64, index: u64) -> Option<Arc<State>> {
+        let mut outgoing = self.outgoing();
+        let state = outgoing.get(&to)?;
+        if state.applied_index != index {
+            return None;
+        }
+        outgoing.remove(&to)
     }
 
     fn outgoing(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<State>>> {

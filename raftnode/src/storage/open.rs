@@ -221,7 +221,7 @@ fn verify_read_only(path: &Path, synced: u64) -> Result<(), Error> {
 }
 
 /// Checks the invariants of a recovered database, and returns its raft id and cursor.
-fn verify(db: &DB, synced: u64) -> Result<(u64, Cursor), Error> {
+pub(super) fn verify(db: &DB, synced: u64) -> Result<(u64, Cursor), Error> {
     let recovered = db.latest_sequence_number();
     if recovered < synced {
         return Err(Error::LostWrites { recovered, synced });
@@ -237,43 +237,8 @@ fn verify(db: &DB, synced: u64) -> Result<(u64, Cursor), Error> {
     Ok((raft_id, read_cursor(db)?))
 }
 
-/// Reads the applied state of a directory that is not in use, without writing.
-///
-/// Opening it like a node would create files owned by the calling user, which the node may not be
-/// allowed to change later.
-///
-/// # Errors
-/// Same as [`Storage::open`].
-pub fn read_offline(path: &Path) -> Result<(State, Position), Error> {
-    check_files(path)?;
-    let (_lock, synced) = Watermark::open_read_only(path)?;
-    let db =
-        DB::open_cf_descriptors_read_only(&options::database(), path, options::tables(), false)
-            .map_err(|e| opening(path, e))?;
-    let (_, cursor) = verify(&db, synced)?;
-    let mut state = read_state(&db)?;
-    state.applied_index = cursor.applied;
-    let origin = if cursor.applied == cursor.truncated.index {
-        cursor.truncated
-    } else {
-        let name = || format!("log entry {}", cursor.applied);
-        let table = db
-            .cf_handle(LOG)
-            .ok_or_else(|| Error::corrupt("table log", "it is missing"))?;
-        let bytes = db
-            .get_cf(table, schema::log_key(cursor.applied))
-            .map_err(|e| Error::corrupt(name(), e))?
-            .ok_or_else(|| Error::corrupt(name(), "it is missing"))?;
-        Position {
-            index: cursor.applied,
-            term: schema::decode_entry(cursor.applied, &bytes)?.term,
-        }
-    };
-    Ok((state, origin))
-}
-
 /// Reports which file is missing; RocksDB would only report that it cannot open.
-fn check_files(path: &Path) -> Result<(), Error> {
+pub(super) fn check_files(path: &Path) -> Result<(), Error> {
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => {}
         Ok(_) => return Err(Error::io(path.display(), ErrorKind::NotADirectory.into())),
@@ -296,7 +261,7 @@ fn check_files(path: &Path) -> Result<(), Error> {
     }
 }
 
-fn opening(path: &Path, error: rocksdb::Error) -> Error {
+pub(super) fn opening(path: &Path, error: rocksdb::Error) -> Error {
     let text = error.to_string();
     if text.contains("/LOCK: ") {
         return Error::Locked(path.to_owned());
@@ -400,7 +365,7 @@ impl Storage {
 }
 
 /// Reads the state from the rows, which do not include its applied index.
-fn read_state(db: &DB) -> Result<State, Error> {
+pub(super) fn read_state(db: &DB) -> Result<State, Error> {
     let table = db
         .cf_handle(STATE)
         .ok_or_else(|| Error::corrupt("table state", "it is missing"))?;

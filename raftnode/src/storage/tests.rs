@@ -185,6 +185,69 @@ fn written_data_survives_reopening() {
 }
 
 #[test]
+fn every_row_of_a_write_is_stored() {
+    let (_dir, path) = fresh();
+    let storage = Storage::open(&path).unwrap();
+    storage.write(append(entries(2..=5, 2))).unwrap();
+    let mut state = storage.load_state().unwrap();
+    let mut rows = Vec::new();
+    for index in 2..=4 {
+        let one = applied(&state, index);
+        rows.extend(one.rows);
+        state = State::clone(one.state.as_ref().unwrap());
+    }
+    let delete = |state: &mut State, key: &str, row: &Row| {
+        state.cert_blobs.remove(key);
+        Row {
+            key: row.key.clone(),
+            value: None,
+        }
+    };
+    // The last row is an insertion in the first write, and a deletion in the second one.
+    let first = delete(&mut state, "k2", &rows[0]);
+    let second = rows[1].clone();
+    rows.insert(2, first);
+    let write = |rows: Vec<Row>, state: &State| {
+        let update = Update {
+            rows,
+            state: Some(Arc::new(state.clone())),
+            hard_state: Some(hard_state(2, state.applied_index)),
+            ..Update::default()
+        };
+        storage.write(update).unwrap();
+    };
+    write(rows, &state);
+    assert_eq!(storage.load_state().unwrap(), state);
+    let mut update = applied(&state, 5);
+    state = State::clone(update.state.as_ref().unwrap());
+    update.rows.push(delete(&mut state, "k3", &second));
+    write(update.rows, &state);
+    drop(storage);
+    let loaded = Storage::open(&path).unwrap().load_state().unwrap();
+    assert_eq!(loaded, state);
+    assert_eq!(loaded.cert_blobs.keys().collect::<Vec<_>>(), ["k4", "k5"]);
+}
+
+#[test]
+fn configuration_is_stored_with_its_write() {
+    let (_dir, path) = fresh();
+    let conf_state = ConfState {
+        voters: vec![1, 2],
+        learners: vec![3],
+        ..ConfState::default()
+    };
+    let storage = Storage::open(&path).unwrap();
+    let update = Update {
+        conf_state: Some(conf_state.clone()),
+        ..append(entries(2..=2, 2))
+    };
+    storage.write(update).unwrap();
+    assert_eq!(storage.conf_state(), conf_state);
+    drop(storage);
+    assert_eq!(Storage::open(&path).unwrap().conf_state(), conf_state);
+}
+
+#[test]
 fn later_leader_replaces_a_conflicting_suffix() {
     let (_dir, path) = fresh();
     let storage = Storage::open(&path).unwrap();
@@ -299,8 +362,9 @@ fn installed_snapshot_replaces_everything() {
         snapshot.data.is_empty(),
         "the content is encoded on sending"
     );
-    assert_eq!(storage.take_outgoing(2).as_ref(), Some(&source));
-    assert_eq!(storage.take_outgoing(2), None);
+    assert_eq!(storage.take_outgoing(2, 19), None, "an earlier snapshot");
+    assert_eq!(storage.take_outgoing(2, 20).as_ref(), Some(&source));
+    assert_eq!(storage.take_outgoing(2, 20), None);
     assert!(view.snapshot(21, 2).is_err(), "not there yet");
     drop((storage, view));
 

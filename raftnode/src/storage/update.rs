@@ -38,6 +38,14 @@ impl From<Mutation> for Row {
 /// All rows of a received snapshot, prepared as one write batch.
 pub struct SnapshotRows(WriteBatch);
 
+impl SnapshotRows {
+    /// Size of the rows in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.0.size_in_bytes() as u64
+    }
+}
+
 impl fmt::Debug for SnapshotRows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SnapshotRows")
@@ -56,7 +64,7 @@ pub struct Update {
     pub entries: Vec<Entry>,
     /// Term, vote and commit index.
     pub hard_state: Option<HardState>,
-    /// Voters and learners after the last applied configuration change.
+    /// Voters and learners as of the applied index of `state`.
     pub conf_state: Option<ConfState>,
     /// Entity rows, in the order they were changed.
     pub rows: Vec<Row>,

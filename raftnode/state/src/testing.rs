@@ -103,6 +103,9 @@ impl Choices<'_> {
                 memory_pressure: f64::from(self.byte()),
                 include_pressure: self.small() > 2,
                 drain_mark: self.of(&[0, 1, 2, 3]),
+                drain: (self.small() > 2).then(|| v1::NodeDrain {
+                    skip_moves: self.small() > 2,
+                }),
             }),
             4 => Payload::NodeUpdateSelf(v1::NodeUpdateSelf {
                 hostname: self.name(),

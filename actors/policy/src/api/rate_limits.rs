@@ -1,4 +1,4 @@
-//! Rate limits for callers that guess tokens.
+//! Rate limits for callers that guess tokens, by client network: an IPv4 address or an IPv6 /64.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -6,30 +6,34 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Failed checks that an address may make in one second before its answers are delayed.
+use super::client_network::client_network;
+
+/// Failed checks that a client may make in one second before its answers are delayed.
 const BURST: u32 = 10;
 /// Delay of each answer past the burst.
 const DELAY: Duration = Duration::from_secs(1);
-/// Limit of addresses kept; at the limit, expired windows are dropped first.
-const ADDRESSES: usize = 4096;
+/// Limit of client networks that are kept.
+const CLIENTS: usize = 4096;
 
-/// Counts failed token checks by address in windows of one second.
+/// Counts failed token checks by client network in windows of one second.
 #[derive(Debug, Default)]
 pub struct FailureLimiter {
     windows: HashMap<IpAddr, (Instant, u32)>,
 }
 
 impl FailureLimiter {
-    /// Records a failed check and returns the delay of its answer.
+    /// Records a failed check from `address` and returns the delay of its answer. With windows of
+    /// too many networks open, that of a further one is delayed.
     pub fn failed(&mut self, now: Instant, address: IpAddr) -> Duration {
-        if self.windows.len() >= ADDRESSES && !self.windows.contains_key(&address) {
+        let client = client_network(address);
+        if self.windows.len() >= CLIENTS && !self.windows.contains_key(&client) {
             self.windows
                 .retain(|_, (start, _)| now.duration_since(*start) < DELAY);
-            if self.windows.len() >= ADDRESSES {
+            if self.windows.len() >= CLIENTS {
                 return DELAY;
             }
         }
-        let (start, count) = self.windows.entry(address).or_insert((now, 0));
+        let (start, count) = self.windows.entry(client).or_insert((now, 0));
         if now.duration_since(*start) >= Duration::from_secs(1) {
             (*start, *count) = (now, 0);
         }
@@ -42,34 +46,33 @@ impl FailureLimiter {
     }
 }
 
-/// Joins that an address may attempt within the window.
+/// Joins that a client may attempt within the window.
 const JOINS: usize = 5;
 /// Window in which joins are counted.
 const JOIN_WINDOW: Duration = Duration::from_secs(60);
 
-/// Counts attempts to join by address, within the window.
+/// Counts attempts to join by client network, within the window.
+///
+/// The number of networks is bounded; of more it forgets the one whose last attempt is the oldest: a
+/// client that fills the table must not keep others from joining.
 #[derive(Debug, Default)]
 pub struct JoinLimiter {
+    /// Times of the attempts, oldest first; never empty.
     attempts: HashMap<IpAddr, VecDeque<Instant>>,
 }
 
 impl JoinLimiter {
-    /// Records an attempt.
+    /// Records an attempt from `address`.
     ///
     /// # Errors
     ///
-    /// Time until the address may try again, if it made too many; the attempt is not counted then.
+    /// Time until the client may try again, if it made too many; the attempt is not counted then.
     pub fn attempt(&mut self, now: Instant, address: IpAddr) -> Result<(), Duration> {
-        if self.attempts.len() >= ADDRESSES && !self.attempts.contains_key(&address) {
-            self.attempts.retain(|_, times| {
-                let last = times.back();
-                last.is_some_and(|last| now.duration_since(*last) < JOIN_WINDOW)
-            });
-            if self.attempts.len() >= ADDRESSES {
-                return Err(JOIN_WINDOW);
-            }
+        let client = client_network(address);
+        if self.attempts.len() >= CLIENTS && !self.attempts.contains_key(&client) {
+            self.evict(now);
         }
-        let times = self.attempts.entry(address).or_default();
+        let times = self.attempts.entry(client).or_default();
         while times
             .front()
             .is_some_and(|first| now.duration_since(*first) >= JOIN_WINDOW)
@@ -85,10 +88,30 @@ impl JoinLimiter {
         }
     }
 
-    /// Uncounts the last attempt of this address, which was successful.
+    /// Uncounts the last attempt from `address`, which was successful.
     pub fn uncount(&mut self, address: IpAddr) {
-        if let Some(times) = self.attempts.get_mut(&address) {
+        let client = client_network(address);
+        if let Some(times) = self.attempts.get_mut(&client) {
             times.pop_back();
+            if times.is_empty() {
+                self.attempts.remove(&client);
+            }
+        }
+    }
+
+    /// Drops the networks without an attempt in the window or, if every one has some, the network
+    /// whose last attempt is the oldest.
+    fn evict(&mut self, now: Instant) {
+        let last = |times: &VecDeque<Instant>| times.back().copied();
+        self.attempts.retain(|_, times| {
+            last(times).is_some_and(|last| now.duration_since(last) < JOIN_WINDOW)
+        });
+        if self.attempts.len() < CLIENTS {
+            return;
+        }
+        let oldest = self.attempts.iter().min_by_key(|(_, times)| last(times));
+        if let Some(oldest) = oldest.map(|(client, _)| *client) {
+            self.attempts.remove(&oldest);
         }
     }
 }
@@ -140,12 +163,65 @@ mod tests {
     }
 
     #[test]
+    fn joins_of_one_network_count_together() {
+        for (addresses, other) in [
+            (
+                ["2001:db8::1", "2001:db8::2", "2001:db8::ffff:0:0:1"],
+                "2001:db8:0:1::1",
+            ),
+            (["10.0.0.1", "::ffff:10.0.0.1", "10.0.0.1"], "10.0.0.2"),
+        ] {
+            let mut limiter = JoinLimiter::default();
+            let now = Instant::now();
+            let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+            for attempt in 0..JOINS {
+                assert_eq!(limiter.attempt(now, ip(addresses[attempt % 3])), Ok(()));
+            }
+            for address in addresses {
+                assert_eq!(limiter.attempt(now, ip(address)), Err(JOIN_WINDOW));
+            }
+            assert_eq!(limiter.attempt(now, ip(other)), Ok(()));
+        }
+    }
+
+    #[test]
+    fn full_join_table_forgets_the_oldest_network() {
+        let mut limiter = JoinLimiter::default();
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let host = |n: u64| IpAddr::from(Ipv4Addr::from(u32::try_from(n).unwrap()));
+        let (first, second) = (host(0), host(1));
+        for _ in 0..JOINS {
+            assert_eq!(limiter.attempt(at(0), first), Ok(()));
+            assert_eq!(limiter.attempt(at(1), second), Ok(()));
+        }
+        let all = CLIENTS as u64;
+        for n in 2..all {
+            assert_eq!(limiter.attempt(at(n), host(n)), Ok(()));
+        }
+        // A further network gets in at the cost of the one that was quiet for the longest time.
+        assert_eq!(limiter.attempt(at(all), host(all)), Ok(()));
+        assert_eq!(limiter.attempts.len(), CLIENTS);
+        assert!(limiter.attempt(at(all), second).is_err());
+        assert_eq!(limiter.attempt(at(all), first), Ok(()));
+    }
+
+    #[test]
+    fn successful_join_leaves_no_entry() {
+        let mut limiter = JoinLimiter::default();
+        let address = IpAddr::from([10, 0, 0, 1]);
+        limiter.attempt(Instant::now(), address).unwrap();
+        limiter.uncount(address);
+        assert!(limiter.attempts.is_empty());
+    }
+
+    #[test]
     fn number_of_addresses_is_bounded() {
         let mut limiter = FailureLimiter::default();
         let start = Instant::now();
-        for i in 0..(ADDRESSES as u32 * 2) {
+        for i in 0..(CLIENTS as u32 * 2) {
             limiter.failed(start, IpAddr::from(Ipv4Addr::from(i)));
         }
-        assert!(limiter.windows.len() <= ADDRESSES);
+        assert!(limiter.windows.len() <= CLIENTS);
     }
 }

@@ -37,7 +37,7 @@ pub const LIVE_FOR: Duration = HEARTBEAT_INTERVAL.saturating_mul(UNHEALTHY_MISSE
 /// was due is silent for almost 8 s, plus the network delay, and is not unhealthy.
 const JITTER_ALLOWANCE: Duration = Duration::from_millis(2500);
 /// Silence after which a member is `unhealthy`.
-const UNHEALTHY_AFTER: Duration = LIVE_FOR.saturating_add(JITTER_ALLOWANCE);
+pub const UNHEALTHY_AFTER: Duration = LIVE_FOR.saturating_add(JITTER_ALLOWANCE);
 /// Silence after which a member is `offline`; well above [`UNHEALTHY_AFTER`].
 const OFFLINE_AFTER: Duration = HEARTBEAT_INTERVAL.saturating_mul(OFFLINE_MISSED);
 /// Longest time between two events that is counted. Ticks come several times a second; the excess

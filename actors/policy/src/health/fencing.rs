@@ -5,6 +5,9 @@
 //! the leader, and stays so until it has had no contact with the leader for the time after which
 //! the leader stops counting it as live.
 //!
+//! The time from becoming current until the next fencing is one contact, with a number of its own: a
+//! check made in an earlier contact says nothing about this one.
+//!
 //! Unlike the silence of other members, the time without contact includes pauses of this process:
 //! the other members ran on.
 
@@ -26,10 +29,25 @@ pub enum Action {
     },
 }
 
+/// Number of one contact with the cluster: the time from catching up until this node is fenced. No
+/// two contacts of one process have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ContactEpoch(u64);
+
+impl ContactEpoch {
+    /// The contact with this number.
+    #[must_use]
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+}
+
 /// Tracks whether this node is current.
 #[derive(Debug, Default)]
 pub struct Core {
     current: bool,
+    /// Number of contacts so far; the present one has this number.
+    contacts: u64,
     marked_down: bool,
     attempt: u64,
     confirming: bool,
@@ -44,11 +62,24 @@ pub struct Core {
 }
 
 impl Core {
+    /// Handles a restart of the shell, which never receives the results of attempts in flight: this
+    /// node is fenced until it catches up again.
+    pub fn handle_restart(&mut self) {
+        *self = Self {
+            contacts: self.contacts,
+            ..Self::default()
+        };
+    }
+
     /// Handles that this node leads, or that a heartbeat of the leader says whether its live set
     /// contains this node.
     pub fn handle_seen_by_leader(&mut self, now: Instant, seen: bool) {
         self.begin(now);
         if seen {
+            // The attempt that failed was made without a leader.
+            if !self.is_seen_by_leader(now) {
+                self.next = None;
+            }
             self.seen_by_leader = Some(now);
             self.last_contact = Some(now);
         } else {
@@ -76,11 +107,23 @@ impl Core {
         if attempt == self.attempt && self.confirming {
             self.confirming = false;
             if current {
+                self.contacts += u64::from(!self.current);
                 self.current = true;
                 self.last_contact = Some(now);
             } else {
                 self.next = Some(now + RETRY);
             }
+        }
+        self.finish(now);
+    }
+
+    /// Handles that the log is not applied here at the moment, as on a disk that does not answer.
+    /// Contact with the leader does not outweigh that; entries that are missing must be read first.
+    pub fn handle_stalled(&mut self, now: Instant) {
+        self.begin(now);
+        // Attempts go on, but none succeeds before the log is applied again.
+        if self.current {
+            self.fence();
         }
         self.finish(now);
     }
@@ -97,10 +140,20 @@ impl Core {
         self.action.take()
     }
 
-    /// Whether this node may act on its state.
+    /// Whether this node may act on its state, as of the last event.
     #[must_use]
     pub fn is_current(&self) -> bool {
         self.current
+    }
+
+    /// The present contact, if this node may act on its state at `now`. Unlike
+    /// [`Core::is_current`], it does not wait for an event to find that contact was lost or that the
+    /// process was paused.
+    #[must_use]
+    pub fn contact(&self, now: Instant) -> Option<ContactEpoch> {
+        let recent = |at: Option<Instant>| at.is_some_and(|at| !is_expired(at, now));
+        (self.current && recent(self.last) && recent(self.last_contact))
+            .then_some(ContactEpoch(self.contacts))
     }
 
     /// Whether the leader recently had this node in its live set, or this node leads.
@@ -110,23 +163,19 @@ impl Core {
             .is_some_and(|seen_by_leader| !is_expired(seen_by_leader, now))
     }
 
+    /// Fences this node if it was paused or has lost contact, whatever the event says: the event may
+    /// have been sent before that, and [`Core::contact`] may already have said so.
     fn begin(&mut self, now: Instant) {
-        let paused = self
-            .last
-            .replace(now)
-            .is_some_and(|last| is_expired(last, now));
-        // The first event after a pause may have been sent before it.
-        if paused {
+        let expired = |at| is_expired(at, now);
+        let paused = self.last.replace(now).is_some_and(expired);
+        let lost = self.current && self.last_contact.is_none_or(expired);
+        if paused || lost {
             self.fence();
         }
     }
 
-    /// Fences this node if contact is lost, and requests a confirmation if one is due.
+    /// Requests a confirmation if one is due.
     fn finish(&mut self, now: Instant) {
-        let lost = |last_contact| is_expired(last_contact, now);
-        if self.current && self.last_contact.is_none_or(lost) {
-            self.fence();
-        }
         if self.current || self.confirming || self.next.is_some_and(|next| now < next) {
             return;
         }
@@ -230,6 +279,17 @@ mod tests {
     }
 
     #[test]
+    fn new_contact_with_leader_retries_at_once() {
+        let mut fixture = Fixture::new();
+        let first = fixture.tick().unwrap();
+        fixture.answer(first, false);
+        assert_eq!(fixture.tick(), None, "too early to retry");
+        let second = fixture.see(true).expect("an attempt starts");
+        fixture.answer(second, false);
+        assert_eq!(fixture.see(true), None, "the contact is not new");
+    }
+
+    #[test]
     fn contact_with_leader_keeps_node_current() {
         let mut fixture = Fixture::current();
         assert_eq!(fixture.run(600, true).len(), 0);
@@ -278,6 +338,58 @@ mod tests {
         assert!(!fixture.core.is_current());
         fixture.answer(attempt, true);
         assert!(fixture.core.is_current());
+    }
+
+    #[test]
+    fn stalled_log_fences_despite_contact() {
+        let mut fixture = Fixture::current();
+        fixture.see(true);
+        fixture.core.handle_stalled(fixture.now);
+        assert!(!fixture.core.is_current());
+        let attempt = fixture.attempt().expect("an attempt starts");
+        fixture.core.handle_stalled(fixture.now);
+        assert_eq!(fixture.attempt(), None, "one attempt at a time");
+        assert_eq!(fixture.run(60, true).len(), 0);
+        assert!(!fixture.core.is_current(), "contact is not enough");
+        fixture.answer(attempt, true);
+        assert!(fixture.core.is_current());
+    }
+
+    #[test]
+    fn contact_ends_in_time_without_events() {
+        let mut fixture = Fixture::current();
+        let first = fixture.core.contact(fixture.now).expect("in contact");
+        fixture.run(10, true);
+        assert_eq!(fixture.core.contact(fixture.now), Some(first));
+        let almost = LIVE_FOR - Duration::from_millis(1);
+        assert_eq!(fixture.core.contact(fixture.now + almost), Some(first));
+        // The process was paused, and the core has had no event since.
+        fixture.now += LIVE_FOR;
+        assert_eq!(fixture.core.contact(fixture.now), None);
+        assert!(fixture.core.is_current(), "as of the last event");
+        // A heartbeat that waited during the pause does not continue the contact.
+        let attempt = fixture.see(true).expect("an attempt starts");
+        fixture.answer(attempt, true);
+        let second = fixture.core.contact(fixture.now).expect("in contact");
+        assert!(second > first);
+        fixture.core.handle_restart();
+        assert_eq!(fixture.core.contact(fixture.now), None);
+        let attempt = fixture.tick().expect("an attempt starts");
+        fixture.answer(attempt, true);
+        assert!(fixture.core.contact(fixture.now) > Some(second));
+    }
+
+    #[test]
+    fn late_heartbeat_does_not_continue_lost_contact() {
+        let mut fixture = Fixture::current();
+        let first = fixture.core.contact(fixture.now).expect("in contact");
+        fixture.run(5, false);
+        fixture.now += Duration::from_secs(1);
+        assert_eq!(fixture.core.contact(fixture.now), None);
+        let attempt = fixture.see(true).expect("an attempt starts");
+        assert!(!fixture.core.is_current());
+        fixture.answer(attempt, true);
+        assert!(fixture.core.contact(fixture.now) > Some(first));
     }
 
     #[test]

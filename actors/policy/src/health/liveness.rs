@@ -12,7 +12,7 @@ use prost_types::Timestamp;
 
 use super::{
     core::{self, HEARTBEAT_INTERVAL},
-    fencing,
+    fencing::{self, ContactEpoch},
 };
 
 /// Maximum age of the leader's set: two heartbeat intervals and a network delay. After that a node
@@ -91,7 +91,7 @@ impl Core {
     /// Handles a restart of the shell, which never receives the results of attempts and proposals
     /// in flight. The silence of the members counts on.
     pub fn handle_restart(&mut self, now: Instant) {
-        self.fencing = fencing::Core::default();
+        self.fencing.handle_restart();
         self.detector.handle_leads(now, false);
         self.collect();
         self.actions.clear();
@@ -133,6 +133,12 @@ impl Core {
         } else {
             self.fencing.handle_tick(now);
         }
+        self.collect();
+    }
+
+    /// Handles that this node does not apply the log; see [`fencing::Core::handle_stalled`].
+    pub fn handle_stalled(&mut self, now: Instant) {
+        self.fencing.handle_stalled(now);
         self.collect();
     }
 
@@ -184,10 +190,11 @@ impl Core {
         self.actions.pop_front()
     }
 
-    /// Whether this node may act on its state; see [`fencing`].
+    /// The present contact, if this node may act on its state at `now`; see
+    /// [`fencing::Core::contact`].
     #[must_use]
-    pub fn is_current(&self) -> bool {
-        self.fencing.is_current()
+    pub fn contact(&self, now: Instant) -> Option<ContactEpoch> {
+        self.fencing.contact(now)
     }
 
     /// Whether the leader's set contains this node, or this node leads.

@@ -2,6 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod drains;
+
 const TICK: Duration = Duration::from_secs(3);
 
 /// Cluster that carries out the decisions of its leader's policy.
@@ -41,7 +43,7 @@ impl Cluster {
         self.next_id += 1;
         let row = Member {
             hostname: hostname.to_owned(),
-            leaving: false,
+            departure: Departure::Staying,
         };
         self.view.rows.insert(id, row);
         self.set_active(id, true);
@@ -54,8 +56,15 @@ impl Cluster {
     }
 
     fn leave(&mut self, hostname: &str) {
-        let id = self.id(hostname);
-        self.view.rows.get_mut(&id).unwrap().leaving = true;
+        self.set_departure(self.id(hostname), Departure::Leaving);
+    }
+
+    fn drain(&mut self, hostname: &str) {
+        self.set_departure(self.id(hostname), Departure::Draining);
+    }
+
+    fn set_departure(&mut self, id: u64, departure: Departure) {
+        self.view.rows.get_mut(&id).unwrap().departure = departure;
     }
 
     fn set_active(&mut self, id: u64, active: bool) {
@@ -96,8 +105,12 @@ impl Cluster {
             Action::DeleteRow(id) => assert!(view.rows.remove(&id).is_some()),
             Action::ClearMark(id) => {
                 assert_eq!(id, view.leader);
-                let row = view.rows.get_mut(&id).unwrap();
-                assert!(std::mem::replace(&mut row.leaving, false));
+                assert_eq!(view.departure(id), Departure::Leaving);
+                self.set_departure(id, Departure::Staying);
+            }
+            Action::EndDrain(id) => {
+                assert_eq!(view.departure(id), Departure::Draining);
+                self.set_departure(id, Departure::Staying);
             }
         }
         assert!(self.view.voters.contains(&self.view.leader));
@@ -480,14 +493,16 @@ fn rows_contain_members_with_raft_id() {
     let rows = rows(&state);
     let rows: Vec<_> = rows
         .iter()
-        .map(|(id, row)| (*id, &*row.hostname, row.leaving))
+        .map(|(id, row)| (*id, &*row.hostname, row.departure))
         .collect();
-    assert_eq!(rows, [(1, "a", false), (2, "b", true)]);
+    let expected = [(1, "a", Departure::Staying), (2, "b", Departure::Leaving)];
+    assert_eq!(rows, expected);
 }
 
 #[derive(Clone, Debug)]
 enum Op {
     Join,
+    Drain(usize),
     Leave(usize),
     Silence(usize),
     Wake(usize),
@@ -499,6 +514,7 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         3 => Just(Op::Join),
+        1 => (0..16_usize).prop_map(Op::Drain),
         2 => (0..16_usize).prop_map(Op::Leave),
         1 => (0..16_usize).prop_map(Op::Silence),
         1 => (0..16_usize).prop_map(Op::Wake),
@@ -523,10 +539,18 @@ proptest! {
             match op {
                 Op::Join => cluster.join(&format!("n{:03}", (cluster.next_id * 7919) % 1000)),
                 // At least one member has to stay.
+                Op::Drain(at) => {
+                    let staying = all.iter().filter(|id| !cluster.view.is_marked(**id)).count();
+                    let unmarked = |id: &u64| !cluster.view.is_marked(*id);
+                    if let Some(id) = pick(&all, at).filter(unmarked).filter(|_| staying > 1) {
+                        cluster.set_departure(id, Departure::Draining);
+                    }
+                }
                 Op::Leave(at) => {
-                    let staying = all.iter().filter(|id| !cluster.view.is_leaving(**id)).count();
-                    if let Some(id) = pick(&all, at).filter(|_| staying > 1) {
-                        cluster.view.rows.get_mut(&id).unwrap().leaving = true;
+                    let staying = all.iter().filter(|id| !cluster.view.is_marked(**id)).count();
+                    let marked = |id: &u64| cluster.view.is_marked(*id);
+                    if let Some(id) = pick(&all, at).filter(|id| staying > 1 || marked(id)) {
+                        cluster.set_departure(id, Departure::Leaving);
                     }
                 }
                 Op::Silence(at) => {
@@ -550,7 +574,7 @@ proptest! {
                     }
                 }
                 Op::LoseRow(at) => {
-                    let staying = all.iter().filter(|id| !cluster.view.is_leaving(**id)).count();
+                    let staying = all.iter().filter(|id| !cluster.view.is_marked(**id)).count();
                     if let Some(id) = pick(&all, at).filter(|_| staying > 1) {
                         cluster.view.rows.remove(&id);
                     }
@@ -567,6 +591,9 @@ proptest! {
             cluster.view.rows.keys().chain(&cluster.view.voters).copied().collect();
         for id in known {
             cluster.set_active(id, true);
+            if cluster.view.departure(id) == Departure::Draining {
+                cluster.set_departure(id, Departure::Leaving);
+            }
         }
         // `Leave` and `LoseRow` count rows, so at least one member stays.
         cluster.run_until_idle();
@@ -574,7 +601,7 @@ proptest! {
         let members: BTreeSet<u64> = view.voters.union(&view.learners).copied().collect();
         let rows: BTreeSet<u64> = view.rows.keys().copied().collect();
         prop_assert_eq!(members, rows);
-        prop_assert!(view.rows.values().all(|row| !row.leaving));
+        prop_assert!(view.rows.values().all(|row| row.departure == Departure::Staying));
         prop_assert_eq!(view.voters.len(), target_voters(view.rows.len()));
         prop_assert_eq!(cluster.plan(), Decision::Idle);
     }

@@ -82,7 +82,7 @@ fn check_texts(field: &str, texts: &BTreeMap<String, String>) -> Result<(), Erro
 fn invalid(field: &str, reason: &str) -> Error {
     Error::new(ErrorCode::ValidationFailed, format!("{field} is not valid"))
         .with("field", field)
-        .with("reason", reason)
+        .because(reason)
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ pub fn of(state: &State, documents: &Documents, host: &str, id: &str) -> Assignm
     if row.host == host {
         return Assignment::Own(wanted(state, documents, host, row));
     }
-    if kept(state, host, row) {
+    if is_kept(state, host, row) {
         let has_healthcheck =
             with_service(state, documents, row, declares_healthcheck).unwrap_or(false);
         return Assignment::Kept { has_healthcheck };
@@ -48,12 +48,12 @@ pub fn is_here(state: &State, host: &str, id: &str) -> bool {
 }
 
 fn concerns(state: &State, host: &str, row: &ReplicaDesired) -> bool {
-    row.host == host || kept(state, host, row)
+    row.host == host || is_kept(state, host, row)
 }
 
 /// Whether `host` still runs the container of a row that moved away: it does until the new host
 /// reports the row as running.
-fn kept(state: &State, host: &str, row: &ReplicaDesired) -> bool {
+pub(crate) fn is_kept(state: &State, host: &str, row: &ReplicaDesired) -> bool {
     let taken_over = state.replicas_observed.get(&row.id).is_some_and(|seen| {
         seen.host == row.host
             && seen.state() == ReplicaState::Running

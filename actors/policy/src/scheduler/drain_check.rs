@@ -1,14 +1,58 @@
-//! Finds replicas that could not be placed elsewhere if a host left. Pure.
+//! Replicas that a leaving host could not hand over, and those that it has not handed over yet.
+//! Pure.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use jaco_proto::v1::{self, service_spec::PlacementMode};
+use jaco_proto::{
+    replica_code::RESTART_EXHAUSTED,
+    v1::{self, NodeStatus, service_spec::PlacementMode},
+};
 use jaco_state::State;
 
 use super::{
     placement::{Hosts, ReplicaCounts, ServiceToPlace, place},
     projects::Projects,
 };
+use crate::runtime::assignment;
+
+/// Returns the ids, in order, of the replicas that still need the draining member `host`: those
+/// assigned to it, and those that it serves until they run on their new hosts.
+///
+/// A replica that spent its restart budget on its new host does not need the old one: it runs
+/// nowhere. An offline host serves nothing, so only replicas assigned to it count, and of these
+/// not those of `global` services, which end with the host.
+#[must_use]
+pub fn remaining<'a>(state: &'a State, host: &str) -> Vec<&'a str> {
+    let node = state.nodes.get(host);
+    let serves = node.is_some_and(|node| node.status() != NodeStatus::Offline);
+    let needs_host = |row: &v1::ReplicaDesired| {
+        if row.host == host {
+            return serves || !is_global(state, row);
+        }
+        serves && assignment::is_kept(state, host, row) && !is_exhausted(state, row)
+    };
+    let rows = state.replicas_desired.iter();
+    rows.filter(|(_, row)| needs_host(row))
+        .map(|(id, _)| id.as_str())
+        .collect()
+}
+
+fn is_global(state: &State, row: &v1::ReplicaDesired) -> bool {
+    let deployment = state.deployments.get(&row.deployment);
+    let services = deployment.iter().flat_map(|found| &found.services);
+    services
+        .filter(|spec| spec.name == row.service)
+        .any(|spec| spec.placement() == PlacementMode::Global)
+}
+
+/// Whether the replica spent its restart budget on the host it is assigned to.
+fn is_exhausted(state: &State, row: &v1::ReplicaDesired) -> bool {
+    state.replicas_observed.get(&row.id).is_some_and(|seen| {
+        seen.host == row.host
+            && seen.code == RESTART_EXHAUSTED
+            && seen.desired_raft_index >= row.raft_index
+    })
+}
 
 /// Returns the ids of the replicas of `host` that no other host could take.
 ///
@@ -118,6 +162,76 @@ mod tests {
         let deployments = &mut state.deployments;
         deployments.insert("app".to_owned(), Arc::new(deployment));
         state
+    }
+
+    /// Adds what `host` last reported about replica `id`, whose row then has index 7.
+    fn observe(state: &mut State, id: &str, host: &str, index: u64, code: &str) {
+        let seen = match code {
+            "" => v1::ReplicaState::Running,
+            "pending" => v1::ReplicaState::Pending,
+            _ => v1::ReplicaState::Failed,
+        };
+        let observed = v1::ReplicaObserved {
+            id: id.to_owned(),
+            host: host.to_owned(),
+            state: seen.into(),
+            code: code.to_owned(),
+            desired_raft_index: index,
+            ..Default::default()
+        };
+        let observed = Arc::new(observed);
+        state.replicas_observed.insert(id.to_owned(), observed);
+    }
+
+    #[test]
+    fn replica_needs_its_host_until_replacement_runs() {
+        use NodeStatus::{Offline, Ready, Unhealthy};
+        type Report = (&'static str, u64, &'static str);
+        type Row = (&'static str, NodeStatus, Option<Report>, bool);
+        let table: &[Row] = &[
+            // New host of the replica, status of `a`, last report, whether `a` is needed.
+            ("a", Ready, Some(("a", 7, "")), true),
+            ("a", Offline, Some(("a", 7, "")), true),
+            ("b", Ready, None, true),
+            ("b", Unhealthy, None, true),
+            ("b", Ready, Some(("a", 3, "")), true),
+            ("b", Ready, Some(("b", 6, "")), true),
+            ("b", Ready, Some(("b", 7, "pending")), true),
+            ("b", Ready, Some(("b", 7, "image_pull_failed")), true),
+            ("b", Ready, Some(("b", 7, "")), false),
+            ("b", Ready, Some(("b", 8, "")), false),
+            ("b", Ready, Some(("b", 7, RESTART_EXHAUSTED)), false),
+            ("b", Ready, Some(("b", 6, RESTART_EXHAUSTED)), true),
+            ("b", Offline, None, false),
+        ];
+        for (to, status, report, needed) in table {
+            let web = ("web", PlacementMode::Spread, ["a"].as_slice());
+            let mut state = state(&["a", "b"], &[web]);
+            let row = state.replicas_desired.get_mut("app-web-0").unwrap();
+            let row = Arc::make_mut(row);
+            row.host = (*to).to_owned();
+            row.raft_index = 7;
+            if *to != "a" {
+                row.previous_host = "a".to_owned();
+            }
+            let node = state.nodes.get_mut("a").unwrap();
+            Arc::make_mut(node).set_status(*status);
+            if let Some((host, index, code)) = report {
+                observe(&mut state, "app-web-0", host, *index, code);
+            }
+            let found = !remaining(&state, "a").is_empty();
+            assert_eq!(found, *needed, "{to} {status:?} {report:?}");
+        }
+    }
+
+    #[test]
+    fn global_replicas_end_with_an_offline_host() {
+        let agent = ("web", PlacementMode::Global, ["a", "b"].as_slice());
+        let mut state = state(&["a", "b"], &[agent]);
+        assert_eq!(remaining(&state, "a"), ["app-web-0"]);
+        let node = state.nodes.get_mut("a").unwrap();
+        Arc::make_mut(node).set_status(NodeStatus::Offline);
+        assert_eq!(remaining(&state, "a"), [""; 0]);
     }
 
     #[test]

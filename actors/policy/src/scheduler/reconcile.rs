@@ -9,7 +9,6 @@ mod rearm;
 mod service;
 
 pub use batch::MAX_BATCH_BYTES;
-pub use rearm::Rearmed;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,8 +34,6 @@ pub struct PassCache {
     pub projects: Projects,
     /// Container failures already counted.
     pub counted: Counted,
-    /// Replicas already re-armed after an apply.
-    pub rearmed: Rearmed,
 }
 
 /// Outcome of one pass.
@@ -66,13 +63,12 @@ pub struct Summary {
 /// Computes one pass over `state` at time `now`.
 pub fn reconcile(state: &State, cache: &mut PassCache, now: Timestamp) -> Pass {
     cache.projects.retain(state);
-    cache.rearmed.retain(state);
     let mut plan = Plan::new(state, now);
     plan.remove_orphans();
     for deployment in state.deployments.values() {
         let templates = cache.projects.of(deployment);
         plan.children.begin_section();
-        plan.deployment(deployment, &templates, &mut cache.rearmed);
+        plan.deployment(deployment, &templates);
     }
     plan.children.begin_section();
     plan.count_restarts(&mut cache.counted);

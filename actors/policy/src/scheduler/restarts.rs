@@ -153,7 +153,7 @@ fn is_counted(
 }
 
 /// Sort key of a timestamp; also correct for nanoseconds that are not normalized.
-pub(super) fn sort_key(time: &Timestamp) -> i128 {
+fn sort_key(time: &Timestamp) -> i128 {
     i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos)
 }
 

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::{
     api::admission::{self, Transport},
+    peer::{Heartbeat, HeartbeatHandler as _, Sender},
     testing::cluster::{Cluster, Fault, MemberApi, with},
 };
 
@@ -506,5 +507,69 @@ async fn every_member_reports_leader_and_voters() {
             suffrage.hostname.as_str()
         });
         assert_eq!(voters.collect::<Vec<_>>(), ["n1", "n2", "n3"]);
+    }
+}
+
+/// Makes member 1 a deposed leader whose raft hangs, so that it does not know its successor.
+fn depose_hung_leader(cluster: &Cluster) {
+    cluster.group.elect(Some(2));
+    cluster.group.set_known_leader(1, Some(1));
+    cluster.group.stall(1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn hung_leader_forwards_to_its_successor() {
+    let cluster = Cluster::start(3).await;
+    depose_hung_leader(&cluster);
+    let node = cluster.node(1).try_running().unwrap();
+    let print = jaco_net::pki::Fingerprint::from_bytes([2; 32]);
+    let claim = Heartbeat {
+        term: node.raft.status().term,
+        leads: true,
+        ..Heartbeat::default()
+    };
+    node.failure_detector
+        .on_heartbeat(&Sender::new("n2", 2, [print]), claim);
+    let begun = Instant::now();
+    let issued = issue(cluster.member_api(1, Transport::Local), &[]).await;
+    assert_eq!(issued.unwrap(), "new");
+    assert!(begun.elapsed() < Duration::from_secs(1));
+    assert_eq!(cluster.network.calls()[0].to, "n2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn hung_leader_without_successor_refuses_retriably() {
+    let cluster = Cluster::start(3).await;
+    depose_hung_leader(&cluster);
+    let issued = issue(cluster.member_api(1, Transport::Local), &[]).await;
+    assert_eq!(code(issued), "raft_unavailable");
+    assert!(cluster.network.calls().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn node_out_of_touch_names_no_leader() {
+    let cluster = Cluster::start(3).await;
+    cluster.group.isolate(2, &[2]);
+    // A learner never gives its leader up.
+    cluster.group.set_known_leader(2, Some(1));
+    cluster.group.stall(3);
+    for (id, lost, stalled) in [(1, false, false), (2, true, false), (3, false, true)] {
+        let mut member_api = ClusterClient::new(cluster.member_api(id, Transport::Local));
+        let status = member_api.status(v1::ClusterStatusRequest {}).await;
+        let status = status.unwrap().into_inner();
+        let in_touch = !lost && !stalled;
+        let named = (&*status.leader, &*status.leader_hostname);
+        assert_eq!(
+            named,
+            if in_touch {
+                ("n1:7947", "n1")
+            } else {
+                ("", "")
+            }
+        );
+        let since = (status.quorum_lost_since, status.stalled_since);
+        assert_eq!((since.0.is_some(), since.1.is_some()), (lost, stalled));
+        let seconds = since.0.or(since.1).map(|since| since.seconds);
+        assert!(seconds.is_none_or(|at| (1_699_999_900..=1_700_000_000).contains(&at)));
     }
 }

@@ -77,7 +77,7 @@ fn broken(host: &str, status: &Status) -> Error {
         format!("the log stream of host {host:?} broke"),
     )
     .with("host", host)
-    .with("reason", status.message())
+    .because(status.message())
 }
 
 /// Merges the lines of all `sources` in the order of arrival. Hosts that could not be reached are

@@ -1,6 +1,10 @@
 //! The `NodeJoin` call, which a node makes before it has a certificate of the cluster.
 
-use std::{io, sync::Mutex, time::Duration};
+use std::{
+    io,
+    sync::Mutex,
+    time::{Duration, SystemTime},
+};
 
 use hyper_util::rt::TokioIo;
 use jaco_net::{
@@ -11,6 +15,7 @@ use jaco_proto::{
     Error, ErrorCode, chain,
     config::HostPort,
     error::DecodedError,
+    timestamp,
     v1::{self, cluster_client::ClusterClient},
 };
 use tonic::{Status, transport::Endpoint};
@@ -31,7 +36,7 @@ pub(super) fn address(text: &str) -> Option<HostPort> {
 /// authority `ca`.
 ///
 /// # Errors
-/// `ca_digest_mismatch` or `peer_unreachable`; otherwise the member's own error.
+/// `ca_digest_mismatch`, `clock_skew` or `peer_unreachable`; otherwise the member's own error.
 pub(super) async fn node_join(
     peer: &HostPort,
     ca: Fingerprint,
@@ -41,6 +46,7 @@ pub(super) async fn node_join(
         .await
         .map_err(|error| match error {
             DialError::Authority { expected, got } => mismatch(peer, expected, got),
+            DialError::NotValidYet { not_before } => clock_behind(SystemTime::now(), not_before),
             error @ (DialError::Unreachable(_) | DialError::Timeout(_) | DialError::Tls(_)) => {
                 unreachable(peer, chain(&error))
             }
@@ -70,17 +76,31 @@ pub(super) async fn node_join(
 pub(super) fn mismatch(peer: &HostPort, expected: Fingerprint, got: Fingerprint) -> Error {
     Error::new(
         ErrorCode::CaDigestMismatch,
-        "the peer belongs to another cluster than the join token",
+        format!(
+            "the peer {peer} belongs to another cluster ({got}) than the join token ({expected})"
+        ),
     )
     .with("peer", peer)
     .with("expected", expected)
     .with("got", got)
 }
 
+/// Error of a node whose clock, at `now`, has not reached the validity of a member's certificate.
+pub(super) fn clock_behind(now: SystemTime, not_before: SystemTime) -> Error {
+    let (now, not_before) = (timestamp(now), timestamp(not_before));
+    let message = format!(
+        "the clock of this node reads {now}, but the cluster's certificates begin at {not_before}"
+    );
+    Error::new(ErrorCode::ClockSkew, message)
+        .with("joiner_clock", now)
+        .with("valid_from", not_before)
+}
+
 fn unreachable(peer: &HostPort, reason: String) -> Error {
-    Error::new(ErrorCode::PeerUnreachable, "the peer cannot be reached")
+    let message = format!("the peer {peer} cannot be reached");
+    Error::new(ErrorCode::PeerUnreachable, message)
         .with("peer", peer)
-        .with("reason", reason)
+        .because(reason)
 }
 
 /// Maps the member's status to an error, with its own code and message.
@@ -101,9 +121,12 @@ fn refused(peer: &HostPort, status: &Status) -> Error {
             message,
             details,
         },
-        Err(_) => Error::new(ErrorCode::Internal, "the peer refused the join")
-            .with("peer", peer)
-            .with("reason", format!("{code}: {message}")),
+        Err(_) => Error::new(
+            ErrorCode::Internal,
+            format!("the peer {peer} refused the join"),
+        )
+        .with("peer", peer)
+        .because(format!("{code}: {message}")),
     }
 }
 

@@ -40,7 +40,7 @@ impl NodeContext {
         let mut stopping = self.stopping();
         tokio::select! {
             joined = joined => joined.unwrap_or_else(|error| {
-                Err(Error::new(ErrorCode::Internal, "the join failed").with("reason", error))
+                Err(Error::new(ErrorCode::Internal, "the join failed").because(error))
             }),
             _ = stopping.wait_for(|&stopping| stopping) => Err(Self::stopped()),
         }
@@ -62,8 +62,7 @@ impl NodeContext {
             }
             place(&Layout::new(&shared.config.data_dir), &admitted)
         });
-        let failed =
-            |error| Error::new(ErrorCode::Internal, "the join failed").with("reason", error);
+        let failed = |error| Error::new(ErrorCode::Internal, "the join failed").because(error);
         placed.await.map_err(failed)??;
 
         let mut startup_done = self.startup_done.subscribe();

@@ -58,7 +58,7 @@ fn host(engine: &FakeEngine, outputs: Vec<Output>) -> Arc<RuntimeContext> {
         networks: Arc::new(NoNetworks),
         raft: Arc::new(MemoryRaft::new(state)),
         clock: Clock::system(),
-        caught_up: tokio::sync::watch::channel(true).1,
+        contact: crate::health::ContactSwitch::new(true).contact(),
         metrics: Metrics::new("n1", Clock::system()),
     };
     Arc::new(RuntimeContext::new(deps))

@@ -3,9 +3,12 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use jaco_engine::{EngineError, Found};
-use jaco_policy::runtime::{
-    assignment,
-    sweep::{duplicates, orphans},
+use jaco_policy::{
+    health::fencing::ContactEpoch,
+    runtime::{
+        assignment,
+        sweep::{duplicates, orphans},
+    },
 };
 use jaco_supervision::Context;
 use tokio::time::Instant;
@@ -21,23 +24,25 @@ impl ReplicaManager {
         let Some(cluster) = state.cluster.clone() else {
             return;
         };
-        if self.listing || !*deps.caught_up.borrow() {
+        let Some(contact) = deps.contact.now().filter(|_| !self.listing) else {
             return;
-        }
+        };
         self.listing = true;
         self.leaving_at_listing = self.args.shared.leaving.all();
-        let epoch = self.epoch;
-        ctx.spawn(async move { Msg::Listed(epoch, deps.engine.list(&cluster.cluster_id).await) });
+        ctx.spawn(async move { Msg::Listed(contact, deps.engine.list(&cluster.cluster_id).await) });
     }
 
-    /// Handles a change of `caught_up`. After catching up, containers of rows that moved away are
+    /// Handles a change of the contact. After catching up, containers of rows that moved away are
     /// stopped before any container is started.
-    pub(super) fn caught_up(&mut self, ctx: &Context<Self>, now: bool) {
-        self.epoch += 1;
-        // Also when the node is caught up: it may have fallen behind in between, so containers of
-        // rows that moved meanwhile may still run here.
-        if self.args.shared.set_orphans_cleared(false) {
-            if !now {
+    pub(super) fn contact_changed(&mut self, ctx: &Context<Self>, contact: Option<ContactEpoch>) {
+        let shared = &self.args.shared;
+        if contact.is_some() && shared.cleared_contact() == contact {
+            return;
+        }
+        // A listing of an earlier contact does not count: containers of rows that moved meanwhile may
+        // still run here.
+        if shared.set_orphans_cleared(None) {
+            if contact.is_none() {
                 info!(
                     subsystem = "runtime/reconciler",
                     "not caught up with the cluster: container starts are held back"
@@ -55,16 +60,18 @@ impl ReplicaManager {
         ctx.set_deadline(next, Msg::Sweep);
     }
 
-    /// Allows starts once no container without a row is running here. Stopped containers do not
-    /// hold back starts: their removal may take long or need an operator.
+    /// Allows starts once no container without a row is running here, as a listing of this contact
+    /// shows. Stopped containers do not hold back starts: their removal may take long or need an
+    /// operator.
     fn check_orphans_cleared(
         &mut self,
         ctx: &Context<Self>,
+        contact: ContactEpoch,
         here: &BTreeSet<String>,
         found: &[Found],
     ) {
         let shared = &self.args.shared;
-        if shared.orphans_cleared() || !*shared.deps.caught_up.borrow() {
+        if shared.orphans_cleared() {
             return;
         }
         let wanted = |replica: &str| here.contains(replica);
@@ -80,7 +87,7 @@ impl ReplicaManager {
         if !clean {
             return self.schedule_sweep(ctx, false);
         }
-        shared.set_orphans_cleared(true);
+        shared.set_orphans_cleared(Some(contact));
         debug!(
             subsystem = "runtime/reconciler",
             "caught up with the cluster"
@@ -92,14 +99,14 @@ impl ReplicaManager {
         &mut self,
         ctx: &Context<Self>,
         listed: Result<Vec<Found>, EngineError>,
-        epoch: u64,
+        contact: ContactEpoch,
     ) {
         self.listing = false;
-        if epoch != self.epoch {
+        let deps = self.args.shared.deps.clone();
+        if deps.contact.now() != Some(contact) {
             // The listing may be older than the state the node has caught up with.
             return ctx.send_to_self(Msg::Sweep);
         }
-        let deps = self.args.shared.deps.clone();
         let found = match listed {
             Ok(found) => {
                 self.list_errors.clear();
@@ -115,7 +122,7 @@ impl ReplicaManager {
         // The listing completed before the state is read, so the state is never older than the
         // listing.
         let here = assignment::here(&deps.raft.state(), &deps.host);
-        self.check_orphans_cleared(ctx, &here, &found);
+        self.check_orphans_cleared(ctx, contact, &here, &found);
         let managed = |id: &str| {
             here.contains(id)
                 || self

@@ -3,19 +3,16 @@
 use std::{future::Future, sync::Arc};
 
 use jaco_engine::{EngineError, Found, Inspected};
-use jaco_policy::runtime::{
-    assignment,
-    replica::{
-        core::{Action, Assignment, Core, Now, PrepareError, Seed, StartGate},
-        report::{Report, code},
-    },
+use jaco_policy::runtime::replica::{
+    core::{Action, Assignment, Core, Now, PrepareError, Seed, StartError, StartGate},
+    report::{Report, code},
 };
 use jaco_proto::v1::ReplicaState;
 use jaco_supervision::{Context, Failure, Handle, TaskHandle, Worker};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::launch::{self, Launch};
+use super::launch::{self, Launch, Permit};
 use crate::{
     log_dedup::LogDedup,
     runtime::{RuntimeContext, manager, publisher},
@@ -60,8 +57,8 @@ enum OutcomeKind {
     Prepared(u64, Result<Box<Launch>, PrepareError>),
     PullProgressed(u64),
     Pulled(u64, Result<(), EngineError>),
-    Launched(u64, Result<String, EngineError>),
-    Started(u64, Result<(), EngineError>),
+    Launched(u64, Result<String, StartError>),
+    Started(u64, Result<(), StartError>),
     Inspected(u64, Result<Inspected, EngineError>),
     Discarded(u64, Result<(), EngineError>),
 }
@@ -135,7 +132,10 @@ impl Worker for ReplicaActor {
             Msg::EngineEvent => self.core.handle_engine_event(),
             Msg::DuplicateContainers => self.core.handle_duplicates(),
             Msg::EventsUp(up) => self.core.handle_event_stream(now, up),
-            Msg::Timeout => self.core.handle_timeout(now),
+            Msg::Timeout => {
+                self.refresh(ctx);
+                self.core.handle_timeout(now);
+            }
             Msg::Done(Outcome(outcome)) => self.handle_outcome(ctx, now, outcome),
         }
         self.drive(ctx);
@@ -155,15 +155,29 @@ impl ReplicaActor {
         }
     }
 
+    /// Reports the assignment of this moment to the core, before an event on which the core may
+    /// decide a start. The notice of a change may still wait in the mailbox, of lost contact after a
+    /// pause even elsewhere, and changes of dependencies are only delivered while a start is
+    /// deferred.
+    fn refresh(&mut self, ctx: &Context<Self>) {
+        if let Some(assignment) = self.assignment() {
+            self.core.handle_assignment(assignment);
+            self.drive(ctx);
+        }
+    }
+
     fn handle_outcome(&mut self, ctx: &Context<Self>, now: Now, outcome: OutcomeKind) {
+        match &outcome {
+            OutcomeKind::PullProgressed(_) | OutcomeKind::Inspected(..) => {}
+            OutcomeKind::Found(..)
+            | OutcomeKind::Prepared(..)
+            | OutcomeKind::Pulled(..)
+            | OutcomeKind::Launched(..)
+            | OutcomeKind::Started(..)
+            | OutcomeKind::Discarded(..) => self.refresh(ctx),
+        }
         match outcome {
             OutcomeKind::Found(generation, result) => {
-                // Dependency changes are only delivered while a start is deferred, so read the
-                // state again before acting on a listing.
-                if let Some(assignment) = self.assignment() {
-                    self.core.handle_assignment(assignment);
-                    self.drive(ctx);
-                }
                 self.core.handle_found(now, generation, result);
             }
             OutcomeKind::Prepared(generation, result) => {
@@ -207,20 +221,12 @@ impl ReplicaActor {
         // Mark before reading the state: the manager notifies marked replicas of later changes, so
         // none is missed.
         shared.deferred.set(&self.args.id, true);
-        let state = shared.deps.raft.state();
-        state.cluster.as_ref()?;
-        let (documents, host) = (&shared.documents, &shared.deps.host);
-        let mut assignment = assignment::of(&state, documents, host, &self.args.id);
+        let assignment = shared.assignment(&self.args.id)?;
         let deferred = matches!(
             &assignment,
             Assignment::Own(wanted) if matches!(wanted.gate, StartGate::Deferred(_))
         );
         shared.deferred.set(&self.args.id, deferred);
-        if let Assignment::Own(wanted) = &mut assignment
-            && !shared.orphans_cleared()
-        {
-            wanted.gate = StartGate::NotCaughtUp;
-        }
         Some(assignment)
     }
 
@@ -260,21 +266,25 @@ impl ReplicaActor {
                     async move { OutcomeKind::Pulled(generation, task.await) },
                 );
             }
-            Action::Launch(generation) => {
+            Action::Launch(generation, condition) => {
                 let Some(launch) = self.launch.take() else {
                     return;
                 };
                 // Kept for a second attempt after the pull of a missing image.
                 self.launch = Some(launch.clone());
-                let task = launch::launch(Arc::clone(shared), launch);
+                let task = launch::launch(Permit::new(shared, &id, condition), launch);
                 self.spawn_action(
                     ctx,
                     async move { OutcomeKind::Launched(generation, task.await) },
                 );
             }
-            Action::Start(generation, container) => self.spawn_action(ctx, async move {
-                OutcomeKind::Started(generation, engine.start(&container).await)
-            }),
+            Action::Start(generation, container, condition) => {
+                let permit = Permit::new(shared, &id, condition);
+                self.spawn_action(ctx, async move {
+                    let started = launch::start(&permit, &container).await;
+                    OutcomeKind::Started(generation, started)
+                });
+            }
             Action::Inspect(generation, container) => self.spawn_action(ctx, async move {
                 OutcomeKind::Inspected(generation, engine.inspect(&container).await)
             }),

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jaco_engine::{
-    Engine, EngineError, printable,
+    EngineError, printable,
     spec::{
         Attachment, ContainerSpec, Networking, aliases, container_name, image, joined_service,
         namespace_services, networks,
@@ -11,9 +11,10 @@ use jaco_engine::{
 };
 use jaco_policy::runtime::{
     assignment, registry_key,
-    replica::core::{PROGRESS_EVERY, PrepareError},
+    replica::core::{PROGRESS_EVERY, PrepareError, StartCondition, StartError},
 };
 use jaco_proto::{secret::Redacted, v1::ReplicaDesired};
+use tracing::info;
 
 use crate::runtime::{Deps, NetworkError, RuntimeContext};
 
@@ -123,26 +124,59 @@ pub(super) async fn pull(
     pull.finish(PROGRESS_EVERY, progressed).await
 }
 
-/// Creates, connects and starts the container; removes it if a later step fails.
-pub(super) async fn launch(
+/// A start that the core decided, and the condition on which it did.
+#[derive(Clone)]
+pub(super) struct Permit {
     shared: Arc<RuntimeContext>,
-    launch: Launch,
-) -> Result<String, EngineError> {
-    let deps = &shared.deps;
+    id: String,
+    condition: StartCondition,
+}
+
+impl Permit {
+    pub(super) fn new(shared: &Arc<RuntimeContext>, id: &str, condition: StartCondition) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            id: id.to_owned(),
+            condition,
+        }
+    }
+
+    /// Checks the condition against the state and the contact of this moment. The caller sends the
+    /// request right after it: the process may have been paused at any point before.
+    fn check(&self) -> Result<(), StartError> {
+        let assignment = self.shared.assignment(&self.id);
+        let holds = assignment.is_some_and(|assignment| self.condition.holds(&assignment));
+        if holds {
+            return Ok(());
+        }
+        info!(subsystem = "runtime/health", replica_id = %self.id, "start dropped: its row or the contact with the cluster has changed");
+        Err(StartError::Revoked)
+    }
+}
+
+/// Creates, connects and starts the container; removes it if a later step fails or may no longer be
+/// made.
+pub(super) async fn launch(permit: Permit, launch: Launch) -> Result<String, StartError> {
     let (deployment, service) = (launch.deployment.clone(), launch.service.clone());
-    let launched = create_and_start(&*deps.engine, launch).await;
-    deps.metrics
-        .container_start(&deployment, &service, launched.is_ok());
+    let launched = create_and_start(&permit, launch).await;
+    if launched != Err(StartError::Revoked) {
+        let metrics = &permit.shared.deps.metrics;
+        metrics.container_start(&deployment, &service, launched.is_ok());
+    }
     launched
 }
 
-async fn create_and_start(engine: &dyn Engine, launch: Launch) -> Result<String, EngineError> {
+async fn create_and_start(permit: &Permit, launch: Launch) -> Result<String, StartError> {
+    let engine = &*permit.shared.deps.engine;
+    let slot = engine.start_slot().await;
+    permit.check()?;
     let container = engine.create(&launch.name, &launch.spec.0).await?;
+    drop(slot);
     let finished = async {
         for network in &launch.rest {
             engine.connect(network, &container, &launch.aliases).await?;
         }
-        engine.start(&container).await
+        start(permit, &container).await
     };
     match finished.await {
         Ok(()) => Ok(container),
@@ -151,13 +185,24 @@ async fn create_and_start(engine: &dyn Engine, launch: Launch) -> Result<String,
             let _ = engine.remove(&container).await;
             // `NotFound` and `Conflict` of these steps do not concern the image or the name.
             Err(match error {
-                EngineError::NotFound(message) | EngineError::Conflict(message) => {
-                    EngineError::Api { status: 0, message }
-                }
-                other @ (EngineError::Unreachable(_) | EngineError::Api { .. }) => other,
+                StartError::Engine(
+                    EngineError::NotFound(message) | EngineError::Conflict(message),
+                ) => EngineError::Api { status: 0, message }.into(),
+                other @ (StartError::Revoked
+                | StartError::Engine(
+                    EngineError::Unreachable(_) | EngineError::Api { .. },
+                )) => other,
             })
         }
     }
+}
+
+/// Starts a container that exists.
+pub(super) async fn start(permit: &Permit, container: &str) -> Result<(), StartError> {
+    let engine = &*permit.shared.deps.engine;
+    let _slot = engine.start_slot().await;
+    permit.check()?;
+    Ok(engine.start(container).await?)
 }
 
 /// Stops and removes each container of a replica; returns at the first error.

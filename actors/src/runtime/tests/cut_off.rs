@@ -1,5 +1,8 @@
 //! A node without contact to the cluster keeps its containers running and starts no others.
 
+use jaco_engine::fake::HeldCall;
+use tokio::sync::oneshot;
+
 use super::*;
 use crate::network;
 
@@ -44,7 +47,7 @@ async fn restart_without_leader_reuses_existing_network() {
     let id = node.upsert("web", 0);
     let first = node.running(&id).await.container_id;
     leads.send_replace(false);
-    node.caught_up.send_replace(false);
+    node.contact.set(false);
     node.engine.die(&first);
     let again = node.observed(&id, |seen| {
         seen.state() == ReplicaState::Running && seen.container_id != first
@@ -79,10 +82,64 @@ async fn losing_cluster_contact_cancels_start() {
             "pulling"
         };
         node.observed(&id, |seen| seen.code == code).await;
-        node.caught_up.send_replace(false);
+        node.contact.set(false);
         tokio::time::sleep(Duration::from_secs(600)).await;
         assert_eq!(node.engine.journal(), Vec::<String>::new(), "{code}");
-        node.caught_up.send_replace(true);
+        node.contact.set(true);
         node.running(&id).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pull_ending_after_pause_starts_nothing() {
+    // Contact is lost, or it is another one in which no orphans were cleared.
+    for in_contact in [false, true] {
+        let node = Node::new().await;
+        let (release, held) = oneshot::channel::<()>();
+        node.engine.script_pull(stream::once(async {
+            let _ = held.await;
+            Ok(())
+        }));
+        node.deploy(ONE);
+        let id = node.upsert("web", 0);
+        node.observed(&id, |seen| seen.code == "pulling").await;
+        // As after a pause of the process: no actor knows yet.
+        node.contact.set_unnoticed(in_contact);
+        release.send(()).unwrap();
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(node.engine.journal(), [""; 0], "in contact: {in_contact}");
+        node.contact.set(true);
+        node.running(&id).await;
+        assert_eq!(node.engine.journal(), ["+jaco_shop-web-0"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn start_overtaken_during_create_is_dropped() {
+    for moves in [false, true] {
+        let node = Node::new().await;
+        let release = node.engine.hold_next(HeldCall::Create);
+        node.deploy(ONE);
+        let id = node.upsert("web", 0);
+        node.until("the engine creates it", || node.engine.names().len() == 1)
+            .await;
+        if moves {
+            let row = v1::ReplicaDesired {
+                host: "n2".into(),
+                ..node.raft.state().replicas_desired[&id].as_ref().clone()
+            };
+            node.apply(Payload::ReplicaDesiredUpsert(v1::ReplicaDesiredUpsert {
+                replica: Some(row),
+            }));
+        } else {
+            node.contact.set_unnoticed(false);
+        }
+        release.send(()).unwrap();
+        node.until("it is removed", || node.engine.names().is_empty())
+            .await;
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        let journal = ["+jaco_shop-web-0", "-jaco_shop-web-0"];
+        assert_eq!(node.engine.journal(), journal, "moves: {moves}");
+        assert_eq!(node.engine.starts(), 0, "moves: {moves}");
     }
 }

@@ -1,5 +1,6 @@
 //! Replicas that move between hosts, and nodes that rejoin after a move.
 
+use jaco_engine::fake::HeldCall;
 use tokio::sync::oneshot;
 
 use super::*;
@@ -51,9 +52,9 @@ impl Node {
 
     async fn settles(&self) {
         let mut cleared = self.orphans_cleared.clone();
-        let cleared = cleared.wait_for(|cleared| *cleared);
+        let cleared = cleared.wait_for(Option::is_some);
         let cleared = tokio::time::timeout(10 * MINUTE, cleared).await;
-        assert!(*cleared.expect("orphans cleared in time").unwrap());
+        assert!(cleared.expect("orphans cleared in time").is_ok());
     }
 }
 
@@ -98,17 +99,17 @@ async fn rejoining_node_stops_moved_replicas_before_starts() {
     let web = one.put("web", "n1", "");
     one.running(&web).await;
     one.engine.set_stopping_takes(Duration::from_secs(10));
-    one.caught_up.send_replace(false);
+    one.contact.set(false);
     one.put("web", "n2", "");
     let api = one.put("api", "n1", "");
     two.running(&web).await;
     tokio::time::sleep(2 * MINUTE).await;
-    assert!(!*one.orphans_cleared.borrow());
+    assert!(one.orphans_cleared.borrow().is_none());
     assert!(!one.raft.state().replicas_observed.contains_key(&api));
 
-    one.caught_up.send_replace(true);
+    one.contact.set(true);
     one.running(&api).await;
-    assert!(*one.orphans_cleared.borrow());
+    assert!(one.orphans_cleared.borrow().is_some());
     assert_eq!(
         one.engine.journal(),
         ["+jaco_shop-web-0", "-jaco_shop-web-0", "+jaco_shop-api-0"]
@@ -122,11 +123,11 @@ async fn moved_replica_stops_before_simultaneous_start() {
     one.running(&web).await;
     one.engine.set_stopping_takes(Duration::from_secs(10));
     // The node was disconnected briefly and receives all changes at once.
-    one.caught_up.send_replace(false);
+    one.contact.set(false);
     tokio::time::sleep(Duration::from_secs(1)).await;
     one.put("api", "n1", "");
     one.put("web", "n2", "");
-    one.caught_up.send_replace(true);
+    one.contact.set(true);
     one.running("shop-api-0").await;
     assert_eq!(
         one.engine.journal(),
@@ -141,16 +142,44 @@ async fn brief_disconnect_also_triggers_orphan_check() {
     let labels = [("jaco.cluster_id", CLUSTER), ("jaco.replica_id", "moved-0")];
     one.engine.insert_container("moved", &labels);
     one.engine.set_stopping_takes(Duration::from_secs(10));
-    one.caught_up.send_replace(false);
-    one.caught_up.send_replace(true);
+    one.contact.set(false);
+    one.contact.set(true);
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(
-        !*one.orphans_cleared.borrow(),
+        one.orphans_cleared.borrow().is_none(),
         "no listing since the disconnect"
     );
     let api = one.put("api", "n1", "");
     one.running(&api).await;
     assert_eq!(one.engine.journal(), ["-moved", "+jaco_shop-api-0"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn listing_of_earlier_contact_is_dropped() {
+    let (one, _two) = pair().await;
+    one.settles().await;
+    let calls = one.engine.calls();
+    let release = one.engine.hold_next(HeldCall::List);
+    one.contact.set(false);
+    one.contact.set(true);
+    one.until("the engine lists", || one.engine.calls() > calls)
+        .await;
+    // That listing shows no container. The next contact begins with one.
+    one.contact.set(false);
+    let labels = [("jaco.cluster_id", CLUSTER), ("jaco.replica_id", "moved-0")];
+    one.engine.insert_container("moved", &labels);
+    one.engine.set_stopping_takes(Duration::from_secs(1));
+    one.contact.set(true);
+    let api = one.put("api", "n1", "");
+    let released = tokio::time::Instant::now();
+    release.send(()).unwrap();
+    one.running(&api).await;
+    assert_eq!(one.engine.journal(), ["-moved", "+jaco_shop-api-0"]);
+    let took = released.elapsed();
+    assert!(
+        took < Duration::from_secs(15),
+        "only the tick listed: {took:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -168,7 +197,7 @@ async fn booted_node_starts_nothing_before_catching_up() {
     tokio::time::sleep(2 * MINUTE).await;
     assert_eq!(engine.running(), 0, "no start from a stale state");
     two.put("web", "n2", "");
-    one.caught_up.send_replace(true);
+    one.contact.set(true);
     one.settles().await;
     one.until("its own runs again", || engine.running() == 1)
         .await;
@@ -181,7 +210,7 @@ async fn disconnected_node_keeps_and_restarts_its_containers() {
     let (one, _two) = pair().await;
     let web = one.put("web", "n1", "");
     let first = one.running(&web).await.container_id;
-    one.caught_up.send_replace(false);
+    one.contact.set(false);
     tokio::time::sleep(10 * MINUTE).await;
     assert_eq!(one.engine.journal(), ["+jaco_shop-web-0"]);
     one.engine.die(&first);
@@ -196,12 +225,12 @@ async fn disconnected_node_keeps_and_restarts_its_containers() {
 async fn orphan_check_needs_a_responding_engine() {
     let (one, _two) = pair().await;
     one.settles().await;
-    one.caught_up.send_replace(false);
+    one.contact.set(false);
     one.engine.set_down(true);
     tokio::time::sleep(Duration::from_secs(1)).await;
-    one.caught_up.send_replace(true);
+    one.contact.set(true);
     tokio::time::sleep(2 * MINUTE).await;
-    assert!(!*one.orphans_cleared.borrow());
+    assert!(one.orphans_cleared.borrow().is_none());
     one.engine.set_down(false);
     one.settles().await;
 }
@@ -212,7 +241,7 @@ async fn unremovable_stopped_container_does_not_block_starts() {
     let web = one.put("web", "n1", "");
     let moved = one.running(&web).await.container_id;
     let labels = [("jaco.cluster_id", CLUSTER), ("jaco.replica_id", "gone-0")];
-    one.caught_up.send_replace(false);
+    one.contact.set(false);
     one.engine.insert_container("gone", &labels);
     for stuck in ["gone", &moved] {
         one.engine.set_stuck(stuck, true);
@@ -220,7 +249,7 @@ async fn unremovable_stopped_container_does_not_block_starts() {
     one.put("web", "n2", "");
     two.running(&web).await;
     let api = one.put("api", "n1", "");
-    one.caught_up.send_replace(true);
+    one.contact.set(true);
     one.running(&api).await;
     assert_eq!(one.engine.running(), 1, "but all of it has stopped");
     assert_eq!(one.engine.names().len(), 3);

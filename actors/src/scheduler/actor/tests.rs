@@ -1,8 +1,10 @@
 use std::time::{Duration, SystemTime};
 
-use jaco_policy::scheduler::reconcile::MAX_BATCH_BYTES;
+use jaco_policy::{COMMIT_BUDGET, scheduler::reconcile::MAX_BATCH_BYTES};
 use jaco_proto::v1::{self, command::Payload};
-use jaco_raftnode::{RaftLimits, StateReader, command, testing::MemoryRaft};
+use jaco_raftnode::{
+    ProposalGuard, RaftLimits, StateReader, command, propose::ProposeFuture, testing::MemoryRaft,
+};
 use jaco_supervision::{KillMode, Strategy, SupervisorSpec, Tree};
 use prost_types::Timestamp;
 
@@ -11,30 +13,48 @@ use super::*;
 const WEB: &str = "services:\n  web:\n    image: nginx\n";
 
 /// Raft whose commits take as long as on a slow disk.
-struct Slow(MemoryRaft);
+struct Slow {
+    raft: MemoryRaft,
+    commit: watch::Receiver<Duration>,
+}
 
 const COMMIT: Duration = Duration::from_millis(300);
 
 impl StateReader for Slow {
     fn state(&self) -> Arc<State> {
-        self.0.state()
+        self.raft.state()
     }
 
     fn subscribe(&self) -> watch::Receiver<Arc<State>> {
-        self.0.subscribe()
+        self.raft.subscribe()
     }
 }
 
 impl LeaderProposer for Slow {
-    fn propose(&self, command: v1::Command) -> jaco_raftnode::propose::ProposeFuture {
-        let raft = self.0.clone();
+    fn leading_term(&self) -> Option<u64> {
+        self.raft.leading_term()
+    }
+
+    fn propose(&self, _: v1::Command) -> ProposeFuture {
+        unreachable!("a pass belongs to a term")
+    }
+
+    fn propose_in_term(
+        &self,
+        term: u64,
+        command: v1::Command,
+        guard: ProposalGuard,
+    ) -> ProposeFuture {
+        let (raft, commit) = (self.raft.clone(), *self.commit.borrow());
+        // A proposal cannot be withdrawn once it is submitted.
+        let decided = tokio::spawn(async move {
+            pass(commit).await;
+            raft.propose_in_term(term, command, guard).await
+        });
         Box::pin(async move {
-            // A proposal cannot be withdrawn once it is submitted.
-            let commit = tokio::spawn(async move {
-                pass(COMMIT).await;
-                raft.propose(command).await
-            });
-            commit.await.unwrap()
+            let answer = tokio::time::timeout(COMMIT_BUDGET, decided).await;
+            let unknown = || Err(ProposeError::Unknown("no answer in time".to_owned()));
+            answer.map_or_else(|_| unknown(), Result::unwrap)
         })
     }
 }
@@ -42,6 +62,8 @@ impl LeaderProposer for Slow {
 struct Lab {
     raft: MemoryRaft,
     lead: watch::Sender<bool>,
+    /// Duration of a commit.
+    commit: watch::Sender<Duration>,
     tree: Tree,
     metrics: Metrics,
 }
@@ -50,10 +72,14 @@ impl Lab {
     async fn start(leads: bool) -> Self {
         let raft = MemoryRaft::with_ready_nodes(&["n1"]);
         let (lead, is_leader) = watch::channel(leads);
+        let (commit, duration) = watch::channel(COMMIT);
         let clock = Clock::from_fn(|| SystemTime::UNIX_EPOCH + Duration::from_secs(1000));
         let metrics = Metrics::new("here", clock.clone());
         let args = Args::new(
-            Arc::new(Slow(raft.clone())),
+            Arc::new(Slow {
+                raft: raft.clone(),
+                commit: duration,
+            }),
             is_leader,
             clock,
             metrics.clone(),
@@ -64,6 +90,7 @@ impl Lab {
         Self {
             raft,
             lead,
+            commit,
             tree,
             metrics,
         }
@@ -219,6 +246,20 @@ async fn unknown_outcome_and_crashes_issue_no_replica_twice() {
 
     lab.deploy(2, 1);
     lab.replicas(1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn stalled_commit_is_not_planned_again() {
+    let lab = Lab::start(true).await;
+    pass(Duration::from_secs(1)).await;
+    lab.commit.send_replace(Duration::from_secs(60));
+    let commits = lab.commits();
+    lab.deploy(1, 2);
+    lab.replicas(2).await;
+    let rows = lab.raft.state().replicas_desired.clone();
+    pass(Duration::from_secs(300)).await;
+    assert_eq!(lab.raft.state().replicas_desired, rows);
+    assert_eq!(lab.commits(), commits + 2, "the deployment and one pass");
 }
 
 #[tokio::test(start_paused = true)]

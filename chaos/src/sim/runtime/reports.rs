@@ -1,19 +1,16 @@
 //! Publication of replica observations to the cluster.
 
-use std::collections::BTreeMap;
-
-use jaco_policy::runtime::replica::report::Report;
+use jaco_policy::runtime::{
+    publisher::{Action, Outcome},
+    replica::report::Report,
+};
 use jaco_proto::v1::{self, ReplicaState, command::Payload};
 use jaco_state::command;
 
 use crate::sim::{
     calls::{Change, Reply, Requester},
     cluster::{Cluster, Local},
-    time::{MS, Time},
 };
-
-/// Pause after an observation that could not be written.
-const RETRY: Time = 500 * MS;
 
 impl Cluster {
     pub(super) fn publish(&mut self, id: u64, replica: &str, report: &Report) {
@@ -26,63 +23,61 @@ impl Cluster {
             return;
         };
         let row = report.observed(replica, &host, ts);
-        daemon.runtime.waiting.insert(replica.to_owned(), row);
+        daemon.runtime.publisher.handle_report(row);
         self.note(&[32, id, report.raft_index], || {
             format!("n{id} reports {replica}: {report:?}")
         });
         self.flush_reports(id);
     }
 
+    /// Carries out the actions of the publisher.
     pub(super) fn flush_reports(&mut self, id: u64) {
         let now = self.now;
         let Some(machine) = self.machines.get_mut(&id) else {
             return;
         };
-        let ts = machine.clock.timestamp(now);
-        let Some(daemon) = &mut machine.daemon else {
-            return;
-        };
-        let runtime = &mut daemon.runtime;
-        if runtime.paused {
-            return;
-        }
-        let (busy, rows): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut runtime.waiting)
-            .into_iter()
-            .partition(|(replica, _)| runtime.in_flight.contains_key(replica));
-        runtime.waiting = busy;
-        runtime.in_flight.extend(rows.clone());
-        for (replica, row) in rows {
-            let update = v1::ReplicaObservedUpdate { replica: Some(row) };
+        let (clock, ts) = (machine.clock, machine.clock.timestamp(now));
+        while let Some(Action::Propose(row)) = self
+            .daemon(id)
+            .and_then(|daemon| daemon.runtime.publisher.poll_action())
+        {
+            let replica = row.id.clone();
+            let update = v1::ReplicaObservedUpdate {
+                replica: Some(*row),
+            };
             let payload = Payload::ReplicaObservedUpdate(update);
             let command = command("runtime", ts, payload);
             self.submit(id, Requester::Publisher(replica), Change::Command(command));
+        }
+        if let Some(daemon) = self.daemon(id) {
+            let runtime = &mut daemon.runtime;
+            let due = runtime.publisher.poll_timeout();
+            let due = due.map(|at| clock.time_of(now, at));
+            if std::mem::replace(&mut runtime.publisher_due, due) != due
+                && let Some(at) = due
+            {
+                self.schedule_local(id, at - now, Local::Publish);
+            }
         }
     }
 
     /// Handles the outcome of the write of `replica`'s observation.
     pub(in crate::sim) fn published(&mut self, id: u64, replica: &str, reply: &Reply) {
-        let Some(daemon) = self.daemon(id) else {
+        let Some((instant, daemon)) = self.running(id) else {
             return;
         };
-        let runtime = &mut daemon.runtime;
-        let Some(row) = runtime.in_flight.remove(replica) else {
-            return;
+        let outcome = match reply {
+            Reply::Done(_) | Reply::Rejected(_) => Outcome::Done,
+            Reply::NotAppended | Reply::Unknown => Outcome::Failed,
         };
-        match reply {
-            Reply::Done(_) | Reply::Rejected(_) => {}
-            Reply::NotAppended | Reply::Unknown => {
-                runtime.waiting.entry(row.id.clone()).or_insert(row);
-                if !std::mem::replace(&mut runtime.paused, true) {
-                    self.schedule_local(id, RETRY, Local::Publish);
-                }
-            }
-        }
+        let publisher = &mut daemon.runtime.publisher;
+        publisher.handle_proposed(instant, replica, outcome);
         self.flush_reports(id);
     }
 
     pub(in crate::sim) fn publish_again(&mut self, id: u64) {
-        if let Some(daemon) = self.daemon(id) {
-            daemon.runtime.paused = false;
+        if let Some((instant, daemon)) = self.running(id) {
+            daemon.runtime.publisher.handle_timeout(instant);
         }
         self.flush_reports(id);
     }

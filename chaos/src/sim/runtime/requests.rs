@@ -1,7 +1,7 @@
 //! Requests to a node's engine, and their answers.
 
 use jaco_engine::{EngineError, Found};
-use jaco_policy::runtime::replica::core::PrepareError;
+use jaco_policy::runtime::replica::core::{PrepareError, StartCondition, StartError};
 
 use super::{EngineRequest, Goal};
 use crate::sim::{
@@ -94,6 +94,15 @@ impl Cluster {
         }
         let done = outcome.clone().map(drop);
         match request.goal {
+            Goal::Inspect(_) | Goal::Sweep(_) | Goal::Reclaim | Goal::Undo => {}
+            Goal::Lookup(_)
+            | Goal::Prepare(_)
+            | Goal::Pull(_)
+            | Goal::Launch(..)
+            | Goal::Start(_)
+            | Goal::Discard(_) => self.refresh(id, &replica),
+        }
+        match request.goal {
             Goal::Lookup(g) => {
                 let found = self.listing(id, &replica, outcome);
                 self.drive_replica(id, &replica, |core, now| core.handle_found(now, g, found));
@@ -105,7 +114,10 @@ impl Cluster {
                 self.drive_replica(id, &replica, |core, now| core.handle_pulled(now, g, done));
             }
             Goal::Start(g) => {
-                self.drive_replica(id, &replica, |core, now| core.handle_started(now, g, done));
+                let started = done.map_err(StartError::Engine);
+                self.drive_replica(id, &replica, |core, now| {
+                    core.handle_started(now, g, started)
+                });
             }
             Goal::Inspect(g) => {
                 let seen = outcome.and_then(|answer| match answer {
@@ -116,7 +128,9 @@ impl Cluster {
                     core.handle_inspected(now, g, seen)
                 });
             }
-            Goal::Launch(g) => self.launch_answered(id, request, g, outcome),
+            Goal::Launch(g, condition) => {
+                self.launch_answered(id, request, (g, condition), outcome);
+            }
             Goal::Discard(g) => match (done, request.rest.pop()) {
                 (Ok(()), Some(next)) => {
                     request.call = next;
@@ -128,7 +142,7 @@ impl Cluster {
                     });
                 }
             },
-            Goal::Sweep(epoch) => self.listed(id, epoch, outcome),
+            Goal::Sweep(contact) => self.listed(id, contact, outcome),
             Goal::Reclaim => match (done, request.rest.pop()) {
                 (Ok(()), Some(next)) => {
                     request.call = next;
@@ -145,37 +159,46 @@ impl Cluster {
         &mut self,
         id: u64,
         mut request: EngineRequest,
-        generation: u64,
+        (generation, condition): (u64, StartCondition),
         outcome: Result<Answer, EngineError>,
     ) {
         let replica = request.replica.clone();
         let launched = match (&request.call, outcome) {
             (Request::Create(_), Ok(Answer::Created(container))) => {
-                request.call = Request::Start(container);
-                return self.ask_engine(id, request);
+                if self.start_holds(id, &replica, condition) {
+                    request.call = Request::Start(container);
+                    return self.ask_engine(id, request);
+                }
+                self.undo_create(id, &replica, container);
+                Err(StartError::Revoked)
             }
             (Request::Start(container), Ok(_)) => Ok(container.clone()),
             (call, Err(error)) => {
                 if let Request::Start(container) = call {
-                    self.ask_engine(
-                        id,
-                        EngineRequest {
-                            replica: replica.clone(),
-                            instance: 0,
-                            call: Request::Remove(container.clone()),
-                            goal: Goal::Undo,
-                            rest: Vec::new(),
-                            outcome: None,
-                        },
-                    );
+                    self.undo_create(id, &replica, container.clone());
                 }
-                Err(error)
+                Err(StartError::Engine(error))
             }
             (_, Ok(_)) => return,
         };
         self.drive_replica(id, &replica, |core, now| {
             core.handle_launched(now, generation, launched);
         });
+    }
+
+    /// Removes the container of a launch that cannot go on.
+    fn undo_create(&mut self, id: u64, replica: &str, container: String) {
+        self.ask_engine(
+            id,
+            EngineRequest {
+                replica: replica.to_owned(),
+                instance: 0,
+                call: Request::Remove(container),
+                goal: Goal::Undo,
+                rest: Vec::new(),
+                outcome: None,
+            },
+        );
     }
 
     /// The listing that a lookup returns to the replica.

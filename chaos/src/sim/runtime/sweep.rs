@@ -3,9 +3,12 @@
 use std::sync::Arc;
 
 use jaco_engine::EngineError;
-use jaco_policy::runtime::{
-    assignment,
-    sweep::{duplicates, orphans},
+use jaco_policy::{
+    health::fencing::ContactEpoch,
+    runtime::{
+        assignment,
+        sweep::{duplicates, orphans},
+    },
 };
 
 use super::{EngineRequest, Goal, SWEEP};
@@ -27,16 +30,16 @@ impl Cluster {
 
     /// Handles a possible change of whether the node is caught up.
     pub(in crate::sim) fn caught_up_changed(&mut self, id: u64) {
+        let contact = self.contact(id);
         let Some(daemon) = self.daemon(id) else {
             return;
         };
-        let current = daemon.control.is_current();
         let runtime = &mut daemon.runtime;
-        if std::mem::replace(&mut runtime.current, current) == current {
+        if std::mem::replace(&mut runtime.contact, contact) == contact {
             return;
         }
-        runtime.epoch += 1;
-        let lost = !current && std::mem::replace(&mut runtime.orphans_cleared, false);
+        let lost = runtime.cleared != contact && runtime.cleared.take().is_some();
+        let current = contact.is_some();
         self.note(&[31, id, u64::from(current)], || {
             format!("n{id} has caught up: {current}")
         });
@@ -47,22 +50,24 @@ impl Cluster {
     }
 
     pub(super) fn sweep(&mut self, id: u64) {
+        let Some(contact) = self.contact(id) else {
+            return;
+        };
         let Some(daemon) = self.daemon(id) else {
             return;
         };
         let runtime = &mut daemon.runtime;
-        if runtime.listing || !runtime.current || daemon.state.cluster.is_none() {
+        if runtime.listing || daemon.state.cluster.is_none() {
             return;
         }
         runtime.listing = true;
-        let epoch = runtime.epoch;
         self.ask_engine(
             id,
             EngineRequest {
                 replica: String::new(),
                 instance: 0,
                 call: Request::List,
-                goal: Goal::Sweep(epoch),
+                goal: Goal::Sweep(contact),
                 rest: Vec::new(),
                 outcome: None,
             },
@@ -70,21 +75,32 @@ impl Cluster {
     }
 
     pub(super) fn schedule_sweep(&mut self, id: u64, after: Time) {
+        let contact = self.contact(id);
         if let Some(daemon) = self.daemon(id)
-            && !daemon.runtime.orphans_cleared
+            && !daemon.runtime.orphans_cleared(contact)
         {
             self.schedule_local(id, after, Local::SweepAgain);
         }
     }
 
     pub(in crate::sim) fn sweep_again(&mut self, id: u64) {
-        if self.daemon(id).is_some_and(|d| !d.runtime.orphans_cleared) {
+        let contact = self.contact(id);
+        if self
+            .daemon(id)
+            .is_some_and(|d| !d.runtime.orphans_cleared(contact))
+        {
             self.sweep(id);
         }
     }
 
-    pub(super) fn listed(&mut self, id: u64, epoch: u64, outcome: Result<Answer, EngineError>) {
+    pub(super) fn listed(
+        &mut self,
+        id: u64,
+        contact: ContactEpoch,
+        outcome: Result<Answer, EngineError>,
+    ) {
         let keeps = self.has(Mutation::KeepMovedContainers);
+        let present = self.contact(id);
         let Some(machine) = self.machines.get_mut(&id) else {
             return;
         };
@@ -95,7 +111,7 @@ impl Cluster {
         let state = Arc::clone(&daemon.state);
         let runtime = &mut daemon.runtime;
         runtime.listing = false;
-        if epoch != runtime.epoch {
+        if present != Some(contact) {
             return self.sweep(id);
         }
         let Ok(Answer::Found(found)) = outcome else {
@@ -103,12 +119,12 @@ impl Cluster {
         };
         let here = assignment::here(&state, &host);
         let mut settles = false;
-        if !runtime.orphans_cleared && runtime.current {
+        if !runtime.orphans_cleared(present) {
             let wanted = |replica: &String| here.contains(replica);
             let clean = found.iter().flat_map(|f| &f.replica_id).all(wanted)
                 && runtime.replicas.keys().all(wanted);
             settles = clean || keeps;
-            runtime.orphans_cleared = settles;
+            runtime.cleared = present.filter(|_| settles);
         }
         let surplus: Vec<String> = duplicates(&found).into_iter().map(str::to_owned).collect();
         let managed =

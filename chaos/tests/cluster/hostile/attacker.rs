@@ -131,6 +131,7 @@ pub(crate) fn join_request(name: &str, address: SocketAddr, token: &str) -> v1::
         advertise_addr: address.to_string(),
         wireguard_pubkey: vec![7; 32],
         grpc_address: String::new(),
+        sent_at: None,
     }
 }
 

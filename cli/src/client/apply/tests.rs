@@ -117,6 +117,35 @@ async fn dry_run_prints_the_servers_diff() {
 }
 
 #[tokio::test]
+async fn settings_without_effect_are_warned_about() {
+    let project = Project::new();
+    let dir = project.0.path();
+    let jaco = "deployment: app\nroutes: [{domain: a.io, service: web, port: 80}]\n";
+    fs::write(dir.join("jaco.yaml"), jaco).unwrap();
+    let compose = "services: {web: {image: i, ports: ['9001:80']}}\n";
+    fs::write(dir.join("compose.yml"), compose).unwrap();
+    let args = Args {
+        detach: true,
+        ..project.args()
+    };
+    for format in [Format::Table, Format::Json, Format::Yaml] {
+        let (result, output, _) = apply(&args, format, |s| s.apply = committed()).await;
+        assert_eq!(result, Ok(()));
+        let warnings: Vec<&str> = output.err.lines().collect();
+        let [tls, ports] = warnings.as_slice() else {
+            panic!("{warnings:?}");
+        };
+        assert!(
+            tls.starts_with("warning: tls is auto for a.io, but"),
+            "{tls}"
+        );
+        let expected = "warning: service \"web\" publishes port 9001, but";
+        assert!(ports.starts_with(expected), "{ports}");
+        assert!(!output.out.contains("warning"), "{}", output.out);
+    }
+}
+
+#[tokio::test]
 async fn detach_returns_at_commit() {
     let project = Project::new();
     let args = Args {

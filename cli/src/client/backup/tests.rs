@@ -114,30 +114,57 @@ async fn offline_backup_without_a_cluster_fails() {
 }
 
 #[tokio::test]
-async fn data_dir_flag_needs_offline() {
+async fn flags_of_a_stopped_daemon_need_offline() {
     let server = Fake::start().await;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("b.tgz");
-    let (result, _) = backup(&server, &path, "--data-dir /x").await;
-    assert_eq!(failure(result).code, "usage_error");
+    for line in ["--data-dir /x", "--uncommitted"] {
+        let (result, _) = backup(&server, &path, line).await;
+        assert_eq!(failure(result).code, "usage_error", "{line}");
+    }
     assert!(!path.exists());
 }
 
+fn offline(snapshot_index: u64, last_index: u64) -> OfflineView {
+    OfflineView {
+        snapshot_index,
+        snapshot_term: 3,
+        last_term: 4,
+        last_index,
+        state_digest: "0f".to_owned(),
+    }
+}
+
 #[test]
-fn offline_backup_prints_index_and_digest() {
-    let view = |snapshot_index: Option<u64>| WroteView {
+fn offline_backup_prints_positions_and_digest() {
+    let view = |offline: Option<OfflineView>| WroteView {
         path: "b.tgz".to_owned(),
         bytes: 7,
-        snapshot_index,
-        state_digest: snapshot_index.map(|_| "0f".to_owned()),
+        offline,
     };
     assert_eq!(view(None).text(), "Wrote 7 bytes to b.tgz\n");
     assert_eq!(
-        view(Some(9)).text(),
-        "Wrote 7 bytes to b.tgz\nsnapshot_index: 9\nstate_digest: 0f\n"
+        view(Some(offline(9, 12))).text(),
+        "Wrote 7 bytes to b.tgz\nsnapshot_index: 9\nsnapshot_term: 3\nlast_term: 4\n\
+         last_index: 12\nstate_digest: 0f\n"
     );
     assert_eq!(
         serde_json::to_string(&view(None)).unwrap(),
         r#"{"path":"b.tgz","bytes":7}"#
     );
+    assert_eq!(
+        serde_json::to_value(view(Some(offline(9, 12)))).unwrap(),
+        serde_json::json!({
+            "path": "b.tgz", "bytes": 7, "snapshot_index": 9, "snapshot_term": 3,
+            "last_term": 4, "last_index": 12, "state_digest": "0f",
+        })
+    );
+}
+
+#[test]
+fn offline_backup_counts_the_entries_left_out() {
+    assert_eq!(offline(12, 12).warnings().len(), 1);
+    let warnings = offline(9, 12).warnings();
+    assert!(warnings[0].contains("highest last_term"), "{warnings:?}");
+    assert!(warnings[1].starts_with("3 later entries"), "{warnings:?}");
 }

@@ -42,12 +42,20 @@ impl v1::cluster_server::Cluster for Service {
         request: Request<v1::IssueJoinTokenRequest>,
     ) -> Result<Response<v1::IssueJoinTokenResponse>, Status> {
         self.admit(&request)?;
-        let nodes = self.inner().script.cluster.nodes.clone();
-        let addresses = nodes.iter().map(|node| node.grpc_address.clone());
+        let script = &self.inner().script;
+        let nodes = script.cluster.nodes.iter();
+        let addresses = match script.raft_leader_addrs {
+            true => nodes.map(|node| node.address.clone()).collect(),
+            false => nodes
+                .map(|node| node.grpc_address.clone())
+                .collect::<Vec<_>>(),
+        };
         Ok(Response::new(v1::IssueJoinTokenResponse {
             token: "jaco1.5ec2e7.d19e57".to_owned(),
             ca_cert: b"-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n".to_vec(),
-            leader_addrs: addresses.filter(|address| !address.is_empty()).collect(),
+            leader_addrs: (addresses.into_iter())
+                .filter(|address| !address.is_empty())
+                .collect(),
         }))
     }
 

@@ -2,7 +2,9 @@
 
 use super::{
     Script,
-    setup::{alone, converging, diverged, empty, failing, full, pending, refusing, watched},
+    setup::{
+        alone, converging, diverged, empty, failing, full, pending, refusing, upstream, watched,
+    },
 };
 
 /// One command line.
@@ -69,6 +71,11 @@ pub(super) const CASES: &[Case] = &[
         "node-issue-join-token.empty",
         "node issue-join-token",
         empty,
+    ),
+    case(
+        "node-issue-join-token.upstream",
+        "node issue-join-token",
+        upstream,
     ),
     fails(
         "node-issue-join-token.error",

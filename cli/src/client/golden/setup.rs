@@ -380,6 +380,15 @@ fn cluster() -> v1::ClusterStatusResponse {
     }
 }
 
+/// A daemon of upstream, whose join tokens come with raft addresses.
+pub(super) fn upstream(script: &mut Script) {
+    full(script);
+    script.raft_leader_addrs = true;
+    for node in &mut script.cluster.nodes {
+        node.grpc_address = format!("{}.example:7000", node.hostname);
+    }
+}
+
 /// A cluster in which the state of one member has diverged.
 pub(super) fn diverged(script: &mut Script) {
     full(script);

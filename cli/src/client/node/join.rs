@@ -73,7 +73,10 @@ pub(super) async fn issue(args: &IssueArgs, client: &Client, ui: &mut Ui<'_>) ->
         ca_cert,
         leader_addrs,
     } = client.unary(ISSUE_DEADLINE, call).await?;
-    let peer = client.server().or(first_well_formed(leader_addrs));
+    let peer = match client.server() {
+        Some(server) => Some(server),
+        None => api_address(leader_addrs, &members(client).await),
+    };
     let peer = peer.unwrap_or_else(|| ADDRESS_PLACEHOLDER.to_owned());
     // The secret cannot be fetched again, so it is printed even with `--quiet`.
     ui.data(&IssuedView {
@@ -87,9 +90,33 @@ pub(super) async fn issue(args: &IssueArgs, client: &Client, ui: &mut Ui<'_>) ->
     })
 }
 
+/// The members, or none: the token is already issued, so a failure must not hide it.
+async fn members(client: &Client) -> Vec<v1::Node> {
+    let call = async |connection| {
+        ClusterClient::new(connection)
+            .node_list(v1::NodeListRequest {})
+            .await
+    };
+    let listed = client.unary(ISSUE_DEADLINE, call).await;
+    listed.map_or_else(|_| Vec::new(), |response| response.nodes)
+}
+
+/// API address to join through: the first usable one of `leader_addrs`, which are API addresses,
+/// or raft addresses from upstream's daemon. A member's raft address stands for its API address; of
+/// a leader without a known one, any member's API address is as good.
+fn api_address(leader_addrs: Vec<String>, nodes: &[v1::Node]) -> Option<String> {
+    let of_member = |address: String| {
+        let member = nodes.iter().find(|node| node.address == address);
+        member.map_or(address, |node| node.grpc_address.clone())
+    };
+    let leaders: Vec<String> = leader_addrs.into_iter().map(of_member).collect();
+    let others = nodes.iter().map(|node| node.grpc_address.clone());
+    first_well_formed(leaders.into_iter().chain(others))
+}
+
 /// The first well-formed address whose host is an IP address or a hostname. Members choose their
 /// own addresses, and the printed command is pasted into a shell, so anything else is skipped.
-fn first_well_formed(addresses: Vec<String>) -> Option<String> {
+fn first_well_formed(addresses: impl IntoIterator<Item = String>) -> Option<String> {
     let plain = |address: &String| {
         if address.parse::<SocketAddr>().is_ok() {
             return true;
@@ -203,8 +230,39 @@ mod tests {
             (&["`x`:1", ""], None),
             (&[], None),
         ] {
-            let found = first_well_formed(addresses.iter().map(|&text| text.to_owned()).collect());
+            let found = first_well_formed(addresses.iter().map(|&text| text.to_owned()));
             assert_eq!(found.as_deref(), expected, "{addresses:?}");
+        }
+    }
+
+    #[test]
+    fn join_command_names_an_api_address() {
+        let node = |address: &str, grpc_address: &str| v1::Node {
+            address: address.to_owned(),
+            grpc_address: grpc_address.to_owned(),
+            ..Default::default()
+        };
+        let both = [
+            node("10.0.0.1:7001", "10.0.0.1:7000"),
+            node("10.0.0.2:7001", "10.0.0.2:7000"),
+        ];
+        let without_api = [node("10.0.0.1:7001", ""), both[1].clone()];
+        let same = [node("10.0.0.1:7000", "10.0.0.1:7000")];
+        for (leaders, nodes, expected) in [
+            // API addresses, as of this daemon.
+            (&["10.0.0.2:7000"][..], &both[..], Some("10.0.0.2:7000")),
+            (&["10.0.0.2:7000"], &[], Some("10.0.0.2:7000")),
+            (&["10.0.0.1:7000"], &same, Some("10.0.0.1:7000")),
+            // Raft addresses, as of upstream's.
+            (&["10.0.0.2:7001"], &both, Some("10.0.0.2:7000")),
+            (&["10.0.0.1:7001"], &without_api, Some("10.0.0.2:7000")),
+            (&["10.0.0.1:7001"], &without_api[..1], None),
+            (&[], &both, Some("10.0.0.1:7000")),
+            (&[], &[], None),
+        ] {
+            let leaders_owned = leaders.iter().map(|&text| text.to_owned()).collect();
+            let found = api_address(leaders_owned, nodes);
+            assert_eq!(found.as_deref(), expected, "{leaders:?}");
         }
     }
 

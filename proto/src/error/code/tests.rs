@@ -2,7 +2,7 @@ use super::*;
 
 /// Text and gRPC status number of every code; clients depend on them.
 #[cfg(feature = "grpc")]
-const CONTRACT: [(&str, i32); 56] = [
+const CONTRACT: [(&str, i32); 57] = [
     ("cluster_uninitialized", 14),
     ("cluster_already_initialized", 9),
     ("node_already_member", 6),
@@ -15,6 +15,7 @@ const CONTRACT: [(&str, i32); 56] = [
     ("join_token_consumed", 7),
     ("join_token_expired", 7),
     ("ca_digest_mismatch", 9),
+    ("clock_skew", 9),
     ("peer_unreachable", 14),
     ("csr_invalid", 3),
     ("ca_missing", 13),

@@ -56,14 +56,21 @@ impl Document {
                 let message = format!("unsupported compose field {text:?} at the top level{near}");
                 return Err(invalid(message).with("field", text).at(key.at));
             }
+            // Null is refused like any other type: a table whose entries are all commented out
+            // would otherwise remove every container of the deployment.
             let is_table = matches!(text, "services" | "networks" | "volumes");
-            if is_table && node.as_map().is_none() && !node.is_null() {
+            if is_table && node.as_map().is_none() {
                 let kind = node.kind();
                 let message = format!("compose load: {text} must be a mapping, not {kind}");
                 return Err(invalid(message).with("field", text).at(node.at));
             }
         }
         Ok(())
+    }
+
+    /// Returns the value of a top-level key.
+    pub(super) fn get(&self, key: &str) -> Option<&Node> {
+        self.root.get(key)
     }
 
     fn table(&self, key: &str) -> Vec<(&Key, &Node)> {

@@ -55,3 +55,43 @@ proptest! {
         prop_assert_eq!(hash(&text, &[]), hash(sorted, &[]));
     }
 }
+
+/// Expected forms: `json.Marshal` of what yaml.v3 decodes.
+#[test]
+fn go_hash_is_the_digest_of_gos_json() {
+    use sha2::{Digest, Sha256};
+    for (yaml, json) in [
+        ("{image: nginx}", r#"{"image":"nginx"}"#),
+        (
+            "{ports: ['80', 8080, 8000-8010:80, 22:22], init: True, user: , b: [], a: {}}",
+            r#"{"a":{},"b":[],"init":true,"ports":["80",8080,"8000-8010:80","22:22"],"user":null}"#,
+        ),
+        (
+            "{cpus: 0.50, n: 1.10, e: 1e3, m: 0644, x: 0x1F, d: '2024-01-02', neg: -5}",
+            r#"{"cpus":0.5,"d":"2024-01-02","e":1000,"m":420,"n":1.1,"neg":-5,"x":31}"#,
+        ),
+        (
+            r#"{command: "a < b && c > d \" \\ \n \t \b \e é"}"#,
+            r#"{"command":"a \u003c b \u0026\u0026 c \u003e d \" \\ \n \t \b \u001b é"}"#,
+        ),
+        ("{8080: yes, on: off}", r#"{"8080":"yes","on":"off"}"#),
+    ] {
+        let text = format!("services: {{web: {yaml}}}");
+        let hasher = SpecHasher::new(text.as_bytes()).unwrap();
+        let digest: [u8; 32] = Sha256::digest(json).into();
+        assert_eq!(hasher.go_hash("web"), Some(digest), "{yaml}");
+        assert_eq!(hasher.go_hash("nope"), None);
+    }
+    for ambiguous in [
+        "2024-01-02",
+        "1_000",
+        "+1_0.5",
+        "99999999999999999999",
+        "1e30",
+        ".inf",
+    ] {
+        let text = format!("services: {{web: {{user: {ambiguous}}}}}");
+        let hasher = SpecHasher::new(text.as_bytes()).unwrap();
+        assert_eq!(hasher.go_hash("web"), None, "{ambiguous}");
+    }
+}

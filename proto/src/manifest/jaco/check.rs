@@ -34,6 +34,7 @@ pub(super) fn check(raw: Raw) -> Result<Jaco, Error> {
         services: services(raw.services)?,
         routes: routes(raw.routes, acme)?,
         acme_email: raw.acme_email.value,
+        empty_lists: raw.empty_lists,
     })
 }
 

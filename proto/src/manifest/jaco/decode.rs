@@ -19,6 +19,7 @@ pub(super) struct Raw {
     pub(super) services: Vec<RawOverride>,
     pub(super) acme: Spanned<String>,
     pub(super) acme_email: Spanned<String>,
+    pub(super) empty_lists: Vec<&'static str>,
 }
 
 /// The fields of a route, not validated yet.
@@ -61,7 +62,17 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Raw, Error> {
         services: top.items("services").map(service).collect(),
         acme: top.text("acme"),
         acme_email: top.text("acme_email"),
+        empty_lists: empty_lists(&root),
     })
+}
+
+/// Returns the lists of the document whose value is null.
+fn empty_lists(root: &Node) -> Vec<&'static str> {
+    let lists = TOP.keys.iter().filter(|key| {
+        let node = root.as_map().and_then(|map| map.get(key.name));
+        matches!(key.value_type, ValueType::List(_)) && node.is_some_and(Node::is_null)
+    });
+    lists.map(|key| key.name).collect()
 }
 
 fn route(node: &Node) -> RawRoute {

@@ -225,8 +225,10 @@ pub(super) fn privileges(
         && !cluster.allows_privileged()
     {
         let identity = cluster.identity();
-        let message =
-            format!("service {service:?} sets {fields}, which {identity:?} may not admit");
+        let message = format!(
+            "service {service:?} sets {fields}, which {identity:?} may not admit: it takes a token \
+             with allows_privileged"
+        );
         return Err(Error::new(ErrorCode::PrivilegeDenied, message)
             .with("service", service)
             .with("fields", fields)

@@ -91,6 +91,7 @@ impl MemoryGroup {
                 status.leading = leads;
                 status.leader_id = leader;
                 status.quorum_lost = false;
+                status.quorum_lost_since = None;
                 status.voters.clone_from(&voters);
             });
         }
@@ -113,6 +114,16 @@ impl MemoryGroup {
             status.leader_id = None;
             status.reachable = reachable.to_vec();
             status.quorum_lost = true;
+            status.quorum_lost_since = Some(std::time::Instant::now());
+        });
+    }
+
+    /// Makes member `id` report that its raft makes no progress, while the others go on.
+    pub fn stall(&self, id: u64) {
+        let shared = &self.members[Self::index_of(id)].shared;
+        shared.status.send_modify(|status| {
+            status.leading = false;
+            status.stalled_since = Some(std::time::Instant::now());
         });
     }
 
@@ -221,8 +232,10 @@ impl Actor for Member {
         handle.count_received(&msg);
         match msg {
             Msg::Propose => {
-                for (data, waiting) in handle.shared.take_proposals() {
-                    waiting.answer(self.group.propose(self.id, &data));
+                for (data, mut waiting) in handle.shared.take_proposals() {
+                    let term = handle.with_status(|status| status.term);
+                    let begun = waiting.begin(term);
+                    waiting.answer(begun.and_then(|()| self.group.propose(self.id, &data)));
                 }
             }
             Msg::Read(reply) => {

@@ -103,22 +103,26 @@ impl Transport for Wire {
         });
     }
 
-    fn send_snapshot(&self, to: u64, mut snapshot: OutgoingSnapshot) {
+    fn send_snapshot(&self, to: u64, snapshot: OutgoingSnapshot) {
         let (network, own) = (Arc::clone(&self.network), self.own);
         let Some(peer) = network.handle(to).filter(|_| !network.is_cut(own, to)) else {
             return;
         };
         network.snapshots.fetch_add(1, Ordering::Relaxed);
+        let OutgoingSnapshot {
+            message,
+            mut content,
+            report,
+        } = snapshot;
         thread::spawn(move || {
             if network.faults.lock().unwrap().newer {
-                snapshot.add_field(b"\xc0\x3e\x01".to_vec());
+                content.add_field(b"\xc0\x3e\x01".to_vec());
             }
-            let message = snapshot.message.clone();
             let sent = peer.receive_snapshot(own, message).and_then(|incoming| {
                 let Some(mut incoming) = incoming else {
                     return Ok(());
                 };
-                while let Some(mut chunk) = snapshot.next_chunk() {
+                while let Some(mut chunk) = content.next_chunk() {
                     {
                         let mut faults = network.faults.lock().unwrap();
                         if std::mem::take(&mut faults.damage) {
@@ -137,8 +141,8 @@ impl Transport for Wire {
                 incoming.finish()
             });
             let muted = network.faults.lock().unwrap().muted == Some(to);
-            if let Some(handle) = network.handle(own) {
-                handle.snapshot_sent(to, sent.is_ok() && !muted);
+            if sent.is_ok() && !muted {
+                report.delivered();
             }
         });
     }

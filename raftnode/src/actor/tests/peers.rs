@@ -5,7 +5,9 @@ use raft::eraftpb::{ConfState, Message, MessageType, Snapshot, SnapshotMetadata}
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::{OutgoingSnapshot, ProposeError, snapshot::SizeLimit};
+use crate::{
+    OutgoingSnapshot, ProposeError, SnapshotContent, core::SnapshotId, snapshot::SizeLimit,
+};
 
 #[tokio::test]
 async fn invalid_peer_messages_are_dropped() {
@@ -22,7 +24,8 @@ async fn invalid_peer_messages_are_dropped() {
         assert!(handle.receive_snapshot(2, bytes.to_vec()).is_err());
     }
     handle.unreachable(9);
-    handle.snapshot_sent(9, false);
+    let snapshot = SnapshotId { term: 1, index: 1 };
+    handle.snapshot_sent(9, snapshot, false);
     handle.transfer_leadership(9);
     handle.propose(store("a")).await.unwrap();
     emptied(&handle).await;
@@ -100,11 +103,14 @@ impl Transport for Outbox {
     }
 }
 
+fn content(state: &Arc<State>) -> SnapshotContent {
+    OutgoingSnapshot::new(Vec::new(), Arc::clone(state), SizeLimit::none(), |_| {}).content
+}
+
 /// Encoded content of a snapshot, as sent.
 fn chunks(state: &Arc<State>) -> Vec<Vec<u8>> {
-    let mut outgoing =
-        OutgoingSnapshot::new(Vec::new(), Arc::clone(state), SizeLimit::none(), || {});
-    std::iter::from_fn(|| outgoing.next_chunk()).collect()
+    let mut content = content(state);
+    std::iter::from_fn(|| content.next_chunk()).collect()
 }
 
 fn snapshot_for(node: u64) -> Message {
@@ -197,4 +203,51 @@ async fn joining_node_installs_a_snapshot() {
     // A snapshot that is committed already is neither received nor rejected.
     assert!(receive().is_none());
     assert_eq!(handle.rejected_snapshots(), 5);
+}
+
+#[tokio::test]
+async fn only_the_leaders_snapshot_halts_a_node() {
+    let source = Fixture::start().await;
+    source.handle().propose(store("a")).await.unwrap();
+    let state = source.handle().state();
+
+    let empty = |path: &Path| storage::create(path, 3).unwrap();
+    let (outbox, mut sent) = mpsc::unbounded_channel();
+    let transport = |_: &Arc<Storage>| Arc::new(Outbox(outbox)) as Arc<dyn Transport>;
+    let fixture = Fixture::prepared(RaftLimits::default(), empty, transport).await;
+    let handle = fixture.handle();
+    let mut heartbeat = Message {
+        from: 1,
+        to: 3,
+        term: 6,
+        ..Message::default()
+    };
+    heartbeat.set_msg_type(MessageType::MsgHeartbeat);
+    handle
+        .deliver(1, &heartbeat.write_to_bytes().unwrap())
+        .unwrap();
+    sent.recv().await.unwrap();
+    let offer = async |from: u64, term: u64| {
+        let message = Message {
+            from,
+            term,
+            ..snapshot_for(3)
+        };
+        let message = message.write_to_bytes().unwrap();
+        let mut incoming = handle.receive_snapshot(from, message).unwrap().unwrap();
+        let mut newer = content(&state);
+        newer.add_field(b"\xc0\x3e\x01".to_vec());
+        while let Some(chunk) = newer.next_chunk() {
+            incoming.write(&chunk).unwrap();
+        }
+        assert_eq!(incoming.finish().unwrap_err().reason(), "newer");
+        settled(&handle).await;
+        handle.status().halted
+    };
+    // Another member, and the leader in a term that has ended.
+    for (from, term) in [(2, 6), (2, 5), (2, 7), (1, 5)] {
+        assert_eq!(offer(from, term).await, None, "{from} of term {term}");
+    }
+    let reason = offer(1, 6).await.expect("the leader's state is unknown");
+    assert!(reason.contains("snapshot of index 40"), "{reason}");
 }

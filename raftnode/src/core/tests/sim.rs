@@ -117,6 +117,8 @@ struct Node {
 pub(super) struct SimCluster {
     nodes: BTreeMap<u64, Node>,
     network: Vec<Message>,
+    /// Snapshots that are kept instead of delivered, if any are to be.
+    held: Option<Vec<Message>>,
     isolated: BTreeSet<u64>,
     /// Nodes on one side of a partition; all others are on the other side.
     side: BTreeSet<u64>,
@@ -137,6 +139,7 @@ impl SimCluster {
         let mut cluster = Self {
             nodes: BTreeMap::new(),
             network: Vec::new(),
+            held: None,
             isolated: BTreeSet::new(),
             side: BTreeSet::new(),
             rng: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
@@ -251,6 +254,32 @@ impl SimCluster {
         assert_ne!(self.core(id).is_halted(), halted);
         self.core(id).handle_halted(halted);
         self.drive(id);
+    }
+
+    /// Reports to `from` whether `to` received a snapshot.
+    pub(super) fn report_snapshot(&mut self, from: u64, to: u64, id: SnapshotId, delivered: bool) {
+        self.core(from).handle_snapshot_sent(to, id, delivered);
+        self.drive(from);
+    }
+
+    pub(super) fn needs_snapshot(&self, id: u64, from: u64, snapshot: SnapshotId) -> bool {
+        self.nodes[&id].core.needs_snapshot(from, snapshot)
+    }
+
+    /// Keeps snapshots from now on, instead of delivering them.
+    pub(super) fn hold_snapshots(&mut self) {
+        self.held = Some(Vec::new());
+    }
+
+    /// Takes the snapshots kept so far.
+    pub(super) fn held(&mut self) -> Vec<Message> {
+        self.held.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Delivers a snapshot that was kept, and all later ones at once.
+    pub(super) fn release(&mut self, message: Message) {
+        self.held = None;
+        self.deliver(message);
     }
 
     pub(super) fn member(&mut self, id: u64, change: MemberChange) -> Result<(), ChangeRefused> {
@@ -430,24 +459,26 @@ impl SimCluster {
         }
         let (from, to) = (message.from, message.to);
         let snapshot = message.get_msg_type() == MessageType::MsgSnapshot;
+        if let Some(held) = self.held.as_mut().filter(|_| snapshot) {
+            return held.push(message);
+        }
+        let id = SnapshotId::of(&message);
         if let Err(refused) = self.core(to).handle_message(message) {
             self.violations
                 .push(format!("{to} refused {from}: {refused}"));
         }
         self.drive(to);
         if snapshot {
-            self.core(from).handle_snapshot_sent(to, true);
-            self.drive(from);
+            self.report_snapshot(from, to, id, true);
         }
     }
 
     fn lose(&mut self, message: &Message) {
         if message.get_msg_type() == MessageType::MsgSnapshot {
-            self.core(message.from)
-                .handle_snapshot_sent(message.to, false);
-        } else {
-            self.core(message.from).handle_unreachable(message.to);
+            let id = SnapshotId::of(message);
+            return self.report_snapshot(message.from, message.to, id, false);
         }
+        self.core(message.from).handle_unreachable(message.to);
         self.drive(message.from);
     }
 
@@ -520,6 +551,9 @@ impl SimCluster {
                     .push(format!("{id} applies {} after {at}", entry.index));
             }
             content.applied = (entry.index, entry.term);
+            if let Payload::ConfChange(conf_state) = &entry.payload {
+                content.conf_state = conf_state.clone();
+            }
             if let Payload::Command(data) = &entry.payload {
                 let proposal = u64::from_be_bytes(data[..].try_into().unwrap());
                 content.machine.push((entry.index, proposal));
@@ -529,9 +563,6 @@ impl SimCluster {
                     self.violations.push(what);
                 }
             }
-        }
-        if let Some(conf_state) = &write.conf_state {
-            content.conf_state = conf_state.clone();
         }
         if write.sync {
             disk.syncs += 1;

@@ -53,16 +53,17 @@ pub(super) fn rollback(
 ) -> Result<(), Error> {
     let name = &command.deployment;
     let Some(before) = tx.get::<v1::Deployment>(name) else {
-        return Err(
-            Error::new(ErrorCode::DeploymentNotFound, "no deployment has this name")
-                .with("deployment", name),
-        );
+        return Err(Error::new(
+            ErrorCode::DeploymentNotFound,
+            format!("no deployment {name:?}"),
+        )
+        .with("deployment", name));
     };
     let target = before.previous_revision;
     let Some(content) = before.previous.clone().filter(|_| target != 0) else {
         return Err(Error::new(
             ErrorCode::NoPreviousRevision,
-            "there is nothing to return to",
+            format!("deployment {name:?} has no previous revision"),
         )
         .with("deployment", name));
     };
@@ -190,6 +191,7 @@ fn replace_content(
         acme_email,
         highest_revision,
         previous,
+        applied_raft_index: tx.index(),
     })?;
     route::replace_routes(tx, name, routes)?;
     route::replace_ports(tx, name, tcp_routes)

@@ -8,12 +8,16 @@ use jaco_proto::{
 use super::{Origin, Tx, audit, cert, reject};
 
 pub(super) fn join(tx: &mut Tx, origin: &Origin<'_>, command: &v1::NodeJoin) -> Result<(), Error> {
-    if tx.get::<v1::Node>(&command.hostname).is_some() {
+    // Names in certificates are compared without case: the certificate of one such name would be
+    // valid for the other.
+    let mut names = tx.state().nodes.keys();
+    if let Some(name) = names.find(|name| name.eq_ignore_ascii_case(&command.hostname)) {
+        let message = format!("a member is called {name:?} already");
         return Err(
-            Error::new(ErrorCode::NodeAlreadyMember, "a member has this hostname")
-                .with("hostname", &command.hostname),
+            Error::new(ErrorCode::NodeAlreadyMember, message).with("hostname", &command.hostname)
         );
     }
+    check_address(tx, &command.address)?;
     take_raft_id(tx, command.raft_id)?;
     tx.put(v1::Node {
         hostname: command.hostname.clone(),
@@ -32,6 +36,24 @@ pub(super) fn join(tx: &mut Tx, origin: &Origin<'_>, command: &v1::NodeJoin) -> 
         AuditEventType::NodeJoin,
         [("hostname", command.hostname.clone())],
     )
+}
+
+/// Refuses a joining member whose peer address another member has: the two are not
+/// distinguishable. A member that moves may take such an address, since its owner may be moving
+/// too.
+fn check_address(tx: &Tx, address: &str) -> Result<(), Error> {
+    let mut members = tx.state().nodes.values();
+    let owner = members.find(|node| !address.is_empty() && node.address == address);
+    match owner {
+        None => Ok(()),
+        Some(owner) => Err(Error::new(
+            ErrorCode::ValidationFailed,
+            "another member has this address",
+        )
+        .with("field", "address")
+        .with("value", address)
+        .with("reason", format!("{} has it", owner.hostname))),
+    }
 }
 
 /// Marks the raft id as used. An id is never assigned twice: raft would treat its second owner as
@@ -70,10 +92,8 @@ pub(super) fn remove(
 ) -> Result<(), Error> {
     let host = &command.hostname;
     if tx.remove::<v1::Node>(host).is_none() {
-        return Err(
-            Error::new(ErrorCode::NodeNotFound, "no member has this hostname")
-                .with("hostname", host),
-        );
+        let message = format!("no member is called {host:?}");
+        return Err(Error::new(ErrorCode::NodeNotFound, message).with("hostname", host));
     }
     tx.remove_where::<v1::Subnet>(|subnet| subnet.host == *host);
     cert::release_locks_of(tx, host)?;
@@ -104,8 +124,14 @@ pub(super) fn update_status(
     }
     match command.drain_mark {
         drain_mark::KEEP => {}
-        drain_mark::SET => node.draining = true,
-        drain_mark::CLEAR => node.draining = false,
+        drain_mark::SET => {
+            node.draining = true;
+            node.drain.clone_from(&command.drain);
+        }
+        drain_mark::CLEAR => {
+            node.draining = false;
+            node.drain = None;
+        }
         _ => return Err(reject::invalid("drain_mark", "not a drain mark")),
     }
     if command.include_pressure {

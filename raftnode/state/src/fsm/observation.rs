@@ -33,9 +33,29 @@ pub(super) fn update(tx: &mut Tx, command: &v1::ReplicaObservedUpdate) -> Result
     let current = current.as_deref();
     let in_contact = current.is_some_and(|current| is_in_contact(tx, &current.host));
     match resolve(&desired, current, report, in_contact) {
-        Some(observed) => tx.put_of(Some(desired.deployment.clone()), observed),
+        Some(observed) => {
+            let observed = with_index(tx, current, observed);
+            tx.put_of(Some(desired.deployment.clone()), observed)
+        }
         None => Ok(()),
     }
+}
+
+/// Returns the record with the index of this entry, or of the entry that wrote the same record
+/// before.
+fn with_index(
+    tx: &Tx,
+    current: Option<&v1::ReplicaObserved>,
+    observed: v1::ReplicaObserved,
+) -> v1::ReplicaObserved {
+    let at = |observed_raft_index| v1::ReplicaObserved {
+        observed_raft_index,
+        ..observed.clone()
+    };
+    current
+        .map(|current| at(current.observed_raft_index))
+        .filter(|same| current == Some(same))
+        .unwrap_or_else(|| at(tx.index()))
 }
 
 /// Role of a reporting host for a replica.

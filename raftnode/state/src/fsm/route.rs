@@ -7,7 +7,9 @@ use jaco_proto::{Error, ErrorCode, v1};
 use super::{Tx, reject};
 
 pub(super) fn upsert(tx: &mut Tx, command: &v1::RouteUpsert) -> Result<(), Error> {
-    tx.put(reject::required("route", command.route.as_ref())?.clone())
+    let route = reject::required("route", command.route.as_ref())?;
+    check_free(tx, route)?;
+    tx.put(route.clone())
 }
 
 /// Removes every path of the domain, of any deployment.
@@ -15,8 +17,7 @@ pub(super) fn remove_domain(tx: &mut Tx, domain: &str) {
     tx.remove_where::<v1::Route>(|route| route.domain == domain);
 }
 
-/// Makes `routes` the routes of the deployment. A route of another deployment with the same key is
-/// taken over: the API handler checks ownership.
+/// Makes `routes` the routes of the deployment; a domain and path have one owner in the cluster.
 pub(super) fn replace_routes(
     tx: &mut Tx,
     deployment: &str,
@@ -32,6 +33,7 @@ pub(super) fn replace_routes(
     });
     for route in routes {
         check_owner("routes", deployment, &route.deployment)?;
+        check_free(tx, &route)?;
         tx.put(route)?;
     }
     Ok(())
@@ -70,8 +72,25 @@ fn check_owner(field: &str, deployment: &str, owner: &str) -> Result<(), Error> 
     }
 }
 
+/// Refuses a route that another deployment has: the proposer may have checked an older state.
+fn check_free(tx: &Tx, route: &v1::Route) -> Result<(), Error> {
+    let key = (route.domain.clone(), route.path.clone());
+    let owner = tx.get::<v1::Route>(&key);
+    match owner.filter(|owner| owner.deployment != route.deployment) {
+        None => Ok(()),
+        Some(owner) => Err(Error::new(ErrorCode::RouteConflict, "the route is taken")
+            .with("domain", &route.domain)
+            .with("path", &route.path)
+            .with("deployment", &owner.deployment)),
+    }
+}
+
 fn port_conflict(wanted: &v1::TcpRoute, owner: &v1::TcpRoute) -> Error {
-    Error::new(ErrorCode::PortConflict, "the published port is taken")
+    let message = format!(
+        "port {} of service {:?} is published by deployment {:?}",
+        wanted.published_port, wanted.service, owner.deployment
+    );
+    Error::new(ErrorCode::PortConflict, message)
         .with("port", wanted.published_port)
         .with("service", &wanted.service)
         .with("owner", &owner.deployment)

@@ -108,10 +108,11 @@ pub(super) fn consume_join(
     }
     if time::is_past(token.expires_at.as_ref(), &origin.ts) {
         let expired = token.expires_at.unwrap_or_default();
-        return Err(
-            Error::new(ErrorCode::JoinTokenExpired, "the join token has expired")
-                .with("expires_at", expired),
-        );
+        return Err(Error::new(
+            ErrorCode::JoinTokenExpired,
+            format!("the join token expired at {expired}"),
+        )
+        .with("expires_at", expired));
     }
     tx.put(v1::JoinToken {
         consumed_at: Some(origin.ts),

@@ -239,6 +239,35 @@ fn own_pause_does_not_count_as_silence() {
 }
 
 #[test]
+fn repeated_short_pauses_do_not_add_up() {
+    let mut fixture = Fixture::leader(&[("a", Ready)]);
+    fixture.run(ms(20_000), &["a"]);
+    // Each pause is too short to restart the silence; all of them last for 48 seconds.
+    for _ in 0..8 {
+        fixture.now += PAUSE_THRESHOLD - ms(1);
+        fixture.tick();
+    }
+    assert_eq!(fixture.said(), []);
+    // Of each pause one second counts.
+    fixture.run(ms(500), &[]);
+    assert_eq!(fixture.said(), [("a", Unhealthy)]);
+}
+
+#[test]
+fn long_pause_restarts_silence_of_members() {
+    let mut fixture = Fixture::leader(&[("a", Ready)]);
+    fixture.run(ms(20_000), &["a"]);
+    fixture.run(UNHEALTHY_AFTER - ms(500), &[]);
+    fixture.now += PAUSE_THRESHOLD;
+    fixture.tick();
+    assert_eq!(fixture.said(), [], "its connections may have broken here");
+    fixture.run(UNHEALTHY_AFTER - TICK, &[]);
+    assert_eq!(fixture.said(), []);
+    fixture.run(TICK, &[]);
+    assert_eq!(fixture.said(), [("a", Unhealthy)]);
+}
+
+#[test]
 fn irregular_ticks_still_detect_dead_member() {
     let mut fixture = Fixture::leader(&[("a", Ready)]);
     for _ in 0..30 {

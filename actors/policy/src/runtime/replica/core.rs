@@ -14,8 +14,10 @@ use jaco_engine::EngineError;
 use jaco_proto::v1::ReplicaState;
 
 use super::report::{Report, code};
-pub use action::Action;
-pub use input::{Assignment, DesiredReplica, Now, PROGRESS_EVERY, PrepareError, Seed, StartGate};
+pub use action::{Action, StartCondition};
+pub use input::{
+    Assignment, DesiredReplica, Now, PROGRESS_EVERY, PrepareError, Seed, StartError, StartGate,
+};
 use watch::Watch;
 
 mod action;

@@ -90,6 +90,7 @@ impl Report {
             started_at: self.started_at.map(Timestamp::from),
             last_health_at: Some(now),
             desired_raft_index: self.raft_index,
+            observed_raft_index: 0, // set by the apply
         }
     }
 }

@@ -6,7 +6,7 @@ use jaco_proto::v1::{self, DeploymentStatus, command::Payload};
 
 use jaco_state::command;
 
-use super::{IDENTITY, Plan, Rearmed};
+use super::{IDENTITY, Plan, rearm};
 use crate::scheduler::{
     placement::{self, Placed, ServiceToPlace, Stuck, Unplaceable},
     projects::{Template, Templates},
@@ -61,12 +61,7 @@ fn stuck(at: StuckAt) -> Option<Blocked> {
 
 impl<'a> Plan<'a> {
     /// Plans one deployment; if its document cannot be parsed, only the status changes.
-    pub(super) fn deployment(
-        &mut self,
-        deployment: &'a v1::Deployment,
-        templates: &Templates,
-        rearmed: &mut Rearmed,
-    ) {
+    pub(super) fn deployment(&mut self, deployment: &'a v1::Deployment, templates: &Templates) {
         let templates = match templates {
             Ok(templates) => templates,
             Err(error) => {
@@ -83,7 +78,7 @@ impl<'a> Plan<'a> {
         for spec in specs {
             let template = templates.get(&spec.name);
             // Report the first obstacle; others are reported once it is resolved.
-            match self.service(deployment, spec, template, rearmed) {
+            match self.service(deployment, spec, template) {
                 Ok(stuck) => {
                     for (why, host, id) in stuck {
                         at.entry(why).or_default().entry(host).or_default().push(id);
@@ -122,7 +117,6 @@ impl<'a> Plan<'a> {
         deployment: &'a v1::Deployment,
         spec: &'a v1::ServiceSpec,
         template: Option<&Template>,
-        rearmed: &mut Rearmed,
     ) -> Result<Vec<(Stuck, String, String)>, Blocked> {
         let name = &spec.name;
         let template =
@@ -158,7 +152,7 @@ impl<'a> Plan<'a> {
                     || row.image != template.image
                     || row.spec_hash != template.spec_hash
             });
-            if changed || rearmed.is_due(self.state, deployment, &placed.id) {
+            if changed || rearm::is_due(self.state, deployment, &placed.id) {
                 let replica = self.replica(owner, placed, row, template);
                 self.upsert(owner, replica);
             }

@@ -80,6 +80,7 @@ impl Fixture {
             compose_yaml: compose.as_bytes().to_vec(),
             services: services.collect(),
             updated_at: Some(at(i64::try_from(index).unwrap() * 100)),
+            applied_raft_index: index,
             ..Default::default()
         };
         self.state
@@ -163,6 +164,7 @@ impl Fixture {
     }
 
     fn observe(&mut self, id: &str, state: ReplicaState, code: &str, seconds: i64) {
+        self.state.applied_index += 1;
         let row = &self.state.replicas_desired[id];
         let seen = v1::ReplicaObserved {
             id: id.into(),
@@ -171,6 +173,7 @@ impl Fixture {
             host: row.host.clone(),
             desired_raft_index: row.raft_index,
             last_health_at: Some(at(seconds)),
+            observed_raft_index: self.state.applied_index,
             ..Default::default()
         };
         self.state
@@ -460,6 +463,29 @@ fn new_apply_restarts_exhausted_replicas_once() {
     // It is exhausted again on a node whose clock lags behind the apply.
     fixture.observe("app-web-1", ReplicaState::Failed, "restart_exhausted", 140);
     assert_eq!(fixture.plan(), Pass::default());
+}
+
+#[test]
+fn re_arming_follows_log_instead_of_clocks() {
+    // The clock of the replica's node is far behind that of the leader, or far ahead.
+    for reported_at in [1, 1_000_000] {
+        let mut fixture = Fixture::new(&["n1"]);
+        fixture.deploy("app", &[("web", 1)], "web nginx h");
+        fixture.pass();
+        let code = "restart_exhausted";
+        fixture.observe("app-web-0", ReplicaState::Failed, code, reported_at);
+        assert_eq!(fixture.plan(), Pass::default(), "exhausted after the apply");
+        fixture.deploy("app", &[("web", 1)], "web nginx h");
+        // Every leader decides the same: nothing is kept outside the state.
+        fixture.cache = PassCache {
+            projects: Projects::reading_with(read),
+            ..PassCache::default()
+        };
+        assert_eq!(fixture.pass(), ["upsert app-web-0 n1 nginx"]);
+        assert_eq!(fixture.plan(), Pass::default());
+        fixture.observe("app-web-0", ReplicaState::Failed, code, reported_at);
+        assert_eq!(fixture.plan(), Pass::default(), "exhausted again");
+    }
 }
 
 #[test]

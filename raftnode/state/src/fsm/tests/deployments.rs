@@ -165,7 +165,7 @@ fn revision_must_exceed_all_earlier_ones() {
 }
 
 #[test]
-fn port_has_one_owner_and_route_is_overwritten() {
+fn ports_and_routes_have_one_owner() {
     let mut test = TestState::new();
     let mut shop = revision("shop", 1, &[]);
     shop.tcp_routes = vec![port(5432, "shop")];
@@ -202,12 +202,42 @@ fn port_has_one_owner_and_route_is_overwritten() {
     );
 
     blog.tcp_routes.clear();
+    blog.routes = vec![
+        route("a.example", "/blog", "blog"),
+        route("a.example", "", "blog"),
+    ];
+    let error = test.rejected(
+        Payload::DeploymentApply(blog.clone()),
+        ErrorCode::RouteConflict,
+    );
+    let details = ["domain", "path", "deployment"].map(|key| error.details[key].as_str());
+    assert_eq!(details, ["a.example", "", "shop"]);
+    let upsert = |deployment: &str| {
+        Payload::RouteUpsert(v1::RouteUpsert {
+            route: Some(route("a.example", "", deployment)),
+        })
+    };
+    test.rejected(upsert("blog"), ErrorCode::RouteConflict);
+    test.ok(upsert("shop"));
+    blog.routes.truncate(1);
+    test.ok(Payload::DeploymentApply(blog));
+    let owners = test.state.routes.values().map(|route| &*route.deployment);
+    assert!(owners.eq(["shop", "blog"]));
+}
+
+#[test]
+fn rollback_to_a_taken_route_is_rejected() {
+    let mut test = TestState::new();
+    let mut first = revision("shop", 1, &[]);
+    first.routes = vec![route("a.example", "", "shop")];
+    test.ok(Payload::DeploymentApply(first));
+    test.ok(Payload::DeploymentApply(revision("shop", 2, &[])));
+    let mut blog = revision("blog", 1, &[]);
     blog.routes = vec![route("a.example", "", "blog")];
     test.ok(Payload::DeploymentApply(blog));
-    assert_eq!(
-        test.state.routes[&("a.example".into(), String::new())].deployment,
-        "blog"
-    );
+    let error = test.rejected(rollback("shop", 1), ErrorCode::RouteConflict);
+    assert_eq!(error.details["deployment"], "blog");
+    assert_eq!(test.state.deployments["shop"].applied_revision, 2);
 }
 
 #[test]
@@ -241,6 +271,8 @@ fn rollback_swaps_both_revisions() {
         (&was.services, &was.acme_email)
     );
     assert_eq!(d.updated_at, Some(at(START + 60)));
+    assert_eq!(d.applied_raft_index, applied.state.applied_index);
+    assert!(was.applied_raft_index > 0 && was.applied_raft_index < d.applied_raft_index);
     assert_eq!(
         (&applied.state.routes, &applied.state.tcp_routes),
         (&old.routes, &old.tcp_routes)

@@ -205,6 +205,36 @@ fn status_update_replaces_status_and_details_only() {
 }
 
 #[test]
+fn drain_settings_live_as_long_as_the_mark() {
+    let mut test = TestState::new();
+    test.cluster();
+    let drain = Some(v1::NodeDrain { skip_moves: true });
+    let mark = |drain_mark, drain| {
+        Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
+            hostname: "a".into(),
+            drain_mark,
+            drain,
+            ..Default::default()
+        })
+    };
+    test.no_change(mark(0, drain));
+    for (drain_mark, given, expected) in [
+        (1, None, None),
+        // A forced removal takes over one that waits; a plain one is only a mark again.
+        (1, drain, drain),
+        (0, None, drain),
+        (2, None, None),
+        (1, drain, drain),
+        (1, None, None),
+    ] {
+        test.ok(mark(drain_mark, given));
+        let node = &test.state.nodes["a"];
+        assert_eq!(node.drain, expected, "{drain_mark} {given:?}");
+        assert_eq!(node.draining, drain_mark != 2);
+    }
+}
+
+#[test]
 fn invalid_status_is_rejected_and_unknown_host_ignored() {
     let mut test = TestState::new();
     test.cluster();
@@ -300,4 +330,31 @@ fn self_update_changes_only_set_fields() {
         version: "0.2.0".into(),
         ..Default::default()
     }));
+}
+
+#[test]
+fn join_needs_free_name_and_free_address() {
+    let mut test = TestState::new();
+    test.cluster();
+    test.ok(join("b", 2));
+    let taken = |hostname: &str, address: &str| {
+        Payload::NodeJoin(v1::NodeJoin {
+            hostname: hostname.into(),
+            address: address.into(),
+            raft_id: 3,
+            ..Default::default()
+        })
+    };
+    test.rejected(taken("B", "c:7947"), ErrorCode::NodeAlreadyMember);
+    let error = test.rejected(taken("c", "b:7947"), ErrorCode::ValidationFailed);
+    assert_eq!(error.details["reason"], "b has it");
+    test.ok(taken("c", "c:7947"));
+    // Two members that exchange their addresses announce them one after the other.
+    for (hostname, address) in [("b", "c:7947"), ("c", "b:7947")] {
+        test.ok(Payload::NodeUpdateSelf(v1::NodeUpdateSelf {
+            hostname: hostname.into(),
+            address: address.into(),
+            ..Default::default()
+        }));
+    }
 }

@@ -33,12 +33,43 @@ impl TestState {
         self.observed()
     }
 
+    /// Returns the record without its own index.
     fn observed(&self) -> Option<ReplicaObserved> {
-        self.state
-            .replicas_observed
-            .get(ID)
-            .map(|o| ReplicaObserved::clone(o))
+        let observed = self.state.replicas_observed.get(ID)?;
+        Some(ReplicaObserved {
+            observed_raft_index: 0,
+            ..ReplicaObserved::clone(observed)
+        })
     }
+
+    /// Returns the index at which the record was written.
+    fn observed_at(&self) -> u64 {
+        self.state.replicas_observed[ID].observed_raft_index
+    }
+}
+
+#[test]
+fn record_keeps_index_of_its_first_write() {
+    let mut test = TestState::new();
+    let row = test.desired(ID, "a", "");
+    let observe = |test: &mut TestState, mut report: ReplicaObserved| {
+        // The index is not the reporter's to choose.
+        report.observed_raft_index = 7_000;
+        test.observe(report);
+        test.observed_at()
+    };
+    let running = report("a", ReplicaState::Running, row);
+    let first = observe(&mut test, running.clone());
+    assert_eq!(first, test.state.applied_index);
+    assert_eq!(observe(&mut test, running), first, "written twice");
+    let gave_up = observe(&mut test, exhausted("a", row));
+    assert_eq!(gave_up, test.state.applied_index);
+    // A second report of the same failure is newer, but tells nothing new.
+    let later = ReplicaObserved {
+        last_health_at: Some(at(START + 9)),
+        ..exhausted("a", row)
+    };
+    assert_eq!(observe(&mut test, later), gave_up);
 }
 
 #[test]

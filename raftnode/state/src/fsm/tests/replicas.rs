@@ -154,6 +154,12 @@ fn subnet_has_one_holder_and_is_freed_selectively() {
     );
     assert_eq!(error.details["reason"], super::super::reject::CIDR_TAKEN);
     assert_eq!(error.details["host"], "a");
+    for overlapping in ["10.0.0.0/16", "10.0.0.128/25", "10.0.0.7/24", "0.0.0.0/0"] {
+        test.rejected(
+            allocate("shop", "front", "b", overlapping),
+            ErrorCode::RaftApplyFailed,
+        );
+    }
     test.rejected(
         allocate("shop", "front", "b", ""),
         ErrorCode::ValidationFailed,
@@ -171,6 +177,39 @@ fn subnet_has_one_holder_and_is_freed_selectively() {
     assert!(test.state.subnets.values().all(|s| s.deployment == "blog"));
     test.ok(free("", "", "a"));
     assert!(test.state.subnets.is_empty());
+}
+
+#[test]
+fn block_in_use_again_is_not_freed() {
+    let mut test = TestState::new();
+    let block = |deployment: &str, host: &str, cidr: &str| {
+        Payload::SubnetAllocate(v1::SubnetAllocate {
+            deployment: deployment.into(),
+            network: "front".into(),
+            cidr: cidr.into(),
+            host: host.into(),
+        })
+    };
+    let free = |deployment: &str, host: &str| {
+        Payload::SubnetFree(v1::SubnetFree {
+            deployment: deployment.into(),
+            network: "front".into(),
+            host: host.into(),
+        })
+    };
+    test.cluster();
+    test.ok(block("shop", "a", "10.0.0.0/24"));
+    test.ok(block("shop", "left", "10.0.1.0/24"));
+    // The command was decided before this apply.
+    test.ok(Payload::DeploymentApply(v1::DeploymentApply {
+        deployment: "shop".into(),
+        revision: 1,
+        ..Default::default()
+    }));
+    test.no_change(free("shop", "a"));
+    test.ok(free("shop", "left"));
+    let hosts: Vec<_> = test.state.subnets.values().map(|s| &*s.host).collect();
+    assert_eq!(hosts, ["a"]);
 }
 
 #[test]

@@ -1,6 +1,40 @@
 //! Actions of a replica's core.
 
+use super::{Assignment, StartGate};
 use crate::runtime::replica::report::Report;
+
+/// Condition on which a start was decided.
+///
+/// Any time may pass between the decision and the engine's request, for example because the process
+/// was paused. Immediately before each request that creates or starts a container the driver
+/// derives the assignment anew and sends the request only if the condition still holds; otherwise
+/// the outcome is [`StartError::Revoked`](super::StartError::Revoked).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StartCondition {
+    /// Log index of the row.
+    pub(super) raft_index: u64,
+    /// The start replaces a container that failed here, which needs no contact with the cluster.
+    pub(super) restart: bool,
+    /// The container exists already, which needs no isolation.
+    pub(super) existing: bool,
+}
+
+impl StartCondition {
+    /// Whether the start may be made under `assignment`, the one at this moment. Dependencies are
+    /// checked only once, before the start is prepared.
+    #[must_use]
+    pub fn holds(&self, assignment: &Assignment) -> bool {
+        let Assignment::Own(wanted) = assignment else {
+            return false;
+        };
+        wanted.raft_index == self.raft_index
+            && match wanted.gate {
+                StartGate::Open | StartGate::Deferred(_) => true,
+                StartGate::NotCaughtUp => self.restart,
+                StartGate::IsolationMissing => self.existing,
+            }
+    }
+}
 
 /// Action for the driver to run. One with a generation expects an outcome, which the driver reports
 /// with that generation.
@@ -12,10 +46,11 @@ pub enum Action {
     Prepare(u64),
     /// Pull the image, one attempt.
     Pull(u64),
-    /// Create from the prepared request, connect and start; on failure remove the container.
-    Launch(u64),
-    /// Start a container that exists.
-    Start(u64, String),
+    /// Create from the prepared request, connect and start; on failure remove the container. Create
+    /// and start only while the condition holds.
+    Launch(u64, StartCondition),
+    /// Start a container that exists, if the condition holds.
+    Start(u64, String, StartCondition),
     /// Inspect a container.
     Inspect(u64, String),
     /// Stop each with its own signal and grace period, then remove it and its anonymous volumes.

@@ -78,6 +78,17 @@ pub enum PrepareError {
     Retry(String),
 }
 
+/// Why a container was not started.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    /// The condition of the start no longer held, so the engine was not asked.
+    #[error("the condition of the start no longer holds")]
+    Revoked,
+    /// The engine failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
 /// Minimum interval between two calls of
 /// [`Core::handle_pull_progress`](super::Core::handle_pull_progress).
 pub const PROGRESS_EVERY: Duration = Duration::from_secs(1);

@@ -1,5 +1,5 @@
 //! Simulation of the core against a model of an engine that fails, loses responses and kills
-//! containers.
+//! containers, on a node that the state and the contact with the cluster change under.
 
 use std::{collections::VecDeque, time::UNIX_EPOCH};
 
@@ -11,6 +11,8 @@ use super::*;
 /// Step of the simulation.
 #[derive(Clone, Copy, Debug)]
 enum Step {
+    /// The driver sends the request of the action in flight, if its condition holds.
+    Send,
     /// The action in flight completes.
     Answer,
     /// The action in flight fails, before or after it took place.
@@ -25,6 +27,10 @@ enum Step {
     Toggle,
     /// The start gate changes.
     Gate(u8),
+    /// The start gate changes; the core gets the assignment later.
+    UnseenGate(u8),
+    /// A new row replaces the row; the core gets the assignment later.
+    UnseenReissue,
     /// The actor is killed; its actions in flight may still take place.
     Kill { late: bool },
     /// The engine sends an event.
@@ -35,17 +41,37 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
+        4 => Just(Step::Send),
         12 => Just(Step::Answer),
         3 => (any::<bool>(), 0u8..4).prop_map(|(late, kind)| Step::Fail { late, kind }),
         8 => Just(Step::Timeout),
         3 => Just(Step::Crash),
         1 => Just(Step::Reissue),
         1 => Just(Step::Toggle),
-        2 => (0u8..6).prop_map(Step::Gate),
+        3 => (0u8..6).prop_map(Step::Gate),
+        2 => (0u8..6).prop_map(Step::UnseenGate),
+        1 => Just(Step::UnseenReissue),
         1 => any::<bool>().prop_map(|late| Step::Kill { late }),
         2 => Just(Step::EngineEvent),
         1 => Just(Step::DuplicateContainers),
     ]
+}
+
+/// Steps in any order, among them restarts whose launch fails after the gate changed: single steps
+/// rarely come to that.
+fn history() -> impl Strategy<Value = Vec<Step>> {
+    let interrupted_restart = (0u8..6, any::<bool>(), 0u8..4).prop_map(|(gate, late, kind)| {
+        let restart = [Step::Crash, Step::Answer, Step::Timeout];
+        let launch = [Step::Answer, Step::Answer, Step::Answer, Step::Send];
+        let end = [Step::Gate(gate), Step::Fail { late, kind }];
+        [&restart[..], &launch, &end].concat()
+    });
+    let part = prop_oneof![
+        30 => step().prop_map(|step| vec![step]),
+        2 => Just(vec![Step::Answer; 6]),
+        2 => interrupted_restart,
+    ];
+    proptest::collection::vec(part, 0..80).prop_map(|parts| parts.concat())
 }
 
 /// Outcome of an action of this generation.
@@ -53,8 +79,8 @@ enum Outcome {
     Found(u64, Result<Vec<Found>, EngineError>),
     Prepared(u64, Result<(), PrepareError>),
     Pulled(u64, Result<(), EngineError>),
-    Launched(u64, Result<String, EngineError>),
-    Started(u64, Result<(), EngineError>),
+    Launched(u64, Result<String, StartError>),
+    Started(u64, Result<(), StartError>),
     Inspected(u64, Result<Inspected, EngineError>),
     Discarded(u64, Result<(), EngineError>),
 }
@@ -87,8 +113,13 @@ impl Engine {
             Action::Lookup(g) => Outcome::Found(*g, Ok(self.container.iter().cloned().collect())),
             Action::Prepare(g) => Outcome::Prepared(*g, Ok(())),
             Action::Pull(g) => Outcome::Pulled(*g, Ok(())),
-            Action::Launch(g) => Outcome::Launched(*g, self.launch(raft_index)),
-            Action::Start(g, id) => Outcome::Started(*g, self.start(id)),
+            Action::Launch(g, _) => {
+                let launched = self.launch(raft_index);
+                Outcome::Launched(*g, launched.map_err(StartError::Engine))
+            }
+            Action::Start(g, id, _) => {
+                Outcome::Started(*g, self.start(id).map_err(StartError::Engine))
+            }
             Action::Inspect(g, id) => Outcome::Inspected(*g, self.inspect(id)),
             Action::Discard(g, ids) => {
                 if self.container.as_ref().is_some_and(|c| ids.contains(&c.id)) {
@@ -140,11 +171,18 @@ impl Engine {
     }
 }
 
+/// Action that the driver carries out.
+struct InFlight {
+    action: Action,
+    /// The engine has its request.
+    sent: bool,
+}
+
 struct Simulation {
     core: Core,
     engine: Engine,
     now: Now,
-    inflight: VecDeque<Action>,
+    inflight: VecDeque<InFlight>,
     raft_index: u64,
     wanted: bool,
     gate: StartGate,
@@ -194,16 +232,19 @@ impl Simulation {
                 }
                 Action::Cancel => {
                     self.inflight
-                        .retain(|action| !matches!(action, Action::Prepare(_) | Action::Pull(_)));
+                        .retain(|it| !matches!(it.action, Action::Prepare(_) | Action::Pull(_)));
                 }
                 Action::Finished => self.finished = true,
                 Action::Lookup(_)
                 | Action::Prepare(_)
                 | Action::Pull(_)
-                | Action::Launch(_)
+                | Action::Launch(..)
                 | Action::Start(..)
                 | Action::Inspect(..)
-                | Action::Discard(..) => self.inflight.push_back(action),
+                | Action::Discard(..) => self.inflight.push_back(InFlight {
+                    action,
+                    sent: false,
+                }),
             }
         }
     }
@@ -222,7 +263,7 @@ impl Simulation {
         match action {
             Action::Prepare(_) => shut,
             // Dependencies are checked once, before the start is prepared.
-            Action::Pull(_) | Action::Launch(_) => shut && !deferred,
+            Action::Pull(_) | Action::Launch(..) => shut && !deferred,
             Action::Start(..) => self.gate == StartGate::NotCaughtUp && shut,
             Action::Discard(_, ids) => {
                 let keeps_serving = |container: &Found| {
@@ -240,8 +281,8 @@ impl Simulation {
         }
     }
 
-    fn dispatch(&mut self) {
-        let assignment = if self.wanted {
+    fn assignment(&self) -> Assignment {
+        if self.wanted {
             Assignment::Own(DesiredReplica {
                 raft_index: self.raft_index,
                 deployment: "d".into(),
@@ -252,9 +293,74 @@ impl Simulation {
             })
         } else {
             Assignment::Gone
-        };
+        }
+    }
+
+    fn dispatch(&mut self) {
+        let assignment = self.assignment();
         self.finished = false;
         self.feed(|core, _| core.handle_assignment(assignment));
+    }
+
+    /// Sends the request of the oldest action as the driver does: a start only if its condition
+    /// holds at this moment.
+    fn send(&mut self) {
+        let assignment = self.assignment();
+        let Some(front) = self.inflight.front_mut() else {
+            return;
+        };
+        if std::mem::replace(&mut front.sent, true) {
+            return;
+        }
+        let action = front.action.clone();
+        let (condition, revoked) = match &action {
+            Action::Launch(g, condition) => {
+                let revoked = Outcome::Launched(*g, Err(StartError::Revoked));
+                (*condition, revoked)
+            }
+            Action::Start(g, _, condition) => {
+                let revoked = Outcome::Started(*g, Err(StartError::Revoked));
+                (*condition, revoked)
+            }
+            Action::Lookup(_)
+            | Action::Prepare(_)
+            | Action::Pull(_)
+            | Action::Inspect(..)
+            | Action::Discard(..)
+            | Action::Cancel
+            | Action::Publish(_)
+            | Action::Finished => return,
+        };
+        if !condition.holds(&assignment) {
+            self.inflight.pop_front();
+            return self.report(revoked);
+        }
+        let outdated = !self.wanted || condition.raft_index != self.raft_index;
+        if outdated || self.is_forbidden(&action) {
+            let gate = &self.gate;
+            self.violation = Some(format!(
+                "sends {action:?} with {gate:?}, wanted: {}",
+                self.wanted
+            ));
+        }
+    }
+
+    /// Takes the oldest action once its request is sent.
+    fn take_sent(&mut self) -> Option<Action> {
+        self.send();
+        // A revoked start is no longer in flight, and the action after it is not sent yet.
+        if !self.inflight.front()?.sent {
+            return None;
+        }
+        self.inflight.pop_front().map(|front| front.action)
+    }
+
+    /// Reports an outcome as the driver does: after the assignment of this moment.
+    fn report(&mut self, outcome: Outcome) {
+        if !matches!(outcome, Outcome::Inspected(..)) {
+            self.dispatch();
+        }
+        self.feed(|core, now| outcome.report(core, now));
     }
 
     fn perform(&mut self, action: &Action) -> Option<Outcome> {
@@ -270,24 +376,26 @@ impl Simulation {
 
     fn step(&mut self, step: Step) {
         match step {
+            Step::Send => self.send(),
             Step::Answer => {
-                if let Some(action) = self.inflight.pop_front()
+                if let Some(action) = self.take_sent()
                     && let Some(outcome) = self.perform(&action)
                 {
-                    self.feed(|core, now| outcome.report(core, now));
+                    self.report(outcome);
                 }
             }
             Step::Fail { late, kind } => {
-                if let Some(action) = self.inflight.pop_front() {
+                if let Some(action) = self.take_sent() {
                     if late {
                         self.perform(&action);
                     }
-                    self.feed(|core, now| failure(&action, kind).report(core, now));
+                    self.report(failure(&action, kind));
                 }
             }
             Step::Timeout => {
                 if let Some(due) = self.core.poll_timeout() {
                     self.now.instant = self.now.instant.max(due);
+                    self.dispatch();
                     self.feed(Core::handle_timeout);
                     let next = self.core.poll_timeout();
                     assert!(
@@ -303,31 +411,27 @@ impl Simulation {
                 self.feed(|core, _| core.handle_engine_event());
             }
             Step::Reissue => {
-                self.raft_index += 1;
-                self.launches = 0;
-                self.observed = None;
+                self.reissue();
                 self.dispatch();
             }
+            Step::UnseenReissue => self.reissue(),
             Step::Toggle => {
                 self.wanted = !self.wanted;
-                self.raft_index += 1;
-                self.launches = 0;
-                self.observed = None;
+                self.reissue();
                 self.dispatch();
             }
             Step::Gate(kind) => {
-                self.gate = match kind {
-                    0..=2 => StartGate::Open,
-                    3 => StartGate::Deferred("db has not started".into()),
-                    4 => StartGate::NotCaughtUp,
-                    _ => StartGate::IsolationMissing,
-                };
+                self.gate = gate(kind);
                 self.dispatch();
             }
+            Step::UnseenGate(kind) => self.gate = gate(kind),
             Step::Kill { late } => {
-                for action in std::mem::take(&mut self.inflight) {
-                    if late {
-                        self.perform(&action);
+                if late {
+                    self.send();
+                }
+                for it in std::mem::take(&mut self.inflight) {
+                    if late && it.sent {
+                        self.perform(&it.action);
                     }
                 }
                 // Restarts of the actor count against its supervisor's budget, not the container's.
@@ -344,11 +448,36 @@ impl Simulation {
         }
     }
 
+    fn reissue(&mut self) {
+        self.raft_index += 1;
+        self.launches = 0;
+        self.observed = None;
+    }
+
     fn check(&self) -> Result<(), String> {
         if self.inflight.len() > 2 {
-            return Err(format!("too much in flight: {:?}", self.inflight));
+            return Err(format!("{} actions in flight", self.inflight.len()));
         }
         self.violation.clone().map_or(Ok(()), Err)
+    }
+
+    /// Checks the state of an idle simulation.
+    fn assert_converged(&self) {
+        if !self.wanted {
+            assert!(self.engine.container.is_none());
+            assert!(self.finished);
+            return;
+        }
+        let observed = self.observed.clone().expect("a report was published");
+        if observed.code == code::RESTART_EXHAUSTED {
+            return;
+        }
+        let container = self.engine.container.clone().expect("a container");
+        assert_eq!(observed.state, ReplicaState::Running);
+        assert_eq!(container.status, Status::Running);
+        assert_eq!(container.raft_index, Some(self.raft_index));
+        assert_eq!(observed.container_id, container.id);
+        assert_eq!(observed.raft_index, self.raft_index);
     }
 
     /// Runs without faults until everything in flight has completed.
@@ -366,6 +495,16 @@ impl Simulation {
     }
 }
 
+/// Gate of this number; half of them are open.
+fn gate(kind: u8) -> StartGate {
+    match kind {
+        0..=2 => StartGate::Open,
+        3 => StartGate::Deferred("db has not started".into()),
+        4 => StartGate::NotCaughtUp,
+        _ => StartGate::IsolationMissing,
+    }
+}
+
 fn failure(action: &Action, kind: u8) -> Outcome {
     let error = match kind {
         0 => EngineError::Unreachable("down".into()),
@@ -380,8 +519,8 @@ fn failure(action: &Action, kind: u8) -> Outcome {
         Action::Lookup(g) => Outcome::Found(*g, Err(error)),
         Action::Prepare(g) => Outcome::Prepared(*g, Err(PrepareError::Engine(error))),
         Action::Pull(g) => Outcome::Pulled(*g, Err(error)),
-        Action::Launch(g) => Outcome::Launched(*g, Err(error)),
-        Action::Start(g, _) => Outcome::Started(*g, Err(error)),
+        Action::Launch(g, _) => Outcome::Launched(*g, Err(StartError::Engine(error))),
+        Action::Start(g, ..) => Outcome::Started(*g, Err(StartError::Engine(error))),
         Action::Inspect(g, _) => Outcome::Inspected(*g, Err(error)),
         Action::Discard(g, _) => Outcome::Discarded(*g, Err(error)),
         Action::Cancel | Action::Publish(_) | Action::Finished => {
@@ -390,12 +529,122 @@ fn failure(action: &Action, kind: u8) -> Outcome {
     }
 }
 
+/// How a start comes about.
+#[derive(Clone, Copy, Debug)]
+enum Cause {
+    NewRow,
+    /// The container of the row failed.
+    Failure,
+    /// The container of the row stopped while the actor was down.
+    ActorRestart,
+}
+
+/// Point at which the cluster changes during an action in flight.
+#[derive(Clone, Copy, Debug)]
+enum Moment {
+    /// Before the driver sends the request.
+    Unsent,
+    /// After the driver sent the request.
+    Sent,
+    /// After the driver sent the request; the core gets the assignment at once.
+    Dispatched,
+}
+
+impl Simulation {
+    /// Runs without faults until the oldest action in flight is one of `kind`.
+    fn run_until(&mut self, kind: fn(&Action) -> bool) -> bool {
+        for _ in 0..60 {
+            match self.inflight.front() {
+                Some(front) if kind(&front.action) => return true,
+                Some(_) => self.step(Step::Answer),
+                None => self.step(Step::Timeout),
+            }
+        }
+        false
+    }
+
+    /// The simulation of a start, up to an action of `kind`; `None` if it does not come to that.
+    fn starting(cause: Cause, kind: fn(&Action) -> bool) -> Option<Self> {
+        let mut simulation = Self::new();
+        if !matches!(cause, Cause::NewRow) {
+            simulation.run_until_idle();
+            simulation.assert_converged();
+            simulation.step(Step::Crash);
+        }
+        if matches!(cause, Cause::ActorRestart) {
+            simulation.step(Step::Kill { late: false });
+        }
+        simulation.run_until(kind).then_some(simulation)
+    }
+}
+
+/// Changes what the start in flight depends on, then ends the action in flight.
+fn interrupt(simulation: &mut Simulation, change: Step, moment: Moment, end: Step) {
+    if !matches!(moment, Moment::Unsent) {
+        simulation.step(Step::Send);
+    }
+    simulation.step(change);
+    if matches!(moment, Moment::Dispatched) {
+        simulation.dispatch();
+    }
+    simulation.step(end);
+    assert_eq!(simulation.check(), Ok(()));
+    for _ in 0..40 {
+        if simulation.inflight.is_empty() {
+            simulation.step(Step::Timeout);
+        } else {
+            simulation.step(Step::Answer);
+        }
+        assert_eq!(simulation.check(), Ok(()));
+    }
+    simulation.run_until_idle();
+    assert_eq!(simulation.check(), Ok(()));
+    simulation.assert_converged();
+}
+
+type Kind = (&'static str, fn(&Action) -> bool);
+
+#[test]
+fn interrupted_start_obeys_gate_and_row() {
+    let kinds: [Kind; 6] = [
+        ("lookup", |action| matches!(action, Action::Lookup(_))),
+        ("prepare", |action| matches!(action, Action::Prepare(_))),
+        ("pull", |action| matches!(action, Action::Pull(_))),
+        ("launch", |action| matches!(action, Action::Launch(..))),
+        ("start", |action| matches!(action, Action::Start(..))),
+        ("discard", |action| matches!(action, Action::Discard(..))),
+    ];
+    let gates = (3..6).map(Step::UnseenGate);
+    let changes: Vec<Step> = gates.chain([Step::UnseenReissue]).collect();
+    let failures = (0..4).flat_map(|kind| [false, true].map(|late| Step::Fail { late, kind }));
+    let ends: Vec<Step> = failures.chain([Step::Answer]).collect();
+    let mut met = std::collections::BTreeSet::new();
+    for cause in [Cause::NewRow, Cause::Failure, Cause::ActorRestart] {
+        for (name, kind) in kinds {
+            for &change in &changes {
+                for moment in [Moment::Unsent, Moment::Sent, Moment::Dispatched] {
+                    for &end in &ends {
+                        let Some(mut simulation) = Simulation::starting(cause, kind) else {
+                            continue;
+                        };
+                        met.insert(name);
+                        let case = (cause, name, change, moment, end);
+                        println!("{case:?}");
+                        interrupt(&mut simulation, change, moment, end);
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(met.len(), kinds.len(), "only {met:?}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
     fn every_history_converges_to_the_assignment(
-        steps in proptest::collection::vec(step(), 0..120),
+        steps in history(),
     ) {
         let mut simulation = Simulation::new();
         for step in steps {
@@ -403,21 +652,8 @@ proptest! {
             prop_assert_eq!(simulation.check(), Ok(()));
         }
         simulation.run_until_idle();
-        if !simulation.wanted {
-            prop_assert!(simulation.engine.container.is_none());
-            prop_assert!(simulation.finished);
-            return Ok(());
-        }
-        let observed = simulation.observed.clone().expect("a report was published");
-        if observed.code == code::RESTART_EXHAUSTED {
-            return Ok(());
-        }
-        let container = simulation.engine.container.expect("a container");
-        prop_assert_eq!(observed.state, ReplicaState::Running);
-        prop_assert_eq!(container.status, Status::Running);
-        prop_assert_eq!(container.raft_index, Some(simulation.raft_index));
-        prop_assert_eq!(observed.container_id, container.id);
-        prop_assert_eq!(observed.raft_index, simulation.raft_index);
+        prop_assert_eq!(simulation.check(), Ok(()));
+        simulation.assert_converged();
     }
 
     #[test]

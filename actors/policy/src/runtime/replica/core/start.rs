@@ -6,7 +6,8 @@ use prost_types::Timestamp;
 
 use super::{
     Action, Assignment, Core, DesiredReplica, Now, PULL_BACKOFF_MAX, PULL_PROGRESS_TIMEOUT, Phase,
-    PrepareError, RETRY, StartGate, UNREPORTED_PREPARE_FAILURES, exponential,
+    PrepareError, RETRY, StartCondition, StartError, StartGate, UNREPORTED_PREPARE_FAILURES,
+    exponential,
     watch::{Origin, Watch},
 };
 use crate::runtime::replica::report::{Report, code};
@@ -182,15 +183,20 @@ impl Core {
             }
             Status::Exited | Status::Dead | Status::Other => {
                 self.phase = Phase::Starting(keep.id.clone());
+                let condition = StartCondition {
+                    raft_index: index,
+                    restart: self.restarting,
+                    existing: true,
+                };
                 let generation = self.next_generation();
                 self.actions
-                    .push_back(Action::Start(generation, keep.id.clone()));
+                    .push_back(Action::Start(generation, keep.id.clone(), condition));
             }
         }
     }
 
     /// Handles the outcome of [`Action::Start`].
-    pub fn handle_started(&mut self, now: Now, generation: u64, result: Result<(), EngineError>) {
+    pub fn handle_started(&mut self, now: Now, generation: u64, result: Result<(), StartError>) {
         if !self.expects(generation) {
             return;
         }
@@ -203,10 +209,13 @@ impl Core {
         };
         match result {
             Ok(()) => self.watch(now, &container, index, Origin::New),
-            Err(error @ EngineError::Unreachable(_)) => self.engine_failed(now, &error),
-            Err(EngineError::NotFound(_) | EngineError::Conflict(_) | EngineError::Api { .. }) => {
-                self.discard(vec![container])
+            Err(StartError::Revoked) => self.lookup(),
+            Err(StartError::Engine(error @ EngineError::Unreachable(_))) => {
+                self.engine_failed(now, &error);
             }
+            Err(StartError::Engine(
+                EngineError::NotFound(_) | EngineError::Conflict(_) | EngineError::Api { .. },
+            )) => self.discard(vec![container]),
         }
     }
 
@@ -225,7 +234,7 @@ impl Core {
             self.prepare_failures = 0;
         }
         match result {
-            Ok(()) if self.restarting || !wanted.pull => self.launch(),
+            Ok(()) if self.restarting || !wanted.pull => self.launch(&wanted),
             Ok(()) => self.first_pull(now, &wanted),
             Err(PrepareError::Engine(error)) => self.engine_failed(now, &error),
             Err(PrepareError::Retry(reason)) => {
@@ -313,7 +322,7 @@ impl Core {
         match result {
             Ok(()) => {
                 self.pulled = true;
-                self.launch();
+                self.launch(&wanted);
             }
             Err(error @ EngineError::Unreachable(_)) => self.engine_failed(now, &error),
             Err(error) => {
@@ -332,11 +341,17 @@ impl Core {
         }
     }
 
-    fn launch(&mut self) {
+    fn launch(&mut self, wanted: &DesiredReplica) {
         self.listed = false;
         self.phase = Phase::Launching;
+        let condition = StartCondition {
+            raft_index: wanted.raft_index,
+            restart: self.restarting,
+            existing: false,
+        };
         let generation = self.next_generation();
-        self.actions.push_back(Action::Launch(generation));
+        self.actions
+            .push_back(Action::Launch(generation, condition));
     }
 
     /// Handles the outcome of [`Action::Launch`]: the id of the container.
@@ -344,7 +359,7 @@ impl Core {
         &mut self,
         now: Now,
         generation: u64,
-        result: Result<String, EngineError>,
+        result: Result<String, StartError>,
     ) {
         if !self.expects(generation) {
             return;
@@ -355,21 +370,29 @@ impl Core {
                 return self.lookup();
             }
         };
-        match result {
+        let error = match result {
             Ok(container) => {
                 self.conflicts = 0;
-                self.watch(now, &container, wanted.raft_index, Origin::New);
+                return self.watch(now, &container, wanted.raft_index, Origin::New);
             }
-            Err(error @ EngineError::Unreachable(_)) => self.engine_failed(now, &error),
-            Err(EngineError::NotFound(_)) if self.restarting && wanted.pull && !self.pulled => {
+            Err(StartError::Revoked) => return self.lookup(),
+            Err(StartError::Engine(error)) => error,
+        };
+        // The gate may have closed while the engine worked on a container that it did not make.
+        if self.is_gate_closed() {
+            return self.lookup();
+        }
+        match error {
+            EngineError::Unreachable(_) => self.engine_failed(now, &error),
+            EngineError::NotFound(_) if self.restarting && wanted.pull && !self.pulled => {
                 self.first_pull(now, &wanted);
             }
-            Err(EngineError::Conflict(_)) if self.conflicts < CONFLICTS => {
+            EngineError::Conflict(_) if self.conflicts < CONFLICTS => {
                 // A create of an earlier actor instance may still be in progress under this name.
                 self.conflicts += 1;
                 self.phase = Phase::Waiting(Some(now.instant + exponential(0, RETRY)));
             }
-            Err(error) => {
+            error => {
                 self.conflicts = 0;
                 self.phase = Phase::Waiting(Some(now.instant + RETRY));
                 self.publish(

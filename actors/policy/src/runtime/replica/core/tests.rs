@@ -104,7 +104,7 @@ impl Bench {
                 Action::Lookup(_)
                 | Action::Prepare(_)
                 | Action::Pull(_)
-                | Action::Launch(_)
+                | Action::Launch(..)
                 | Action::Start(..)
                 | Action::Inspect(..)
                 | Action::Discard(..) => self.asked = Some(action),
@@ -155,17 +155,34 @@ impl Bench {
 
     fn launched(&mut self, result: Result<&str, EngineError>) -> &mut Self {
         match self.asked.take() {
-            Some(Action::Launch(g)) => {
-                let result = result.map(str::to_owned);
+            Some(Action::Launch(g, _)) => {
+                let result = result.map(str::to_owned).map_err(StartError::Engine);
                 self.feed(|core, now| core.handle_launched(now, g, result))
             }
             other => panic!("expected a launch, not {other:?}"),
         }
     }
 
+    /// The driver finds that the condition of the last start no longer holds.
+    fn revoked(&mut self) -> &mut Self {
+        let revoked = StartError::Revoked;
+        match self.asked.take() {
+            Some(Action::Launch(g, _)) => {
+                self.feed(|core, now| core.handle_launched(now, g, Err(revoked)))
+            }
+            Some(Action::Start(g, ..)) => {
+                self.feed(|core, now| core.handle_started(now, g, Err(revoked)))
+            }
+            other => panic!("expected a start, not {other:?}"),
+        }
+    }
+
     fn started(&mut self, result: Result<(), EngineError>) -> &mut Self {
         match self.asked.take() {
-            Some(Action::Start(g, _)) => self.feed(|core, now| core.handle_started(now, g, result)),
+            Some(Action::Start(g, ..)) => {
+                let result = result.map_err(StartError::Engine);
+                self.feed(|core, now| core.handle_started(now, g, result))
+            }
             other => panic!("expected a start, not {other:?}"),
         }
     }

@@ -72,6 +72,80 @@ fn closing_gate_cancels_start_before_create() {
 }
 
 #[test]
+fn start_condition_holds_for_same_row_and_gate() {
+    use StartGate::{IsolationMissing, NotCaughtUp, Open};
+    for (restart, existing, holds) in [
+        (false, false, [true, true, false, false]),
+        (true, false, [true, true, true, false]),
+        (false, true, [true, true, false, true]),
+        (true, true, [true, true, true, true]),
+    ] {
+        let condition = StartCondition {
+            raft_index: 7,
+            restart,
+            existing,
+        };
+        let gates = [Open, deferred(), NotCaughtUp, IsolationMissing];
+        for (gate, expected) in gates.into_iter().zip(holds) {
+            let now = gated(7, gate);
+            assert_eq!(condition.holds(&now), expected, "{condition:?} {now:?}");
+        }
+        let kept = Assignment::Kept {
+            has_healthcheck: false,
+        };
+        for other in [own(8), own(6), kept, Assignment::Gone] {
+            assert!(!condition.holds(&other), "{other:?}");
+        }
+    }
+}
+
+#[test]
+fn revoked_start_is_decided_anew() {
+    let mut bench = Bench::new();
+    bench.pulling(7).pulled(Ok(()));
+    let fresh = StartCondition {
+        raft_index: 7,
+        restart: false,
+        existing: false,
+    };
+    assert!(matches!(bench.asked, Some(Action::Launch(_, condition)) if condition == fresh));
+    bench
+        .assign(gated(7, StartGate::NotCaughtUp))
+        .revoked()
+        .found(vec![]);
+    assert_eq!(
+        (bench.asked.take(), bench.core.poll_timeout()),
+        (None, None)
+    );
+    assert_eq!(bench.states(), [Pulling], "no failure to report");
+    bench.assign(own(7)).found(vec![]).prepared(Ok(()));
+
+    let mut bench = Bench::new();
+    bench
+        .assign(own(7))
+        .found(vec![container("c1", 7, Status::Exited)])
+        .revoked()
+        .assign(Assignment::Gone)
+        .found(vec![container("c1", 7, Status::Exited)])
+        .discarded(&["c1"]);
+}
+
+#[test]
+fn restart_without_isolation_pulls_nothing() {
+    let mut bench = Bench::new();
+    bench.up(7, "c1").crash().timeout();
+    bench
+        .discarded(&["c1"])
+        .found(vec![])
+        .prepared(Ok(()))
+        .assign(gated(7, StartGate::IsolationMissing))
+        .launched(Err(EngineError::NotFound("no such image".into())))
+        .found(vec![]);
+    assert_eq!(bench.asked.take(), None);
+    assert_eq!(bench.last().code, "isolation_unavailable");
+}
+
+#[test]
 fn dependencies_are_checked_once() {
     let mut bench = Bench::new();
     bench

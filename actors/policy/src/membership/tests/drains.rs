@@ -1,0 +1,132 @@
+//! Members that drain before they leave.
+
+use super::*;
+
+#[test]
+fn draining_member_keeps_its_role_until_drained() {
+    // A voter, the leader among others, and a learner.
+    for (hostname, voters_left) in [("a", "bcd"), ("b", "acd"), ("d", "abc")] {
+        let mut cluster = Cluster::of(4);
+        cluster.drain(hostname);
+        assert_eq!(cluster.run_until_idle(), [], "{hostname}");
+        cluster.leave(hostname);
+        cluster.run_until_idle();
+        assert_eq!(cluster.id(hostname), 0, "{hostname}");
+        assert_eq!(cluster.voters(), voters_left, "{hostname}");
+    }
+}
+
+#[test]
+fn slow_drain_is_given_up() {
+    let mut cluster = Cluster::of(3);
+    cluster.drain("b");
+    assert_eq!(cluster.plan(), Decision::Idle);
+    cluster.now += DRAIN_LIMIT - Duration::from_millis(1);
+    assert_eq!(cluster.plan(), Decision::Idle);
+    // A second drain counts for itself.
+    cluster.drain("c");
+    cluster.now += Duration::from_millis(1);
+    assert_eq!(cluster.plan(), Decision::Act(Action::EndDrain(2)));
+    // A change of another member delays the end, but does not reset the limit.
+    cluster.view.changing = true;
+    assert_eq!(cluster.plan(), Decision::Idle);
+    cluster.view.changing = false;
+    assert_eq!(cluster.plan(), Decision::Act(Action::EndDrain(2)));
+    cluster.act(Action::EndDrain(2));
+    assert_eq!(cluster.plan(), Decision::Idle);
+    // A repeated request has the whole time again.
+    cluster.drain("b");
+    cluster.now += DRAIN_LIMIT - Duration::from_secs(1);
+    assert_eq!(cluster.plan(), Decision::Idle);
+    assert_eq!(cluster.voters(), "abc");
+}
+
+#[test]
+fn new_leader_continues_the_drain() {
+    let mut cluster = Cluster::of(3);
+    cluster.drain("c");
+    assert_eq!(cluster.plan(), Decision::Idle);
+    cluster.now += DRAIN_LIMIT - Duration::from_secs(1);
+    cluster.act(Action::Transfer(2));
+    assert_eq!(cluster.plan(), Decision::Idle);
+    cluster.now += Duration::from_secs(2);
+    assert_eq!(cluster.plan(), Decision::Idle);
+    cluster.now += DRAIN_LIMIT;
+    assert_eq!(cluster.plan(), Decision::Act(Action::EndDrain(3)));
+    cluster.leave("c");
+    cluster.run_until_idle();
+    assert_eq!(cluster.id("c"), 0);
+}
+
+#[test]
+fn draining_member_gets_no_new_role() {
+    // `b` would lead after `a`, and is promoted only once it stays.
+    let mut cluster = Cluster::of(2);
+    cluster.drain("b");
+    cluster.leave("a");
+    let blocked = Decision::Blocked(Blocked {
+        raft_id: 1,
+        reason: NO_TRANSFER_TARGET,
+    });
+    assert_eq!(cluster.plan(), blocked);
+    cluster.set_departure(2, Departure::Staying);
+    assert_eq!(cluster.plan(), Decision::Act(Action::Promote(2)));
+
+    let mut cluster = Cluster::of(3);
+    cluster.drain("b");
+    cluster.leave("a");
+    assert_eq!(cluster.plan(), Decision::Act(Action::Transfer(3)));
+}
+
+#[test]
+fn draining_member_outside_configuration_is_removed() {
+    let mut cluster = Cluster::of(3);
+    cluster.join("d");
+    cluster.drain("d");
+    assert_eq!(cluster.run_until_idle(), [Action::DeleteRow(4)]);
+}
+
+#[test]
+fn marked_member_drains_while_replicas_need_it() {
+    use v1::NodeStatus::{DrainTimeout, Offline, Ready};
+    let skips = Some(v1::NodeDrain { skip_moves: true });
+    let waits = Some(v1::NodeDrain { skip_moves: false });
+    type Row = (
+        bool,
+        v1::NodeStatus,
+        Option<v1::NodeDrain>,
+        &'static str,
+        Departure,
+    );
+    let table: &[Row] = &[
+        // Mark, status, settings, host of the only replica.
+        (false, Ready, None, "b", Departure::Staying),
+        (false, Ready, skips, "b", Departure::Staying),
+        (true, Ready, None, "b", Departure::Draining),
+        (true, Ready, waits, "b", Departure::Draining),
+        (true, Offline, None, "b", Departure::Draining),
+        (true, Ready, skips, "b", Departure::Leaving),
+        (true, Ready, None, "a", Departure::Leaving),
+        (true, DrainTimeout, None, "b", Departure::Staying),
+        (true, DrainTimeout, None, "a", Departure::Staying),
+    ];
+    for &(draining, status, drain, host, expected) in table {
+        let mut state = State::default();
+        let node = v1::Node {
+            hostname: "b".to_owned(),
+            status: status.into(),
+            draining,
+            drain,
+            ..Default::default()
+        };
+        let row = v1::ReplicaDesired {
+            id: "app-web-0".to_owned(),
+            host: host.to_owned(),
+            ..Default::default()
+        };
+        state.nodes.insert("b".into(), node.clone().into());
+        state.replicas_desired.insert(row.id.clone(), row.into());
+        let found = departure(&state, &node);
+        assert_eq!(found, expected, "{draining} {status:?} {drain:?} {host}");
+    }
+}

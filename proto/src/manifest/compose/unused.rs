@@ -1,0 +1,231 @@
+//! Settings that a compose file may have and that change nothing.
+//!
+//! They are accepted, because other tools read the same file; a warning names each of them.
+
+use std::collections::BTreeSet;
+
+use crate::yaml::{Map, Node, Resolved, Scalar, Value};
+
+use super::{Port, Project, Service, document::Document};
+
+/// Top-level tables whose entries no service can refer to.
+const TABLES: [&str; 3] = ["configs", "models", "secrets"];
+/// Settings of a declared network; its labels are left out, because nothing is expected of them.
+const NETWORK: [&str; 7] = [
+    "driver",
+    "driver_opts",
+    "enable_ipv6",
+    "external",
+    "internal",
+    "ipam",
+    "name",
+];
+/// Settings of a declared volume.
+const VOLUME: [&str; 2] = ["driver", "driver_opts"];
+/// Keys of `deploy`.
+const DEPLOY: [&str; 6] = [
+    "endpoint_mode",
+    "mode",
+    "placement",
+    "restart_policy",
+    "rollback_config",
+    "update_config",
+];
+/// Keys of `deploy.resources.reservations`.
+const RESERVATIONS: [&str; 4] = ["cpus", "devices", "generic_resources", "pids"];
+/// Limits that apply only without a block in `deploy.resources`.
+const FLAT_LIMITS: [&str; 4] = ["cpus", "mem_limit", "mem_reservation", "pids_limit"];
+/// Keys that have no meaning for a container without networks of its own.
+const NETWORKED: [&str; 7] = [
+    "dns",
+    "dns_opt",
+    "dns_search",
+    "domainname",
+    "extra_hosts",
+    "hostname",
+    "networks",
+];
+/// Keys that take null in compose, or whose absence has a warning of its own.
+const NULLABLE: [&str; 4] = ["command", "entrypoint", "env_file", "image"];
+/// Defaults of settings that are listed above.
+const DEFAULTS: [(&str, &str); 3] = [
+    ("driver", "bridge"),
+    ("driver", "local"),
+    ("mode", "replicated"),
+];
+
+/// Returns a warning per service, network or volume with such settings.
+pub(super) fn warnings(document: &Document, project: &Project) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let tables = TABLES.iter().filter(|table| {
+        let node = document.get(table);
+        node.is_some_and(is_set)
+    });
+    let tables: Vec<String> = tables.map(|&table| table.to_owned()).collect();
+    warnings.extend(without_effect("the compose file", &tables));
+    let declared = [
+        ("network", document.networks(), &NETWORK[..]),
+        ("volume", document.volumes(), &VOLUME[..]),
+    ];
+    for (kind, entries, keys) in declared {
+        for (key, node) in entries {
+            let keys = node.as_map().map(|map| set_keys(map, "", keys));
+            let subject = format!("{kind} {:?}", key.text);
+            warnings.extend(without_effect(&subject, &keys.unwrap_or_default()));
+        }
+    }
+    for (key, node) in document.services() {
+        let name = format!("service {:?}", key.text);
+        let Some(map) = node.as_map() else {
+            continue;
+        };
+        if let Some(service) = project.services.get(&key.text) {
+            warnings.extend(unopened_ports(&name, service));
+        }
+        warnings.extend(without_effect(&name, &unused_keys(map)));
+        let empty = map.sorted().into_iter();
+        let empty: Vec<&str> = empty
+            .filter(|(key, node)| node.is_null() && !NULLABLE.contains(&key.text.as_str()))
+            .map(|(key, _)| key.text.as_str())
+            .collect();
+        if !empty.is_empty() {
+            let keys = empty.join(", ");
+            warnings.push(format!(
+                "{name} has no value for {keys}, which counts as left out"
+            ));
+        }
+    }
+    warnings
+}
+
+/// Warning for the published ports of a service.
+fn unopened_ports(name: &str, service: &Service) -> Option<String> {
+    let shown = |port: &Port| {
+        let published = port.published.as_deref()?;
+        Some(match port.protocol.as_str() {
+            "tcp" => published.to_owned(),
+            protocol => format!("{published}/{protocol}"),
+        })
+    };
+    let ports: BTreeSet<String> = service.ports.iter().filter_map(shown).collect();
+    let noun = match ports.len() {
+        0 => return None,
+        1 => "port",
+        _ => "ports",
+    };
+    let ports = Vec::from_iter(ports).join(", ");
+    Some(format!(
+        "{name} publishes {noun} {ports}, but this version opens none: only routes lead to a service"
+    ))
+}
+
+fn without_effect(subject: &str, keys: &[String]) -> Option<String> {
+    let verb = match keys.len() {
+        0 => return None,
+        1 => "has",
+        _ => "have",
+    };
+    Some(format!(
+        "{subject} sets {}, which {verb} no effect",
+        keys.join(", ")
+    ))
+}
+
+/// Keys of a service without an effect, as paths below the service.
+fn unused_keys(map: &Map) -> Vec<String> {
+    let mut unused = BTreeSet::new();
+    unused.extend(set_keys(map, "", &["build"]));
+    // Failed containers are restarted whatever a service asks for; only this value says otherwise.
+    if map.get("restart").and_then(Node::text) == Some("no") {
+        unused.insert("restart".to_owned());
+    }
+    let table = |key: &str| map.get(key).and_then(Node::as_map);
+    if let Some(deploy) = table("deploy") {
+        unused.extend(set_keys(deploy, "deploy.", &DEPLOY));
+        let resources = deploy.get("resources").and_then(Node::as_map);
+        let part = |key: &str| resources?.get(key).filter(|node| !node.is_null());
+        if let Some(reservations) = part("reservations").and_then(Node::as_map) {
+            let path = "deploy.resources.reservations.";
+            unused.extend(set_keys(reservations, path, &RESERVATIONS));
+        }
+        if part("limits").or(part("reservations")).is_some() {
+            unused.extend(set_keys(map, "", &FLAT_LIMITS));
+        }
+    }
+    if let Some(check) = table("healthcheck") {
+        unused.extend(set_keys(check, "healthcheck.", &["start_interval"]));
+    }
+    if map.get("network_mode").is_some_and(is_set) {
+        unused.extend(set_keys(map, "", &NETWORKED));
+    } else if let Some(networks) = table("networks") {
+        for (network, node) in networks.iter() {
+            let path = format!("networks.{}.", network.text);
+            let settings = node.as_map().into_iter();
+            unused.extend(settings.flat_map(|map| other_keys(map, &path, &["priority"])));
+        }
+    }
+    if let Some(dependencies) = table("depends_on") {
+        for (service, node) in dependencies.iter() {
+            let path = format!("depends_on.{}.", service.text);
+            let settings = node.as_map().into_iter();
+            unused.extend(settings.flat_map(|map| set_keys(map, &path, &["restart"])));
+        }
+    }
+    let mounts = map.get("volumes").and_then(Node::as_seq);
+    for mount in mounts.unwrap_or_default().iter().filter_map(Node::as_map) {
+        unused.extend(unused_mount_keys(mount));
+    }
+    unused.into_iter().collect()
+}
+
+fn unused_mount_keys(mount: &Map) -> Vec<String> {
+    let mut unused = set_keys(mount, "volumes.", &["consistency", "driver"]);
+    let used: [(&str, &[&str]); 4] = [
+        ("bind", &["create_host_path", "propagation", "selinux"]),
+        ("image", &[]),
+        ("tmpfs", &[]),
+        ("volume", &["nocopy"]),
+    ];
+    for (kind, used) in used {
+        if let Some(options) = mount.get(kind).and_then(Node::as_map) {
+            unused.extend(other_keys(options, &format!("volumes.{kind}."), used));
+        }
+    }
+    unused
+}
+
+/// Returns those of `keys` that have a value, with `path` before them.
+fn set_keys(map: &Map, path: &str, keys: &[&str]) -> Vec<String> {
+    let set = keys.iter().filter(|key| {
+        let node = map.get(key).filter(|node| is_set(node));
+        node.is_some_and(|node| {
+            let text = node.text().unwrap_or_default();
+            !DEFAULTS.contains(&(key, text))
+        })
+    });
+    set.map(|key| format!("{path}{key}")).collect()
+}
+
+/// Returns the keys with a value other than those of `used`, with `path` before them.
+fn other_keys(map: &Map, path: &str, used: &[&str]) -> Vec<String> {
+    let others = map.iter().filter(|(key, node)| {
+        let text = key.text.as_str();
+        !used.contains(&text) && !text.starts_with("x-") && is_set(node)
+    });
+    others
+        .map(|(key, _)| format!("{path}{}", key.text))
+        .collect()
+}
+
+/// Whether a node asks for something: it is neither null, nor empty, nor false.
+fn is_set(node: &Node) -> bool {
+    match &node.value {
+        Value::Map(map) => !map.is_empty(),
+        Value::Seq(items) => !items.is_empty(),
+        Value::Scalar(scalar) => match Scalar::resolve(scalar) {
+            Resolved::Null | Resolved::Bool(false) => false,
+            Resolved::Str(text) => !text.is_empty(),
+            Resolved::Bool(true) | Resolved::Int(_) | Resolved::Float(_) => true,
+        },
+    }
+}

@@ -1,0 +1,81 @@
+//! Watches raft's thread from a thread of its own, which no runtime and no disk can hold up.
+
+use std::{
+    io,
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    RaftArgs, RaftHandle,
+    stall::{Action, StallDetector, TICK},
+};
+use crate::core::Role;
+
+/// Raft's thread has made no progress for so long that its disk will not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("raft has made no progress for {} s: the disk of the data directory does not answer", .0.as_secs())]
+pub struct Hung(Duration);
+
+/// The watching thread; dropping this value ends it.
+pub(super) struct Watchdog {
+    _until_dropped: mpsc::Sender<()>,
+}
+
+impl Watchdog {
+    /// Starts to watch the thread behind `args.handle`. While it makes no progress the status says
+    /// so, and that this node does not lead; raft's next status clears that. After
+    /// [`RaftLimits::give_up`](super::RaftLimits::give_up), calls `on_fatal` with [`Hung`].
+    pub(super) fn start(args: &RaftArgs) -> io::Result<Self> {
+        let (until_dropped, dropped) = mpsc::channel();
+        let (handle, on_fatal) = (args.handle.clone(), args.on_fatal.clone());
+        let mut detector = StallDetector::new(args.limits.stall, args.limits.give_up);
+        let watch = move || {
+            while dropped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+                tick(&handle, &mut detector);
+                while let Some(action) = detector.poll_action() {
+                    match action {
+                        Action::Stalled(idle) => mark_stalled(&handle, idle),
+                        Action::GiveUp(idle) => {
+                            let hung = Hung(idle);
+                            tracing::error!(subsystem = "raft", "{hung}");
+                            on_fatal(&hung);
+                        }
+                    }
+                }
+            }
+        };
+        thread::Builder::new()
+            .name("raft-watchdog".into())
+            .spawn(watch)?;
+        Ok(Self {
+            _until_dropped: until_dropped,
+        })
+    }
+}
+
+fn tick(handle: &RaftHandle, detector: &mut StallDetector) {
+    if handle.with_status(|status| status.role == Role::Stopped) {
+        return detector.handle_stopped();
+    }
+    let (progress, allowance) = handle.shared.progress();
+    detector.handle_tick(Instant::now(), progress, allowance);
+}
+
+fn mark_stalled(handle: &RaftHandle, idle: Duration) {
+    tracing::warn!(
+        subsystem = "raft",
+        ?idle,
+        "raft makes no progress: this node does not lead until its disk answers"
+    );
+    let since = Instant::now().checked_sub(idle);
+    handle.shared.status.send_if_modified(|status| {
+        let runs = status.role != Role::Stopped;
+        if runs {
+            status.stalled_since = since.or(Some(Instant::now()));
+            status.leading = false;
+        }
+        runs
+    });
+}
