@@ -217,7 +217,8 @@ impl Cluster {
         let Some(daemon) = self.daemon(id) else {
             return false;
         };
-        if daemon.inbox.is_empty() {
+        // An outcome may have led to a proposal that is being written by now.
+        if daemon.inbox.is_empty() || daemon.writing.is_some() {
             return false;
         }
         let mut batch = Vec::new();
