@@ -10,7 +10,7 @@ use jaco_raftnode::{
     propose::ProposeFuture,
 };
 
-pub(crate) use lock::CommitLock;
+pub(crate) use lock::{CommitGuard, CommitLock};
 
 /// Proposes `command` on this node, which has to lead, and waits until the local state includes it,
 /// so that the next decision is based on it.

@@ -77,8 +77,8 @@ impl Internal for InternalService {
                 .because(jaco_proto::chain(&error))
         })?;
         // The state that the command depends on must not change before it is committed.
-        let _alone = match authorize::clears_mark(&command) {
-            true => Some(node.drain_mark_lock.lock().await),
+        let guard = match authorize::clears_mark(&command) {
+            true => Some(node.drain_mark_lock.lock(&node.raft).await?),
             false => None,
         };
         let name = jaco_state::command_name(&command);
@@ -96,7 +96,10 @@ impl Internal for InternalService {
                 return Err(error.into());
             }
         };
-        let committed = propose(&node.raft, command).await?;
+        let committed = match guard {
+            Some(guard) => guard.propose(&node.raft, command).await?,
+            None => propose(&node.raft, command).await?,
+        };
         Ok(Response::new(v1::SubmitResponse {
             raft_index: committed.index,
         }))

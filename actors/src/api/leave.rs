@@ -20,10 +20,7 @@ use jaco_raftnode::{RaftStatus, State, StateReader as _};
 use tokio::time::Instant;
 
 use super::{caller::Caller, names};
-use crate::{
-    commit::{commit, outcome},
-    node::MemberContext,
-};
+use crate::{commit::CommitGuard, node::MemberContext};
 
 /// Time limit of the call once the member is drained; the removal continues after it.
 const REMOVAL_BUDGET: Duration = Duration::from_secs(8);
@@ -230,7 +227,7 @@ fn listed(names: BTreeSet<&str>) -> String {
 
 /// Sets the mark of a member, if it may leave; returns its raft id.
 async fn mark(node: &MemberContext, hostname: &str, force: bool) -> Result<u64, Error> {
-    let _alone = node.drain_mark_lock.lock().await;
+    let guard = node.drain_mark_lock.lock(&node.raft).await?;
     let state = node.raft.state();
     let Some(row) = state.nodes.get(hostname) else {
         let message = format!("no member is called {hostname:?}");
@@ -267,17 +264,10 @@ async fn mark(node: &MemberContext, hostname: &str, force: bool) -> Result<u64, 
             .then_some(v1::NodeDrain { skip_moves: true }),
         ..Default::default()
     };
-    write(node, update).await?;
+    write(node, guard, update).await?;
     tracing::info!(subsystem = "raft", host = %hostname, force, "removal requested");
-    // A replica may have been placed there before the mark was committed.
-    if !force && let Err(error) = check_placement(&node.raft.state(), hostname) {
-        let clear = v1::NodeStatusUpdate {
-            hostname: hostname.to_owned(),
-            drain_mark: drain_mark::CLEAR,
-            ..Default::default()
-        };
-        write(node, clear).await?;
-        return Err(error);
+    if !force {
+        recheck_placement(node, hostname).await?;
     }
     Ok(row.raft_id)
 }
@@ -290,11 +280,38 @@ fn is_uniform(state: &State, own: &str, leaver: &str) -> bool {
     others.all(|row| Some(row.version.as_str()) == version)
 }
 
-/// Proposes the update, and waits until the local state includes it.
-async fn write(node: &MemberContext, update: v1::NodeStatusUpdate) -> Result<(), Error> {
+/// Clears the mark again, with an error, if a replica without another host was placed on the member
+/// before its mark was committed. A forced removal that was requested since goes on.
+async fn recheck_placement(node: &MemberContext, hostname: &str) -> Result<(), Error> {
+    let Err(error) = check_placement(&node.raft.state(), hostname) else {
+        return Ok(());
+    };
+    let guard = node.drain_mark_lock.lock(&node.raft).await?;
+    let state = node.raft.state();
+    if state
+        .nodes
+        .get(hostname)
+        .is_some_and(|row| !skips_drain(row))
+    {
+        let clear = v1::NodeStatusUpdate {
+            hostname: hostname.to_owned(),
+            drain_mark: drain_mark::CLEAR,
+            ..Default::default()
+        };
+        write(node, guard, clear).await?;
+    }
+    Err(error)
+}
+
+/// Commits the update, and waits until the local state includes it.
+async fn write(
+    node: &MemberContext,
+    guard: CommitGuard,
+    update: v1::NodeStatusUpdate,
+) -> Result<(), Error> {
     let identity = format!("drain:{}", update.hostname);
     let command = node.command(&identity, Payload::NodeStatusUpdate(update));
-    outcome(commit(&node.raft, command)).await?;
+    guard.commit(&node.raft, command).await?;
     Ok(())
 }
 

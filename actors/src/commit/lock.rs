@@ -4,13 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use jaco_policy::COMMIT_BUDGET;
 use jaco_proto::{Error, ErrorCode, v1};
-use jaco_raftnode::{Committed, LeaderProposer};
+use jaco_raftnode::{Committed, LeaderProposer, propose::ProposeFuture};
 use tokio::{
     sync::{Mutex, OwnedMutexGuard, watch},
     time::{Instant, sleep_until},
 };
 
-use super::outcome;
+use super::{included, outcome};
 
 /// Time after its proposal at which a holder counts as stuck: when its own caller has an answer.
 const STUCK_AFTER: Duration = COMMIT_BUDGET.saturating_add(Duration::from_millis(500));
@@ -102,9 +102,23 @@ impl CommitGuard {
         raft: &dyn LeaderProposer,
         command: v1::Command,
     ) -> Result<Committed, Error> {
+        outcome(self.begin(raft, command)).await
+    }
+
+    /// Proposes as [`CommitGuard::propose`], and waits until the local state includes the command,
+    /// so that the next decision is based on it.
+    pub(crate) async fn commit(
+        self,
+        raft: &dyn LeaderProposer,
+        command: v1::Command,
+    ) -> Result<Committed, Error> {
+        outcome(included(raft, self.begin(raft, command))).await
+    }
+
+    fn begin(self, raft: &dyn LeaderProposer, command: v1::Command) -> ProposeFuture {
         let Self { held, term } = self;
         held.proposed.send_replace(Some(Instant::now()));
-        outcome(raft.propose_in_term(term, command, Box::new(held))).await
+        raft.propose_in_term(term, command, Box::new(held))
     }
 }
 
@@ -113,7 +127,7 @@ mod tests {
     use std::{pin::pin, sync::Mutex};
 
     use futures::poll;
-    use jaco_raftnode::{ProposalGuard, ProposeError, State, StateReader, propose::ProposeFuture};
+    use jaco_raftnode::{ProposalGuard, ProposeError, State, StateReader};
     use tokio::sync::oneshot;
 
     use super::*;

@@ -135,8 +135,8 @@ pub struct MemberContext {
     pub(crate) apply_lock: CommitLock,
     /// Serialises joins, from the choice of a raft id to its commit.
     pub(crate) join_lock: CommitLock,
-    /// Held while the drain mark of a member is set or cleared.
-    pub(crate) drain_mark_lock: tokio::sync::Mutex<()>,
+    /// Serialises changes of the drain marks of members.
+    pub(crate) drain_mark_lock: CommitLock,
     /// Voter management, active on the leader.
     pub(crate) membership: OnceLock<Membership>,
 }
@@ -407,7 +407,7 @@ impl MemberContext {
             clock,
             apply_lock: CommitLock::default(),
             join_lock: CommitLock::default(),
-            drain_mark_lock: tokio::sync::Mutex::default(),
+            drain_mark_lock: CommitLock::default(),
             membership: OnceLock::new(),
         }
     }

@@ -239,15 +239,11 @@ async fn network_of_deleted_deployment_is_removed_once_unused() {
 #[tokio::test(start_paused = true)]
 async fn only_own_leftovers_are_removed_at_start() {
     let old = Lab::start().await;
-    old.directory.ensure("app", "front").await.unwrap();
+    old.deploy("gone", 1);
+    old.directory.ensure("gone", "front").await.unwrap();
     old.directory.ensure("app", "kept").await.unwrap();
     old.tree.stop().await;
-    let free = v1::SubnetFree {
-        deployment: "app".into(),
-        network: "front".into(),
-        host: "n1".into(),
-    };
-    old.apply(Payload::SubnetFree(free));
+    old.delete("gone");
     old.engine.put(EngineNetwork {
         name: "bridge".into(),
         ..Default::default()

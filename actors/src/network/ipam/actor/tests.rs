@@ -102,15 +102,16 @@ async fn concurrent_requests_never_share_a_block() {
 #[tokio::test(start_paused = true)]
 async fn exhausted_pool_recovers_after_quarantine() {
     let lab = Lab::start(true).await;
+    lab.deploy("gone");
     for at in 0..16 {
-        lab.ensure(&format!("net{at}"), "n1").await.unwrap();
+        let deployment = if at == 7 { "gone" } else { "app" };
+        let key = key(deployment, &format!("net{at}"), "n1");
+        lab.allocator.ensure(key, Vec::new()).await.unwrap();
     }
     let exhausted = Err(Error::Exhausted(key("app", "more", "n1")));
     assert_eq!(lab.ensure("more", "n1").await, exhausted);
-    lab.apply(Payload::SubnetFree(v1::SubnetFree {
-        deployment: "app".into(),
-        network: "net7".into(),
-        host: "n1".into(),
+    lab.apply(Payload::DeploymentDelete(v1::DeploymentDelete {
+        deployment: "gone".into(),
     }));
     assert_eq!(lab.ensure("more", "n1").await, exhausted);
     tokio::time::sleep(jaco_policy::network::ipam::QUARANTINE).await;
