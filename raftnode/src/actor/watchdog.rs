@@ -30,6 +30,7 @@ impl Watchdog {
     pub(super) fn start(args: &RaftArgs) -> io::Result<Self> {
         let (until_dropped, dropped) = mpsc::channel();
         let (handle, on_fatal) = (args.handle.clone(), args.on_fatal.clone());
+        let alive = args.handle.thread();
         let mut detector = StallDetector::new(args.limits.stall, args.limits.give_up);
         let watch = move || {
             while dropped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
@@ -45,6 +46,9 @@ impl Watchdog {
                     }
                 }
             }
+            // It may hold what has to be released before raft counts as closed.
+            drop(on_fatal);
+            drop(alive);
         };
         thread::Builder::new()
             .name("raft-watchdog".into())
