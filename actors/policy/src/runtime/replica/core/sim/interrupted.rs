@@ -1,4 +1,4 @@
-//! What a start depends on changes during each of its actions.
+//! Starts whose gate or row changes during one of their actions.
 
 use super::*;
 
