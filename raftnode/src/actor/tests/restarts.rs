@@ -67,11 +67,11 @@ async fn abandoned_start_releases_the_directory() {
             .propose(store(&n.to_string()))
             .await
             .unwrap();
-        // A running actor counts as two: its thread, and its state.
+        // A running actor counts as three: its thread, its state, and its watchdog.
         let mut threads = fixture.handle().shared.threads.subscribe();
         tokio::time::timeout(
             std::time::Duration::from_secs(60),
-            threads.wait_for(|n| *n == 2),
+            threads.wait_for(|n| *n == 3),
         )
         .await
         .unwrap()
