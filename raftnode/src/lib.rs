@@ -22,6 +22,9 @@ pub mod storage;
 pub mod testing;
 pub mod watch;
 
+#[cfg(test)]
+mod test_entries;
+
 pub use crate::core::{ChangeRefused, MemberChange, Progress, RaftStatus, Role, Writes};
 pub use actor::{
     Applied, ChangeError, Hung, IncomingSnapshot, InvalidMessage, NoTransport, Observe, OnFatal,

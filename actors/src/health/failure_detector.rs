@@ -7,7 +7,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
     time::Instant,
@@ -227,7 +227,7 @@ impl FailureDetector {
             !early.heartbeat.leads || self.follows(&early.from, &early.heartbeat)
         };
         let due: BTreeMap<_, _> = {
-            let mut early = self.early.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut early = lock(&self.early);
             let recent = std::mem::take(&mut *early)
                 .into_iter()
                 .filter(|(_, early)| now.saturating_duration_since(early.at) < HEARTBEAT_INTERVAL);
@@ -251,7 +251,7 @@ impl FailureDetector {
     }
 
     fn core(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.core)
     }
 
     /// Reports one event to the core and publishes what changed.
@@ -316,7 +316,7 @@ impl HeartbeatHandler for FailureDetector {
         }
         let now = self.clock.instant();
         if !self.has_members.load(Ordering::Relaxed) {
-            let mut early = self.early.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut early = lock(&self.early);
             let from = from.clone();
             let at = now;
             let key = from.hostname.clone();

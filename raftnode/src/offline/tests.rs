@@ -6,11 +6,13 @@ use jaco_proto::v1::{self, command::Payload as Command};
 use jaco_state::command;
 use prost::Message as _;
 use prost_types::Timestamp;
-use protobuf::Message as _;
-use raft::eraftpb::{ConfChangeSingle, ConfChangeType, Entry, EntryType, HardState};
+use raft::eraftpb::{ConfChangeType, Entry, HardState};
 
 use super::*;
-use crate::storage::{Storage, Update, bootstrap};
+use crate::{
+    storage::{Storage, Update, bootstrap},
+    test_entries::change,
+};
 
 /// The command that stores a certificate named after the index.
 fn write(index: u64) -> Entry {
@@ -25,26 +27,6 @@ fn write(index: u64) -> Entry {
         data: command("test", Timestamp::default(), upsert).encode_to_vec(),
         ..Entry::default()
     }
-}
-
-fn change(index: u64, id: u64, kind: ConfChangeType) -> Entry {
-    let mut single = ConfChangeSingle {
-        node_id: id,
-        ..ConfChangeSingle::default()
-    };
-    single.set_change_type(kind);
-    let change = ConfChangeV2 {
-        changes: vec![single],
-        ..ConfChangeV2::default()
-    };
-    let mut entry = Entry {
-        index,
-        term: 2,
-        data: change.write_to_bytes().unwrap(),
-        ..Entry::default()
-    };
-    entry.set_entry_type(EntryType::EntryConfChangeV2);
-    entry
 }
 
 /// Node 1 among `voters`, with `log` from entry 2 on, none of it applied.

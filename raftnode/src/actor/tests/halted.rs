@@ -1,32 +1,9 @@
 //! Nodes that met an entry of a newer version.
 
-use protobuf::Message as _;
-use raft::eraftpb::{
-    ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, Entry, EntryType, HardState,
-};
+use raft::eraftpb::{ConfChangeType, ConfState, Entry, HardState};
 
 use super::*;
-use crate::storage::Update;
-
-fn change(index: u64, id: u64, kind: ConfChangeType) -> Entry {
-    let mut single = ConfChangeSingle {
-        node_id: id,
-        ..ConfChangeSingle::default()
-    };
-    single.set_change_type(kind);
-    let change = ConfChangeV2 {
-        changes: vec![single],
-        ..ConfChangeV2::default()
-    };
-    let mut entry = Entry {
-        index,
-        term: 2,
-        data: change.write_to_bytes().unwrap(),
-        ..Entry::default()
-    };
-    entry.set_entry_type(EntryType::EntryConfChangeV2);
-    entry
-}
+use crate::{storage::Update, test_entries::change};
 
 /// The log of learner 3, in which the sole voter 1 is replaced by 2 behind an unknown command.
 fn replaced_voter(path: &Path) {
