@@ -12,7 +12,10 @@ use tonic::Status;
 /// the largest requests. Raft messages have a budget of their own, in [`PeerReceiver`], so that
 /// calls, which may wait for a commit, never hold up raft.
 const CALL_BYTES: usize = 34 << 20;
-/// Longest wait of a request for the budget; shorter than the time in which a request must arrive.
+/// Least charge for a frame of a call. A frame is kept as an allocation of its own, which with its
+/// header and its place in the body occupies about half of this.
+pub(super) const LEAST_FRAME: usize = 256;
+/// Longest wait of a request for the budget, over all of its frames; shorter than the time in which a request must arrive.
 pub(super) const BUDGET_WAIT: Duration = Duration::from_secs(5);
 
 /// Memory and streams of one member.
@@ -27,7 +30,7 @@ pub(super) struct ReceiveLimits {
 impl Default for ReceiveLimits {
     fn default() -> Self {
         Self {
-            calls: ReceiveBudget::new(CALL_BYTES),
+            calls: ReceiveBudget::new(CALL_BYTES).with_least_share(LEAST_FRAME),
             raft: Mutex::default(),
             raft_stream: SingleStream::default(),
             heartbeat_stream: SingleStream::default(),

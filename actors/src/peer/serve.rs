@@ -48,9 +48,9 @@ impl Services {
     pub(super) async fn serve(self, caller: Sender, to: quic::Sender, mut from: FrameReader) {
         let stopped = to.stopped();
         let work = async move {
-            let held = Arc::new(Mutex::new(Vec::<Reservation>::new()));
+            let held = Arc::new(Mutex::new(Reservation::default()));
             let keep = Arc::clone(&held);
-            let received = move |from: &mut FrameReader| lock(&keep).push(from.take_reservation());
+            let received = move |from: &mut FrameReader| lock(&keep).merge(from.take_reservation());
             let head = match timeout(HEAD, from.next()).await {
                 Ok(Ok(Some(head))) => Some(head),
                 Ok(Err(StreamError::Busy)) => None,

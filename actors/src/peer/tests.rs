@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use tonic::{Status, body::Body};
 use tower::service_fn;
 
-use super::*;
+use super::{receive::LEAST_FRAME, *};
 use cluster::{TestCluster, until};
 
 /// Returns a service that answers every call with an empty response.
@@ -544,6 +544,27 @@ async fn served_request_counts_against_its_senders_budget() {
     // The service has received the request and does not end.
     let response = response.unwrap();
     assert!(all - budget.available() >= 3 << 20);
+    drop(response);
+    until(|| (budget.available() == all).then_some(())).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_short_frame_is_charged_its_memory() {
+    const FRAMES: usize = 10_000;
+    let cluster = TestCluster::start(2, talkative(&Arc::default())).await;
+    cluster.members[0].connected(&["node-2"]).await;
+    cluster.members[1].connected(&["node-1"]).await;
+    let route = cluster.members[1].transport.route("node-1").unwrap();
+    let budget = route.receive().calls();
+    let all = budget.available();
+    let peers = cluster.members[0].transport.peers();
+    let bytes = (0..FRAMES).map(|_| Ok::<_, Status>(Frame::data(Bytes::from_static(b"x"))));
+    let body = Body::new(StreamBody::new(stream::iter(bytes)));
+    let response = peers.call("node-2", call("/hold", body)).await;
+    // The service has received the request and does not end.
+    let response = response.unwrap();
+    assert!(all - budget.available() >= FRAMES * LEAST_FRAME);
     drop(response);
     until(|| (budget.available() == all).then_some(())).await;
     cluster.stop().await;

@@ -50,7 +50,7 @@ pub(super) enum WireError {
 /// A frame of a call, after its head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// A piece of the body.
+    /// A piece of the body, never empty.
     Data(Bytes),
     /// The trailers; always the last frame.
     Trailers(HeaderMap),
@@ -122,7 +122,8 @@ pub(super) fn trailers(headers: &HeaderMap) -> Result<Vec<u8>, WireError> {
 /// Decodes a frame after the head.
 pub(super) fn read_part(frame: Vec<u8>) -> Result<Part, WireError> {
     match frame.first() {
-        Some(&DATA) => Ok(Part::Data(Bytes::from(frame).slice(1..))),
+        // A sender splits data into pieces with content; an empty one would cost memory for nothing.
+        Some(&DATA) if frame.len() > 1 => Ok(Part::Data(Bytes::from(frame).slice(1..))),
         Some(&TRAILERS) => Input(&frame[1..]).headers().map(Part::Trailers),
         Some(_) | None => Err(WireError::Not("part of a call")),
     }
@@ -448,6 +449,15 @@ mod tests {
         let record = (most.len() - 11) / MEMBERS;
         more.extend_from_slice(&most[11..11 + record]);
         assert_eq!(read_control_frame(&more), Err(WireError::TooLong));
+    }
+
+    #[test]
+    fn empty_piece_of_body_is_rejected() {
+        let part = |content: &[u8]| read_part([&DATA_PREFIX, content].concat());
+        assert_eq!(part(b"x"), Ok(Part::Data(Bytes::from_static(b"x"))));
+        for empty in [read_part(Vec::new()), part(b"")] {
+            assert_eq!(empty, Err(WireError::Not("part of a call")));
+        }
     }
 
     #[test]
