@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::{Buf as _, Bytes};
 use quinn::VarInt;
 
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::{
     Closed, ReceiveBudget, Reservation, StreamError,
@@ -201,7 +201,7 @@ pub struct FrameReader {
 #[derive(Debug)]
 struct Budgeted {
     budget: ReceiveBudget,
-    /// For a message that is received whole: longest wait for the budget.
+    /// For a message that is received whole: remaining time that its frames may wait for the budget.
     patience: Option<Duration>,
     /// The right to receive a message of several frames, once it was needed.
     assembly: Option<Reservation>,
@@ -220,9 +220,10 @@ impl Budgeted {
             }
             self.budget.reserve(length).await
         };
-        timeout(patience, reserve)
-            .await
-            .map_err(|_| StreamError::Busy)
+        let start = Instant::now();
+        let reserved = timeout(patience, reserve).await;
+        self.patience = Some(patience.saturating_sub(start.elapsed()));
+        reserved.map_err(|_| StreamError::Busy)
     }
 }
 
@@ -241,7 +242,7 @@ impl FrameReader {
 
     /// As [`FrameReader::within`], for a message that is held until all of its frames are received.
     /// Of the messages with a frame of the largest length, one at a time is received; another one
-    /// fails with [`StreamError::Busy`] after it has waited for `patience`.
+    /// fails with [`StreamError::Busy`] once its frames have waited for `patience` in total.
     #[must_use]
     pub fn assembled_within(self, budget: &ReceiveBudget, patience: Duration) -> Self {
         let mut this = self.within(budget);
@@ -314,5 +315,37 @@ impl FrameReader {
                 Err(_) => return Some(Closed::Reset),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn frames_of_one_message_share_its_patience() {
+        let (patience, wait) = (Duration::from_secs(5), Duration::from_secs(2));
+        let budget = ReceiveBudget::new(100);
+        let mut message = Budgeted {
+            budget: budget.clone(),
+            patience: Some(patience),
+            assembly: None,
+        };
+        let begun = Instant::now();
+        for _ in 0..2 {
+            let held = budget.reserve(100).await;
+            tokio::spawn(async move {
+                tokio::time::sleep(wait).await;
+                drop(held);
+            });
+            message.reserve(60, 100).await.unwrap();
+        }
+        let held = budget.reserve(100).await;
+        let refused = message.reserve(60, 100).await;
+        assert_eq!(refused.unwrap_err(), StreamError::Busy);
+        assert_eq!(begun.elapsed(), patience);
+        // Without patience, a free budget still serves.
+        drop(held);
+        assert_eq!(message.reserve(60, 100).await.unwrap().bytes(), 60);
     }
 }
