@@ -5,6 +5,7 @@
 
 mod check;
 pub(super) mod document;
+mod keys;
 mod load;
 mod model;
 pub(super) mod mounts;

@@ -6,9 +6,7 @@ use crate::{
     yaml::{self, Key, Map, Node},
 };
 
-const TOP_LEVEL: [&str; 8] = [
-    "configs", "models", "name", "networks", "secrets", "services", "version", "volumes",
-];
+use super::keys::TOP_LEVEL;
 
 /// Network of services that declare no network.
 pub(super) const DEFAULT_NETWORK: &str = "_default";
@@ -51,8 +49,8 @@ impl Document {
         }
         for (key, node) in self.root.sorted() {
             let text = key.text.as_str();
-            if !TOP_LEVEL.contains(&text) && !text.starts_with("x-") {
-                let near = suggestion(text, TOP_LEVEL);
+            if !TOP_LEVEL.has(text) {
+                let near = suggestion(text, TOP_LEVEL.all());
                 let message = format!("unsupported compose field {text:?} at the top level{near}");
                 return Err(invalid(message).with("field", text).at(key.at));
             }

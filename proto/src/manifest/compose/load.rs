@@ -19,33 +19,17 @@ use crate::{
 use super::{
     Project, Resources, Service, VolumeDeclaration,
     document::{DEFAULT_NETWORK, Document},
+    keys::{Keys, NETWORK, SERVICE_UNUSED, VOLUME},
     mounts, ports,
     reader::Reader,
 };
-
-/// Keys of a declared network; their values are not used.
-const NETWORK_KEYS: [&str; 10] = [
-    "attachable",
-    "driver",
-    "driver_opts",
-    "enable_ipv4",
-    "enable_ipv6",
-    "external",
-    "internal",
-    "ipam",
-    "labels",
-    "name",
-];
-
-/// Keys of a declared volume.
-const VOLUME_KEYS: [&str; 5] = ["driver", "driver_opts", "external", "labels", "name"];
 
 /// Reads all services; see [`Reader`] for `open_variables`.
 pub(super) fn project(document: &Document, open_variables: bool) -> Result<Project, Error> {
     let mut project = Project::default();
     for (key, node) in document.networks() {
         check_name("networks", key)?;
-        declaration("networks", key, node, &NETWORK_KEYS, open_variables)?;
+        declaration("networks", key, node, &NETWORK, open_variables)?;
         project.networks.push(key.text.clone());
     }
     for (key, node) in document.volumes() {
@@ -85,7 +69,7 @@ fn declaration<'n>(
     table: &str,
     key: &Key,
     node: &'n Node,
-    keys: &[&str],
+    keys: &Keys,
     open_variables: bool,
 ) -> Result<Option<&'n Map>, Error> {
     let map = match &node.value {
@@ -99,8 +83,8 @@ fn declaration<'n>(
     };
     for (inner, _) in map.iter() {
         let text = inner.text.as_str();
-        if !keys.contains(&text) && !text.starts_with("x-") {
-            let near = suggestion(text, keys.iter().copied());
+        if !keys.has(text) {
+            let near = suggestion(text, keys.all());
             let what = format!("has no key {text:?}{near}");
             return Err(invalid_declaration(table, key, &what, inner.at));
         }
@@ -117,7 +101,7 @@ fn invalid_declaration(table: &str, key: &Key, what: &str, at: Position) -> Erro
 
 fn volume(key: &Key, node: &Node, open_variables: bool) -> Result<VolumeDeclaration, Error> {
     let fail = |what: &str, at: Position| invalid_declaration("volumes", key, what, at);
-    let Some(map) = declaration("volumes", key, node, &VOLUME_KEYS, open_variables)? else {
+    let Some(map) = declaration("volumes", key, node, &VOLUME, open_variables)? else {
         return Ok(VolumeDeclaration::default());
     };
     let is_open = |text: &str| open_variables && text.contains('$');
@@ -240,8 +224,8 @@ fn field(
         "cpuset" => flat.cpuset = reader.name(key, node)?,
         "depends_on" => service.depends_on = lifecycle::depends_on(reader, node)?,
         "pull_policy" => service.pull_policy = lifecycle::pull_policy(reader, node)?,
-        // `restart`, `build` and `name` are ignored; the client resolves `env_file`.
-        _ => {}
+        // The client resolves `env_file`.
+        _ => debug_assert!(key == "env_file" || SERVICE_UNUSED.contains(&key), "{key}"),
     }
     Ok(())
 }

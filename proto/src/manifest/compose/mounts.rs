@@ -9,7 +9,7 @@ use crate::{
     yaml::{Map, Node, Value},
 };
 
-use super::{Mount, MountSource, reader::Reader};
+use super::{Mount, MountSource, keys::MOUNT, reader::Reader};
 
 const PROPAGATIONS: [&str; 6] = [
     "private", "rprivate", "shared", "rshared", "slave", "rslave",
@@ -19,20 +19,6 @@ const SELINUX: [&str; 2] = ["z", "Z"];
 
 /// Engine mount types that are passed through with their source.
 const OTHER_KINDS: [&str; 3] = ["cluster", "image", "npipe"];
-
-const KEYS: [&str; 10] = [
-    "type",
-    "source",
-    "target",
-    "read_only",
-    "consistency",
-    "bind",
-    "volume",
-    "tmpfs",
-    "image",
-    // Not a key of compose, but named as the replacement of `volume_driver`.
-    "driver",
-];
 
 /// Reads all entries, in file order.
 pub(super) fn read(reader: &Reader<'_>, node: &Node) -> Result<Vec<Mount>, Error> {
@@ -107,7 +93,7 @@ fn short(reader: &Reader<'_>, item: &Node, text: &str) -> Result<Mount, Error> {
 
 /// Reads an entry in the long form; `None` if a variable in it is unresolved.
 fn long(reader: &Reader<'_>, item: &Node) -> Result<Option<Mount>, Error> {
-    let Some(map) = reader.map("volumes", item, &KEYS)? else {
+    let Some(map) = reader.map("volumes", item, &MOUNT)? else {
         return Ok(None);
     };
     let text = |map: &Map, key: &str| match map.get(key) {

@@ -8,17 +8,7 @@ use crate::{
     yaml::{Node, Position, Resolved, Value},
 };
 
-use super::{Port, reader::Reader};
-
-const KEYS: [&str; 7] = [
-    "target",
-    "published",
-    "protocol",
-    "host_ip",
-    "mode",
-    "name",
-    "app_protocol",
-];
+use super::{Port, keys::PORT, reader::Reader};
 
 /// Reads all entries, with ranges expanded pairwise.
 pub(super) fn read(reader: &Reader<'_>, node: &Node) -> Result<Vec<Port>, Error> {
@@ -142,7 +132,7 @@ impl<'a> Short<'a> {
 }
 
 fn long(reader: &Reader<'_>, item: &Node) -> Result<Option<Port>, Error> {
-    let Some(map) = reader.map("ports", item, &KEYS)? else {
+    let Some(map) = reader.map("ports", item, &PORT)? else {
         return Ok(None);
     };
     let Some(target) = map.get("target") else {

@@ -18,6 +18,8 @@ use crate::{
     yaml::{Map, Node, Resolved, Scalar, Value},
 };
 
+use super::keys::Keys;
+
 #[derive(Clone, Copy)]
 pub(super) struct Reader<'a> {
     pub(super) service: &'a str,
@@ -194,20 +196,20 @@ impl Reader<'_> {
         Ok(items)
     }
 
-    /// Reads a mapping with known keys (and `x-*`); `None` if absent.
+    /// Reads a mapping with known keys; `None` if absent.
     pub(super) fn map<'n>(
         &self,
         field: &str,
         node: &'n Node,
-        keys: &[&str],
+        keys: &Keys,
     ) -> Result<Option<&'n Map>, Error> {
         let Some(map) = self.any_map(field, node)? else {
             return Ok(None);
         };
         for (key, _) in map.iter() {
             let text = key.text.as_str();
-            if !keys.contains(&text) && !text.starts_with("x-") {
-                let near = suggestion(text, keys.iter().copied());
+            if !keys.has(text) {
+                let near = suggestion(text, keys.all());
                 let field = format!("{field}.{text}");
                 let message = format!(
                     "compose load: services.{}.{field} is not a known key{near}",

@@ -6,33 +6,15 @@ use std::collections::BTreeSet;
 
 use crate::yaml::{Map, Node, Resolved, Scalar, Value};
 
-use super::{Port, Project, Service, document::Document};
+use super::{
+    Port, Project, Service,
+    document::Document,
+    keys::{
+        DEPENDENCY, DEPLOY, HEALTHCHECK, NETWORK, PORT, RESERVATIONS, SERVICE_UNUSED, TOP_LEVEL,
+        VOLUME,
+    },
+};
 
-/// Top-level tables whose entries no service can refer to.
-const TABLES: [&str; 3] = ["configs", "models", "secrets"];
-/// Settings of a declared network; its labels are left out, because nothing is expected of them.
-const NETWORK: [&str; 7] = [
-    "driver",
-    "driver_opts",
-    "enable_ipv6",
-    "external",
-    "internal",
-    "ipam",
-    "name",
-];
-/// Settings of a declared volume.
-const VOLUME: [&str; 2] = ["driver", "driver_opts"];
-/// Keys of `deploy`.
-const DEPLOY: [&str; 6] = [
-    "endpoint_mode",
-    "mode",
-    "placement",
-    "restart_policy",
-    "rollback_config",
-    "update_config",
-];
-/// Keys of `deploy.resources.reservations`.
-const RESERVATIONS: [&str; 4] = ["cpus", "devices", "generic_resources", "pids"];
 /// Limits that apply only without a block in `deploy.resources`.
 const FLAT_LIMITS: [&str; 4] = ["cpus", "mem_limit", "mem_reservation", "pids_limit"];
 /// Keys that have no meaning for a container without networks of its own.
@@ -47,29 +29,33 @@ const NETWORKED: [&str; 7] = [
 ];
 /// Keys that take null in compose, or whose absence has a warning of its own.
 const NULLABLE: [&str; 4] = ["command", "entrypoint", "env_file", "image"];
-/// Defaults of settings that are listed above.
-const DEFAULTS: [(&str, &str); 3] = [
+/// Values of keys without an effect that ask for what happens anyway. Containers that end are restarted
+/// three times whatever a service asks for, which is close to two values of `restart`.
+const DEFAULTS: [(&str, &str); 6] = [
     ("driver", "bridge"),
     ("driver", "local"),
+    ("mode", "ingress"),
     ("mode", "replicated"),
+    ("restart", "always"),
+    ("restart", "unless-stopped"),
 ];
 
 /// Returns a warning per service, network or volume with such settings.
 pub(super) fn warnings(document: &Document, project: &Project) -> Vec<String> {
     let mut warnings = Vec::new();
-    let tables = TABLES.iter().filter(|table| {
+    let tables = TOP_LEVEL.unused.iter().filter(|table| {
         let node = document.get(table);
         node.is_some_and(is_set)
     });
     let tables: Vec<String> = tables.map(|&table| table.to_owned()).collect();
     warnings.extend(without_effect("the compose file", &tables));
     let declared = [
-        ("network", document.networks(), &NETWORK[..]),
-        ("volume", document.volumes(), &VOLUME[..]),
+        ("network", document.networks(), &NETWORK),
+        ("volume", document.volumes(), &VOLUME),
     ];
     for (kind, entries, keys) in declared {
         for (key, node) in entries {
-            let keys = node.as_map().map(|map| set_keys(map, "", keys));
+            let keys = node.as_map().map(|map| set_keys(map, "", keys.unused));
             let subject = format!("{kind} {:?}", key.text);
             warnings.extend(without_effect(&subject, &keys.unwrap_or_default()));
         }
@@ -134,26 +120,22 @@ fn without_effect(subject: &str, keys: &[String]) -> Option<String> {
 /// Keys of a service without an effect, as paths below the service.
 fn unused_keys(map: &Map) -> Vec<String> {
     let mut unused = BTreeSet::new();
-    unused.extend(set_keys(map, "", &["build"]));
-    // Failed containers are restarted whatever a service asks for; only this value says otherwise.
-    if map.get("restart").and_then(Node::text) == Some("no") {
-        unused.insert("restart".to_owned());
-    }
+    unused.extend(set_keys(map, "", &SERVICE_UNUSED));
     let table = |key: &str| map.get(key).and_then(Node::as_map);
     if let Some(deploy) = table("deploy") {
-        unused.extend(set_keys(deploy, "deploy.", &DEPLOY));
+        unused.extend(set_keys(deploy, "deploy.", DEPLOY.unused));
         let resources = deploy.get("resources").and_then(Node::as_map);
         let part = |key: &str| resources?.get(key).filter(|node| !node.is_null());
         if let Some(reservations) = part("reservations").and_then(Node::as_map) {
             let path = "deploy.resources.reservations.";
-            unused.extend(set_keys(reservations, path, &RESERVATIONS));
+            unused.extend(set_keys(reservations, path, RESERVATIONS.unused));
         }
         if part("limits").or(part("reservations")).is_some() {
             unused.extend(set_keys(map, "", &FLAT_LIMITS));
         }
     }
     if let Some(check) = table("healthcheck") {
-        unused.extend(set_keys(check, "healthcheck.", &["start_interval"]));
+        unused.extend(set_keys(check, "healthcheck.", HEALTHCHECK.unused));
     }
     if map.get("network_mode").is_some_and(is_set) {
         unused.extend(set_keys(map, "", &NETWORKED));
@@ -168,12 +150,18 @@ fn unused_keys(map: &Map) -> Vec<String> {
         for (service, node) in dependencies.iter() {
             let path = format!("depends_on.{}.", service.text);
             let settings = node.as_map().into_iter();
-            unused.extend(settings.flat_map(|map| set_keys(map, &path, &["restart"])));
+            unused.extend(settings.flat_map(|map| set_keys(map, &path, DEPENDENCY.unused)));
         }
     }
-    let mounts = map.get("volumes").and_then(Node::as_seq);
-    for mount in mounts.unwrap_or_default().iter().filter_map(Node::as_map) {
+    let items = |key: &str| {
+        let items = map.get(key).and_then(Node::as_seq);
+        items.unwrap_or_default().iter().filter_map(Node::as_map)
+    };
+    for mount in items("volumes") {
         unused.extend(unused_mount_keys(mount));
+    }
+    for port in items("ports") {
+        unused.extend(set_keys(port, "ports.", PORT.unused));
     }
     unused.into_iter().collect()
 }
@@ -194,13 +182,15 @@ fn unused_mount_keys(mount: &Map) -> Vec<String> {
     unused
 }
 
-/// Returns those of `keys` that have a value, with `path` before them.
+/// Returns those of `keys` with a value that asks for something else than what happens, with `path`
+/// before them.
 fn set_keys(map: &Map, path: &str, keys: &[&str]) -> Vec<String> {
     let set = keys.iter().filter(|key| {
-        let node = map.get(key).filter(|node| is_set(node));
-        node.is_some_and(|node| {
-            let text = node.text().unwrap_or_default();
-            !DEFAULTS.contains(&(key, text))
+        let node = map.get(key);
+        node.is_some_and(|node| match (**key, node.text().unwrap_or_default()) {
+            // Without its key this setting is true.
+            ("enable_ipv4", text) => text == "false",
+            setting => is_set(node) && !DEFAULTS.contains(&setting),
         })
     });
     set.map(|key| format!("{path}{key}")).collect()

@@ -5,7 +5,9 @@ use crate::{
     manifest::{
         MAX_REPLICAS,
         compose::{
-            Deploy, FailureAction, Resources, Service, UpdateConfig, UpdateOrder, reader::Reader,
+            Deploy, FailureAction, Resources, Service, UpdateConfig, UpdateOrder,
+            keys::{DEPLOY, LIMITS, RESERVATIONS, RESOURCES, ROLLOUT},
+            reader::Reader,
         },
         grammar,
     },
@@ -43,18 +45,7 @@ pub(super) fn choose_resources(service: &mut Service, flat: Resources, map: &Map
 }
 
 pub(super) fn deploy(reader: &Reader<'_>, service: &mut Service, node: &Node) -> Result<(), Error> {
-    let keys = [
-        "mode",
-        "replicas",
-        "labels",
-        "update_config",
-        "rollback_config",
-        "resources",
-        "restart_policy",
-        "placement",
-        "endpoint_mode",
-    ];
-    let Some(map) = reader.map("deploy", node, &keys)? else {
+    let Some(map) = reader.map("deploy", node, &DEPLOY)? else {
         return Ok(());
     };
     let mut deploy = Deploy::default();
@@ -93,16 +84,8 @@ pub(super) fn deploy(reader: &Reader<'_>, service: &mut Service, node: &Node) ->
 }
 
 fn update_config(reader: &Reader<'_>, field: &str, node: &Node) -> Result<UpdateConfig, Error> {
-    let keys = [
-        "parallelism",
-        "delay",
-        "order",
-        "monitor",
-        "failure_action",
-        "max_failure_ratio",
-    ];
     let mut config = UpdateConfig::default();
-    let Some(map) = reader.map(field, node, &keys)? else {
+    let Some(map) = reader.map(field, node, &ROLLOUT)? else {
         return Ok(config);
     };
     for (key, node) in map.iter() {
@@ -141,12 +124,12 @@ fn update_config(reader: &Reader<'_>, field: &str, node: &Node) -> Result<Update
 
 fn resources(reader: &Reader<'_>, field: &str, node: &Node) -> Result<Resources, Error> {
     let mut resources = Resources::default();
-    let Some(map) = reader.map(field, node, &["limits", "reservations"])? else {
+    let Some(map) = reader.map(field, node, &RESOURCES)? else {
         return Ok(resources);
     };
     if let Some(node) = map.get("limits") {
         let field = format!("{field}.limits");
-        let limits = reader.map(&field, node, &["cpus", "memory", "pids"])?;
+        let limits = reader.map(&field, node, &LIMITS)?;
         for (key, node) in limits.into_iter().flat_map(Map::iter) {
             let field = format!("{field}.{}", key.text);
             match key.text.as_str() {
@@ -159,8 +142,7 @@ fn resources(reader: &Reader<'_>, field: &str, node: &Node) -> Result<Resources,
     }
     if let Some(node) = map.get("reservations") {
         let field = format!("{field}.reservations");
-        let keys = ["cpus", "memory", "devices", "generic_resources", "pids"];
-        let reservations = reader.map(&field, node, &keys)?;
+        let reservations = reader.map(&field, node, &RESERVATIONS)?;
         for (key, node) in reservations.into_iter().flat_map(Map::iter) {
             let field = format!("{field}.{}", key.text);
             match key.text.as_str() {

@@ -4,7 +4,11 @@ use std::collections::BTreeMap;
 
 use crate::{
     Error,
-    manifest::compose::{Device, GpuRequest, Ulimit, reader::Reader},
+    manifest::compose::{
+        Device, GpuRequest, Ulimit,
+        keys::{DEVICE, GPU, ULIMIT},
+        reader::Reader,
+    },
     yaml::{Node, Value},
 };
 
@@ -17,7 +21,7 @@ pub(super) fn ulimits(reader: &Reader<'_>, node: &Node) -> Result<BTreeMap<Strin
         let field = format!("ulimits.{}", key.text);
         let limit = match &node.value {
             Value::Map(_) => {
-                let pair = reader.map(&field, node, &["soft", "hard"])?;
+                let pair = reader.map(&field, node, &ULIMIT)?;
                 let side = |side: &str| pair.and_then(|pair| pair.get(side));
                 let (Some(soft), Some(hard)) = (side("soft"), side("hard")) else {
                     return Err(reader.fault(&field, node, "needs both soft and hard"));
@@ -42,8 +46,7 @@ pub(super) fn devices(reader: &Reader<'_>, node: &Node) -> Result<Vec<Device>, E
         }
         let (source, target, permissions) = match &item.value {
             Value::Map(_) => {
-                let keys = ["source", "target", "permissions"];
-                let map = reader.map("devices", item, &keys)?;
+                let map = reader.map("devices", item, &DEVICE)?;
                 let text = |key: &str| match map.and_then(|map| map.get(key)) {
                     Some(node) => reader.name(&format!("devices.{key}"), node),
                     None => Ok(None),
@@ -87,10 +90,9 @@ pub(super) fn gpus(reader: &Reader<'_>, node: &Node) -> Result<Vec<GpuRequest>, 
         let word = reader.choice("gpus", node, &[("all", ())])?;
         return Ok(word.map(|()| all).into_iter().collect());
     }
-    let keys = ["driver", "count", "device_ids", "capabilities", "options"];
     let mut requests = Vec::new();
     for item in reader.seq("gpus", node)? {
-        let Some(map) = reader.map("gpus", item, &keys)? else {
+        let Some(map) = reader.map("gpus", item, &GPU)? else {
             if reader.is_open(item) {
                 continue;
             }

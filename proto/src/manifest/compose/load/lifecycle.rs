@@ -6,6 +6,7 @@ use crate::{
     Error,
     manifest::compose::{
         Condition, Dependency, Healthcheck, Logging, NetworkMode, PullPolicy, Service,
+        keys::{DEPENDENCY, HEALTHCHECK, LOGGING},
         reader::Reader,
     },
     yaml::{Node, Value},
@@ -35,16 +36,7 @@ pub(super) fn add_namespace_dependencies(service: &mut Service) {
 }
 
 pub(super) fn healthcheck(reader: &Reader<'_>, node: &Node) -> Result<Option<Healthcheck>, Error> {
-    let keys = [
-        "test",
-        "interval",
-        "timeout",
-        "retries",
-        "start_period",
-        "start_interval",
-        "disable",
-    ];
-    let Some(map) = reader.map("healthcheck", node, &keys)? else {
+    let Some(map) = reader.map("healthcheck", node, &HEALTHCHECK)? else {
         return Ok(None);
     };
     let mut check = Healthcheck::default();
@@ -85,7 +77,7 @@ pub(super) fn healthcheck(reader: &Reader<'_>, node: &Node) -> Result<Option<Hea
 }
 
 pub(super) fn logging(reader: &Reader<'_>, node: &Node) -> Result<Option<Logging>, Error> {
-    let Some(map) = reader.map("logging", node, &["driver", "options"])? else {
+    let Some(map) = reader.map("logging", node, &LOGGING)? else {
         return Ok(None);
     };
     let mut logging = Logging::default();
@@ -116,7 +108,7 @@ pub(super) fn depends_on(
     };
     for (key, node) in map.iter() {
         let field = format!("depends_on.{}", key.text);
-        let entry = reader.map(&field, node, &["condition", "required", "restart"])?;
+        let entry = reader.map(&field, node, &DEPENDENCY)?;
         let Some(entry) = entry else {
             if reader.is_open(node) {
                 continue;
