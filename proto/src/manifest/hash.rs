@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     Error,
     quote::write_quoted,
-    yaml::{Node, Resolved, Value},
+    yaml::{Node, Resolved, Scalar, Value},
 };
 
 use super::compose::{document::Document, mounts};
@@ -48,8 +48,7 @@ impl SpecHasher {
     ///
     /// It covers neither networks nor volumes outside the service.
     pub fn go_hash(&self, service: &str) -> Option<[u8; 32]> {
-        let mut text = String::new();
-        go::write_json(&mut text, self.document.service(service)?)?;
+        let text = go::json(self.document.service(service)?)?;
         Some(Sha256::digest(text).into())
     }
 
@@ -90,16 +89,35 @@ pub(super) fn canonical_json(node: &Node) -> String {
 }
 
 fn write_json(out: &mut String, node: &Node) {
+    write_tree(
+        out,
+        node,
+        write_string,
+        &mut |out, scalar| match scalar.resolve() {
+            Resolved::Null => out.push_str("null"),
+            Resolved::Str(text) => write_string(out, text),
+            Resolved::Bool(_) | Resolved::Int(_) | Resolved::Float(_) => out.push_str(&scalar.text),
+        },
+    );
+}
+
+/// Writes a node as JSON: mappings by sorted keys, which `key` writes, and scalars with `scalar`.
+fn write_tree(
+    out: &mut String,
+    node: &Node,
+    key: fn(&mut String, &str),
+    scalar: &mut dyn FnMut(&mut String, &Scalar),
+) {
     match &node.value {
         Value::Map(map) => {
             out.push('{');
-            for (index, (key, value)) in map.sorted().into_iter().enumerate() {
+            for (index, (name, value)) in map.sorted().into_iter().enumerate() {
                 if index > 0 {
                     out.push(',');
                 }
-                write_string(out, &key.text);
+                key(out, &name.text);
                 out.push(':');
-                write_json(out, value);
+                write_tree(out, value, key, scalar);
             }
             out.push('}');
         }
@@ -109,15 +127,11 @@ fn write_json(out: &mut String, node: &Node) {
                 if index > 0 {
                     out.push(',');
                 }
-                write_json(out, item);
+                write_tree(out, item, key, scalar);
             }
             out.push(']');
         }
-        Value::Scalar(scalar) => match scalar.resolve() {
-            Resolved::Null => out.push_str("null"),
-            Resolved::Str(text) => write_string(out, text),
-            Resolved::Bool(_) | Resolved::Int(_) | Resolved::Float(_) => out.push_str(&scalar.text),
-        },
+        Value::Scalar(value) => scalar(out, value),
     }
 }
 

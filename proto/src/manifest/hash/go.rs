@@ -5,40 +5,22 @@
 
 use crate::{
     quote::write_quoted,
-    yaml::{Node, Resolved, Scalar, Value},
+    yaml::{Node, Resolved, Scalar},
 };
+
+use super::write_tree;
 
 /// Magnitudes that Go writes without an exponent.
 const WITHOUT_EXPONENT: std::ops::Range<f64> = 1e-6..1e21;
 
-/// Appends the canonical form; `None` if it holds a scalar that Go may type differently.
-pub(super) fn write_json(out: &mut String, node: &Node) -> Option<()> {
-    match &node.value {
-        Value::Map(map) => {
-            out.push('{');
-            for (index, (key, value)) in map.sorted().into_iter().enumerate() {
-                if index > 0 {
-                    out.push(',');
-                }
-                write_string(out, &key.text);
-                out.push(':');
-                write_json(out, value)?;
-            }
-            out.push('}');
-        }
-        Value::Seq(items) => {
-            out.push('[');
-            for (index, item) in items.iter().enumerate() {
-                if index > 0 {
-                    out.push(',');
-                }
-                write_json(out, item)?;
-            }
-            out.push(']');
-        }
-        Value::Scalar(scalar) => write_scalar(out, scalar)?,
-    }
-    Some(())
+/// Returns the canonical form; `None` if it holds a scalar that Go may type differently.
+pub(super) fn json(node: &Node) -> Option<String> {
+    let mut text = String::new();
+    let mut is_certain = true;
+    write_tree(&mut text, node, write_string, &mut |out, scalar| {
+        is_certain &= write_scalar(out, scalar).is_some();
+    });
+    is_certain.then_some(text)
 }
 
 fn write_scalar(out: &mut String, scalar: &Scalar) -> Option<()> {
