@@ -244,13 +244,17 @@ impl Bench {
             .inspected(Ok(seen(Status::Exited, None)))
     }
 
+    /// The container `id` exits; drives its restart to the launch and returns the delay.
+    fn crash_and_launch(&mut self, id: &str) -> Duration {
+        let delay = self.crash().timeout();
+        self.discarded(&[id]).found(vec![]).prepared(Ok(()));
+        delay
+    }
+
     /// The container `id` exits and is replaced by `next`; returns the delay of the restart.
     fn crash_and_restart(&mut self, id: &str, next: &str) -> Duration {
-        let delay = self.crash().timeout();
-        self.discarded(&[id])
-            .found(vec![])
-            .prepared(Ok(()))
-            .launched(Ok(next))
+        let delay = self.crash_and_launch(id);
+        self.launched(Ok(next))
             .inspected(Ok(seen(Status::Running, None)));
         delay
     }

@@ -133,11 +133,8 @@ fn revoked_start_is_decided_anew() {
 #[test]
 fn restart_without_isolation_pulls_nothing() {
     let mut bench = Bench::new();
-    bench.up(7, "c1").crash().timeout();
+    bench.up(7, "c1").crash_and_launch("c1");
     bench
-        .discarded(&["c1"])
-        .found(vec![])
-        .prepared(Ok(()))
         .assign(gated(7, StartGate::IsolationMissing))
         .launched(Err(EngineError::NotFound("no such image".into())))
         .found(vec![]);
@@ -194,14 +191,8 @@ fn restart_continues_while_node_is_disconnected() {
 fn unavailable_image_is_not_pulled_in_a_loop() {
     let gone = || Err(EngineError::NotFound("no such image".into()));
     let mut bench = Bench::new();
-    bench.up(7, "c1").crash().timeout();
-    bench
-        .discarded(&["c1"])
-        .found(vec![])
-        .prepared(Ok(()))
-        .launched(gone())
-        .pulled(Ok(()))
-        .launched(gone());
+    bench.up(7, "c1").crash_and_launch("c1");
+    bench.launched(gone()).pulled(Ok(())).launched(gone());
     assert_eq!(bench.last().code, "docker_error");
     assert_eq!(bench.timeout(), RETRY);
 }

@@ -63,11 +63,8 @@ fn superseded_pull_is_cancelled() {
 #[test]
 fn restart_pulls_only_missing_image() {
     let mut bench = Bench::new();
-    bench.up(7, "c1").crash().timeout();
+    bench.up(7, "c1").crash_and_launch("c1");
     bench
-        .discarded(&["c1"])
-        .found(vec![])
-        .prepared(Ok(()))
         .launched(Err(EngineError::NotFound("no such image".into())))
         .pulled(Ok(()))
         .launched(Ok("c2"));
