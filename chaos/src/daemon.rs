@@ -17,7 +17,8 @@ use crate::{Api, Engine, engine, until, wait::WAIT_TIMEOUT};
 pub mod proc;
 pub(crate) mod resources;
 
-pub use resources::program;
+use resources::AddressPool;
+pub use resources::{free_ports, program};
 
 /// Hostname of the one node.
 pub const HOST: &str = "chaos";
@@ -62,6 +63,7 @@ pub struct Daemon {
     launcher: Vec<String>,
     http_port: u16,
     quiet: bool,
+    _pool: AddressPool,
 }
 
 impl Daemon {
@@ -79,7 +81,8 @@ impl Daemon {
         let data_dir = settings.data_dir.unwrap_or_else(|| dir.path().join("data"));
         let docker = settings.docker_socket.unwrap_or_else(engine::socket);
         let hostname = settings.hostname.as_deref().unwrap_or(HOST);
-        let [listen, cluster, http] = resources::free_ports()?;
+        let [listen, cluster, http] = free_ports()?;
+        let pool = AddressPool::free(&engine).await?;
         let config = format!(
             "data_dir: {}\nunix_socket: {}\ndocker_socket: unix://{}\n\
              listen_addr: 127.0.0.1:{listen}\ncluster_addr: 127.0.0.1:{cluster}\n\
@@ -87,7 +90,7 @@ impl Daemon {
             data_dir.display(),
             dir.path().join(SOCKET).display(),
             docker.display(),
-            resources::free_pool(&engine).await?,
+            pool.cidr(),
             settings.config,
         );
         fs::write(dir.path().join("jacod.yaml"), config)?;
@@ -105,6 +108,7 @@ impl Daemon {
             launcher: settings.launcher,
             http_port: http,
             quiet: settings.quiet,
+            _pool: pool,
         })
     }
 

@@ -1,8 +1,11 @@
 //! Resources of the machine that a daemon needs: its binary, ports and an address pool.
 
 use std::{
+    collections::BTreeSet,
     net::{TcpListener, UdpSocket},
+    ops::Range,
     path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use anyhow::{Context, Result};
@@ -35,38 +38,129 @@ pub fn program(name: &str) -> Result<PathBuf> {
     })
 }
 
-/// Ports without a TCP or UDP listener, below the system's ephemeral range.
-pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
-    let mut rng = Rng::new(rng::unique());
-    // Bound until all are found, so that they differ.
-    let mut held = Vec::new();
-    let mut found = [0; N];
-    for slot in &mut found {
-        let (port, sockets) = (0..1000)
-            .find_map(|_| {
-                let port = u16::try_from(rng.within(15_000..32_000)).ok()?;
-                let tcp = TcpListener::bind(("0.0.0.0", port)).ok()?;
-                let udp = UdpSocket::bind(("0.0.0.0", port)).ok()?;
-                Some((port, (tcp, udp)))
-            })
-            .context("no free port")?;
-        held.push(sockets);
-        *slot = port;
+/// Numbers that this process hands out, each to one owner at a time. A test uses what it was given
+/// only later, so another test must not find it free meanwhile.
+struct HandedOut(Mutex<BTreeSet<u16>>);
+
+static PORTS: HandedOut = HandedOut::new();
+static POOLS: HandedOut = HandedOut::new();
+
+impl HandedOut {
+    const fn new() -> Self {
+        Self(Mutex::new(BTreeSet::new()))
     }
-    Ok(found)
+
+    /// Hands out a random number of `range` without an owner for which `is_free` holds; `None` if
+    /// there is none.
+    fn draw(&self, range: Range<u16>, is_free: impl Fn(u16) -> bool) -> Option<u16> {
+        let mut taken = self.taken();
+        let start = Rng::new(rng::unique()).within(range.start.into()..range.end.into());
+        let start = u16::try_from(start).ok()?;
+        let number = (start..range.end)
+            .chain(range.start..start)
+            .find(|number| !taken.contains(number) && is_free(*number))?;
+        taken.insert(number);
+        Some(number)
+    }
+
+    fn give_back(&self, number: u16) {
+        self.taken().remove(&number);
+    }
+
+    fn taken(&self) -> MutexGuard<'_, BTreeSet<u16>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-/// An address pool that no network of the engine overlaps: daemons of other tests use the same
-/// engine.
-pub(super) async fn free_pool(engine: &Engine) -> Result<String> {
-    let taken = engine.subnets().await?;
-    let mut rng = Rng::new(rng::unique());
-    let pool = (0..1000).find_map(|_| {
-        let octet = rng.within(16..240);
-        let prefix = format!("10.{octet}.");
-        // 10.244.0.0/16 is the default pool of every daemon.
-        let free = octet != 244 && !taken.iter().any(|subnet| subnet.starts_with(&prefix));
-        free.then(|| format!("10.{octet}.0.0/16"))
-    });
-    pool.context("no free pool of addresses")
+/// Ports without a TCP or UDP listener, below the system's ephemeral range. A process gets each port
+/// at most once.
+///
+/// # Errors
+/// When no port is left.
+pub fn free_ports<const N: usize>() -> Result<[u16; N]> {
+    let is_free = |port| {
+        let tcp = TcpListener::bind(("0.0.0.0", port));
+        tcp.is_ok() && UdpSocket::bind(("0.0.0.0", port)).is_ok()
+    };
+    let mut ports = [0; N];
+    for port in &mut ports {
+        *port = PORTS
+            .draw(15_000..32_000, is_free)
+            .context("no free port")?;
+    }
+    Ok(ports)
+}
+
+/// An address pool `10.<octet>.0.0/16` that no other pool of this process overlaps.
+#[derive(Debug)]
+pub(super) struct AddressPool {
+    octet: u16,
+}
+
+impl AddressPool {
+    /// A pool that no network of the engine overlaps: daemons of other tests use the same engine.
+    pub(super) async fn free(engine: &Engine) -> Result<Self> {
+        Self::beside(&engine.subnets().await?)
+    }
+
+    fn beside(subnets: &[String]) -> Result<Self> {
+        let octet = POOLS.draw(16..240, |octet| {
+            let prefix = format!("10.{octet}.");
+            // 10.244.0.0/16, the default pool of every daemon, is beyond the range.
+            !subnets.iter().any(|subnet| subnet.starts_with(&prefix))
+        });
+        let octet = octet.context("no free pool of addresses")?;
+        Ok(Self { octet })
+    }
+
+    /// Address and prefix length.
+    pub(super) fn cidr(&self) -> String {
+        format!("10.{}.0.0/16", self.octet)
+    }
+}
+
+impl Drop for AddressPool {
+    fn drop(&mut self) {
+        POOLS.give_back(self.octet);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn number_has_one_owner_at_a_time() {
+        let numbers = HandedOut::new();
+        let draw = || numbers.draw(3..8, |number| number != 5);
+        let drawn: BTreeSet<u16> = (0..4).filter_map(|_| draw()).collect();
+        assert_eq!(drawn, [3, 4, 6, 7].into());
+        assert_eq!(draw(), None);
+        numbers.give_back(4);
+        assert_eq!(draw(), Some(4));
+        assert_eq!(draw(), None);
+    }
+
+    #[test]
+    fn concurrent_tests_get_different_ports() {
+        let draw = || (0..50).map(|_| free_ports::<3>().unwrap());
+        let draws = [(); 4].map(|()| std::thread::spawn(move || Vec::from_iter(draw())));
+        let ports = draws.into_iter().flat_map(|draw| draw.join().unwrap());
+        let mut seen = BTreeSet::new();
+        assert!(ports.flatten().all(|port| seen.insert(port)));
+    }
+
+    #[test]
+    fn pool_is_free_again_after_its_owner() {
+        let subnets: Vec<String> = (16..230)
+            .map(|octet| format!("10.{octet}.4.0/24"))
+            .collect();
+        let pools: Vec<_> = (0..10).map(|_| AddressPool::beside(&subnets)).collect();
+        let cidrs: BTreeSet<_> = pools.iter().flatten().map(AddressPool::cidr).collect();
+        assert_eq!(cidrs.len(), 10, "{cidrs:?}");
+        assert!(cidrs.contains("10.239.0.0/16"));
+        assert!(AddressPool::beside(&subnets).is_err());
+        drop(pools);
+        assert!(AddressPool::beside(&subnets).is_ok());
+    }
 }

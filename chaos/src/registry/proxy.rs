@@ -28,7 +28,7 @@ use tokio::{
 };
 
 use super::fault::{Fault, Faults, RequestKind, has_path_prefix, repository};
-use crate::daemon::resources;
+use crate::daemon::free_ports;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type Body = UnsyncBoxBody<Bytes, BoxError>;
@@ -94,7 +94,7 @@ impl Proxy {
     pub(super) async fn open(registry: SocketAddr) -> Result<Self> {
         // Not an ephemeral port, so that the port is still free after the proxy was closed for a
         // while.
-        let [port] = resources::free_ports()?;
+        let [port] = free_ports()?;
         let mut proxy = Self {
             address: (Ipv4Addr::LOCALHOST, port).into(),
             shared: Arc::new(ProxyState {

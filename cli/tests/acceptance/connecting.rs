@@ -1,13 +1,38 @@
 //! Acceptance checks of trust, addresses and contexts.
 
-use std::net::TcpListener;
+use std::{
+    io::ErrorKind,
+    net::{TcpListener, TcpStream},
+};
+
+use tokio::net::TcpSocket;
 
 use crate::lab::{Daemon, Workdir};
 
-/// An address without a listener.
-fn unused_address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().to_string()
+/// An address that refuses connections: its port is bound, so that no other test listens on it.
+struct UnusedAddress {
+    text: String,
+    _bound: TcpSocket,
+}
+
+impl UnusedAddress {
+    fn new() -> Self {
+        let bound = TcpSocket::new_v4().unwrap();
+        bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        Self {
+            text: bound.local_addr().unwrap().to_string(),
+            _bound: bound,
+        }
+    }
+}
+
+#[test]
+fn unused_address_is_reserved_and_refuses() {
+    let unused = UnusedAddress::new();
+    let taken = TcpListener::bind(&unused.text).unwrap_err();
+    assert_eq!(taken.kind(), ErrorKind::AddrInUse);
+    let refused = TcpStream::connect(&unused.text).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
 }
 
 #[test]
@@ -80,7 +105,8 @@ fn check_05_unverified_daemon_never_receives_the_token() {
 #[test]
 fn check_18_context_falls_back_to_next_address() {
     let (daemon, token) = Daemon::initialized();
-    let (uninitialized, down) = (Daemon::start(), unused_address());
+    let (uninitialized, unused) = (Daemon::start(), UnusedAddress::new());
+    let down = &unused.text;
     let context = |name: &str, addresses: &[&str]| {
         format!(
             "  - name: {name}\n    server_addrs: ['{}']\n    ca_cert_path: {}\n    token: {token}\n",
@@ -93,9 +119,9 @@ fn check_18_context_falls_back_to_next_address() {
     let text = format!(
         "current_context: second\ncontexts:\n{}{}{}{}",
         context("first", &[&up]),
-        context("second", &[&down, &up]),
+        context("second", &[down, &up]),
         context("third", &[&leaderless, &up]),
-        context("none", &[&down, &leaderless]),
+        context("none", &[down, &leaderless]),
     );
     let workdir = Workdir::new();
     workdir.file(".config/jaco/clusters.yaml", 0o600, &text);
@@ -107,7 +133,7 @@ fn check_18_context_falls_back_to_next_address() {
     ] {
         assert!(workdir.jaco(line).ok().out.contains("\none "), "{line}");
     }
-    let words = ["all endpoints unreachable", &down, &leaderless];
+    let words = ["all endpoints unreachable", down, &leaderless];
     workdir
         .jaco("node list --context none")
         .fails("unavailable", &words);
@@ -139,7 +165,8 @@ fn check_18_context_falls_back_to_next_address() {
 fn server_flag_accepts_several_addresses() {
     let (daemon, token) = Daemon::initialized();
     let workdir = Workdir::new().env("JACO_TOKEN", token);
-    let (down, ca) = (unused_address(), daemon.ca());
+    let (unused, other) = (UnusedAddress::new(), UnusedAddress::new());
+    let (down, ca) = (&unused.text, daemon.ca());
     let servers = format!("{down},{}", daemon.address());
     workdir
         .jaco(&format!(
@@ -147,7 +174,7 @@ fn server_flag_accepts_several_addresses() {
             ca.display()
         ))
         .ok();
-    let servers = format!("{down},{}", unused_address());
+    let servers = format!("{down},{}", other.text);
     let words = ["all endpoints unreachable"];
     workdir
         .jaco(&format!(

@@ -1,6 +1,7 @@
 //! A daemon for tests, and `jaco` run as from a shell.
 
 use std::{
+    collections::BTreeSet,
     ffi::OsStr,
     fs::{self, File},
     io::Write,
@@ -8,6 +9,7 @@ use std::{
     os::unix::{fs::PermissionsExt, net::UnixStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -33,6 +35,30 @@ pub(crate) struct Engine {
     pub(crate) pool: String,
 }
 
+/// Returns a loopback address without a listener; a process gets each port at most once, because a
+/// daemon of another test may bind its ports only later.
+fn free_address() -> SocketAddr {
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        if given.insert(address.port()) {
+            return address;
+        }
+    }
+}
+
+#[test]
+fn tests_get_different_addresses() {
+    let draws =
+        [(); 4].map(|()| std::thread::spawn(|| Vec::from_iter((0..300).map(|_| free_address()))));
+    let mut seen = BTreeSet::new();
+    for address in draws.into_iter().flat_map(|draw| draw.join().unwrap()) {
+        assert!(seen.insert(address), "{address} was given twice");
+    }
+}
+
 impl Daemon {
     /// Starts a daemon without a cluster.
     pub(crate) fn start() -> Self {
@@ -56,8 +82,7 @@ impl Daemon {
             Some(engine) => (engine.socket.clone(), engine.pool.as_str()),
             None => (dir.path().join("no-engine"), "10.244.0.0/16"),
         };
-        let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let [address, cluster, ingress] = listeners.map(|listener| listener.local_addr().unwrap());
+        let [address, cluster, ingress] = [(); 3].map(|()| free_address());
         let config = format!(
             "data_dir: {0}/data\nunix_socket: {0}/s\ndocker_socket: unix://{1}\n\
              listen_addr: {address}\ncluster_addr: {cluster}\nhttp_port: {2}\nhostname: one\n\

@@ -8,7 +8,6 @@ mod outputs;
 
 use std::{
     fs,
-    net::TcpListener,
     os::unix::net::UnixDatagram,
     path::PathBuf,
     process::Command,
@@ -17,7 +16,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use jaco_chaos::{Api, Daemon, SecretScanner, Settings, Workload, disk, until, wait::WAIT_TIMEOUT};
+use jaco_chaos::{
+    Api, Daemon, SecretScanner, Settings, Workload, daemon::free_ports, disk, until,
+    wait::WAIT_TIMEOUT,
+};
 use jaco_proto::error::DecodedError;
 use jaco_raftnode::{State, Storage};
 use tempfile::TempDir;
@@ -46,7 +48,7 @@ impl Fixture {
         let dir = tempfile::Builder::new().prefix("jaco-journal-").tempdir()?;
         let journal = Arc::<Mutex<Vec<u8>>>::default();
         let mut settings = Settings::default();
-        let metrics = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let [metrics] = free_ports()?;
         settings.config = format!("metrics_addr: :{metrics}\nlog_level: debug\n");
         if format != LogFormat::Text {
             let invocation = ("INVOCATION_ID".to_owned(), "1".to_owned());
