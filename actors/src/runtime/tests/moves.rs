@@ -154,8 +154,8 @@ async fn brief_disconnect_also_triggers_orphan_check() {
     assert_eq!(one.engine.journal(), ["-moved", "+jaco_shop-api-0"]);
 }
 
-#[tokio::test(start_paused = true)]
-async fn listing_of_earlier_contact_is_dropped() {
+/// A listing of one contact arrives in the next one, `late` after that one began.
+async fn listing_of_earlier_contact(late: Duration) {
     let (one, _two) = pair().await;
     one.settles().await;
     let calls = one.engine.calls();
@@ -171,6 +171,9 @@ async fn listing_of_earlier_contact_is_dropped() {
     one.engine.set_stopping_takes(Duration::from_secs(1));
     one.contact.set(true);
     let api = one.put("api", "n1", "");
+    if !late.is_zero() {
+        tokio::time::sleep(late).await;
+    }
     let released = tokio::time::Instant::now();
     release.send(()).unwrap();
     one.running(&api).await;
@@ -180,6 +183,17 @@ async fn listing_of_earlier_contact_is_dropped() {
         took < Duration::from_secs(15),
         "only the tick listed: {took:?}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn listing_of_earlier_contact_is_dropped() {
+    listing_of_earlier_contact(Duration::ZERO).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_listing_of_earlier_contact_is_repeated() {
+    // The sweep of the later contact was skipped, because a listing was under way.
+    listing_of_earlier_contact(Duration::from_secs(1)).await;
 }
 
 #[tokio::test(start_paused = true)]
