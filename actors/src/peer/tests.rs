@@ -208,7 +208,12 @@ async fn stopped_member_breaks_calls_until_it_returns() {
     // Calls work again after a restart of the member.
     cluster.members[1].run().await;
     // A member that stops may accept one more connection.
-    until(|| route.connection().filter(|now| now.incarnation() != stopped)).await;
+    until(|| {
+        route
+            .connection()
+            .filter(|now| now.incarnation() != stopped)
+    })
+    .await;
     let response = peers
         .call("node-2", call("/late", Body::empty()))
         .await
@@ -533,8 +538,8 @@ async fn second_raft_stream_replaces_the_first() {
     cluster.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn served_request_counts_against_its_senders_budget() {
+/// Bytes of its sender's budget that a request holds while it is served.
+async fn held_while_served(body: Body) -> usize {
     let cluster = TestCluster::start(2, talkative(&Arc::default())).await;
     cluster.members[0].connected(&["node-2"]).await;
     cluster.members[1].connected(&["node-1"]).await;
@@ -542,35 +547,28 @@ async fn served_request_counts_against_its_senders_budget() {
     let budget = route.receive().calls();
     let all = budget.available();
     let peers = cluster.members[0].transport.peers();
-    let body = http_body_util::Full::from(vec![7; 3 << 20]);
-    let response = peers.call("node-2", call("/hold", Body::new(body))).await;
+    let response = peers.call("node-2", call("/hold", body)).await;
     // The service has received the request and does not end.
     let response = response.unwrap();
-    assert!(all - budget.available() >= 3 << 20);
+    let held = all - budget.available();
     drop(response);
     until(|| (budget.available() == all).then_some(())).await;
     cluster.stop().await;
+    held
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn served_request_counts_against_its_senders_budget() {
+    let body = http_body_util::Full::from(vec![7; 3 << 20]);
+    assert!(held_while_served(Body::new(body)).await >= 3 << 20);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_short_frame_is_charged_its_memory() {
     const FRAMES: usize = 10_000;
-    let cluster = TestCluster::start(2, talkative(&Arc::default())).await;
-    cluster.members[0].connected(&["node-2"]).await;
-    cluster.members[1].connected(&["node-1"]).await;
-    let route = cluster.members[1].transport.route("node-1").unwrap();
-    let budget = route.receive().calls();
-    let all = budget.available();
-    let peers = cluster.members[0].transport.peers();
     let bytes = (0..FRAMES).map(|_| Ok::<_, Status>(Frame::data(Bytes::from_static(b"x"))));
     let body = Body::new(StreamBody::new(stream::iter(bytes)));
-    let response = peers.call("node-2", call("/hold", body)).await;
-    // The service has received the request and does not end.
-    let response = response.unwrap();
-    assert!(all - budget.available() >= FRAMES * LEAST_FRAME);
-    drop(response);
-    until(|| (budget.available() == all).then_some(())).await;
-    cluster.stop().await;
+    assert!(held_while_served(body).await >= FRAMES * LEAST_FRAME);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
