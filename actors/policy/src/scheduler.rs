@@ -2,6 +2,7 @@
 //!
 //! - [`drain_check`]: replicas that could not be placed if a host left.
 //! - [`imported`]: rows that JACO's Go implementation issued.
+//! - [`moves`]: progress of replicas that leave a host.
 //! - [`placement`]: assigns hosts to the replicas of a service.
 //! - [`projects`]: cached scheduling view of compose documents.
 //! - [`reconcile`]: one pass, from the state to one batch of commands.
@@ -10,6 +11,7 @@
 
 pub mod drain_check;
 pub mod imported;
+pub mod moves;
 pub mod pass_timer;
 pub mod placement;
 pub mod projects;

@@ -7,6 +7,7 @@ use jaco_engine::Engine;
 use jaco_policy::health::{
     core::{self, Action::Propose as StatusProposal},
     fencing::{self, ContactEpoch},
+    isolation,
     liveness::Action,
     ready::{self, ReadyConditions},
 };
@@ -225,15 +226,17 @@ impl HealthActor {
             limit = core::OFFLINE_MISSED,
             "member status degraded"
         );
+        let details = [
+            ("reason", reason.to_owned()),
+            ("missed", missed.to_string()),
+        ];
+        let details = details.map(|(key, value)| (key.to_owned(), value));
+        let kept = self.seen.nodes.get(&host);
+        let kept = kept.and_then(|node| isolation::kept_detail(node));
         let update = v1::NodeStatusUpdate {
             hostname: host.clone(),
             status: status.into(),
-            details: [
-                ("reason", reason.to_owned()),
-                ("missed", missed.to_string()),
-            ]
-            .map(|(key, value)| (key.to_owned(), value))
-            .into(),
+            details: details.into_iter().chain(kept).collect(),
             ..Default::default()
         };
         let (raft, command) = (Arc::clone(&self.args.raft), self.command(update));

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use jaco_engine::{Engine, EngineError, Status};
+use jaco_engine::{Engine, EngineError, Found, Status};
 use jaco_policy::peer::rejections::Rejections;
 use jaco_raftnode::{State, StateReader as _};
 use tokio::sync::watch;
@@ -117,8 +117,8 @@ fn now() -> Instant {
 
 /// Stops the containers on this host and returns once none runs; they are not removed.
 ///
-/// `state` is the last state of the node. Containers that it assigns to other hosts are left alone:
-/// nodes may share an engine.
+/// `state` is the last state of the node. Containers of other hosts are left alone: nodes may share
+/// an engine.
 pub(super) async fn stop_replicas(
     engine: Arc<dyn Engine>,
     cluster_id: &str,
@@ -146,18 +146,29 @@ async fn stop_once(
     state: &State,
 ) -> Result<(), EngineError> {
     for found in engine.list(cluster_id).await? {
-        let id = found.replica_id.as_ref();
-        let row = id.and_then(|id| state.replicas_desired.get(id));
-        let here = row.is_none_or(|row| row.host == hostname || row.previous_host == hostname);
         let runs = match found.status {
             Status::Running | Status::Other => true,
             Status::Exited | Status::Dead | Status::Created => false,
         };
-        if here && runs {
+        if runs && may_be_own(state, hostname, &found) {
             engine.stop(&found.id).await?;
         }
     }
     Ok(())
+}
+
+/// Whether the container may belong to `hostname`: its row does not name another host, or names one
+/// that made or makes a newer container. The row of a finished move does not name its former host.
+fn may_be_own(state: &State, hostname: &str, found: &Found) -> bool {
+    let id = found.replica_id.as_ref();
+    let Some(row) = id.and_then(|id| state.replicas_desired.get(id)) else {
+        return true;
+    };
+    if row.host == hostname || row.previous_host == hostname {
+        return true;
+    }
+    let is_older = found.raft_index.is_none_or(|made| made < row.raft_index);
+    row.previous_host.is_empty() && is_older
 }
 
 /// Reads the last state of a removed node whose database is not open.
@@ -188,6 +199,41 @@ mod tests {
             state.nodes.insert((*hostname).to_owned(), Arc::new(node));
         }
         state
+    }
+
+    #[test]
+    fn containers_of_other_hosts_are_left_alone() {
+        for (host, previous_host, made, own) in [
+            ("me", "", Some(7), true),
+            ("me", "", Some(3), true),
+            ("b", "me", Some(3), true),
+            // The move ended: `b` runs a container of the row.
+            ("b", "", Some(3), true),
+            ("b", "", None, true),
+            ("b", "", Some(7), false),
+            ("b", "c", Some(3), false),
+            ("b", "c", Some(7), false),
+        ] {
+            let row = v1::ReplicaDesired {
+                id: "web-0".to_owned(),
+                host: host.to_owned(),
+                previous_host: previous_host.to_owned(),
+                raft_index: 7,
+                ..Default::default()
+            };
+            let mut state = State::default();
+            state.replicas_desired.insert(row.id.clone(), row.into());
+            let mut found = Found {
+                id: "c1".to_owned(),
+                replica_id: Some("web-0".to_owned()),
+                raft_index: made,
+                status: Status::Running,
+            };
+            let told = may_be_own(&state, "me", &found);
+            assert_eq!(told, own, "{host} {previous_host} {made:?}");
+            found.replica_id = None;
+            assert!(may_be_own(&state, "me", &found));
+        }
     }
 
     #[test]

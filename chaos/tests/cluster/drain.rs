@@ -163,11 +163,14 @@ async fn removed_member_serves_until_others_do() {
         let at = outcomes[begin].0;
         first = Some(first.map_or(at, |other: Instant| other.min(at)));
     }
-    // The two times may differ by what an ingress takes to follow the state.
     let first = first.expect("no other node serves");
     println!(
         "{host} serves until {:?}, another node from {:?}",
         end_of_service.map(|at| at - start),
         first - start
+    );
+    assert!(
+        end_of_service.is_none_or(|end| end >= first),
+        "nobody served in between"
     );
 }

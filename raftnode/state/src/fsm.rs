@@ -34,6 +34,7 @@ use prost::Message;
 use prost_types::Timestamp;
 
 use crate::{Event, State, state::Table};
+pub use observation::MOVE_CODE;
 use tx::Tx;
 
 /// Result of applying one log entry.

@@ -7,12 +7,11 @@
 //! late ticks, the missing heartbeats may be this node's fault and must not count against the
 //! member.
 //!
-//! Members change from `ready` to `unhealthy` and then to `offline`; a drain mark stays as it is. A
-//! member that reports that it stopped applying the log becomes `unhealthy` regardless of its
-//! heartbeats. Every other status stays:
+//! Members change from `ready` or `isolation_unavailable` to `unhealthy` and then to `offline`; a
+//! drain mark stays as it is, and [`isolation`](super::isolation) keeps the reason. A member that
+//! reports that it stopped applying the log becomes `unhealthy` regardless of its heartbeats. Every
+//! other status stays:
 //! - `joining`: the member was never ready, has no replicas, and becomes `ready` by itself;
-//! - `isolation_unavailable`: its replicas are already placed elsewhere, and its own reconciliation
-//!   ends the status; an `offline` status would hide the reason;
 //! - `drain_timeout`: it gets no replicas and its movable ones are already placed elsewhere; the
 //!   operator of the drain decides.
 
@@ -243,14 +242,13 @@ impl Core {
 /// time. `None` if the status stays.
 fn next_status(status: NodeStatus, silence: Duration, halted: bool) -> Option<NodeStatus> {
     match status {
-        NodeStatus::Ready => {
+        NodeStatus::Ready | NodeStatus::IsolationUnavailable => {
             (halted || silence >= UNHEALTHY_AFTER).then_some(NodeStatus::Unhealthy)
         }
         NodeStatus::Unhealthy => (silence >= OFFLINE_AFTER).then_some(NodeStatus::Offline),
         NodeStatus::Unspecified
         | NodeStatus::Joining
         | NodeStatus::Offline
-        | NodeStatus::IsolationUnavailable
         | NodeStatus::DrainTimeout => None,
     }
 }

@@ -6,6 +6,9 @@ use jaco_proto::{
 };
 use jaco_state::State;
 
+use super::isolation;
+use crate::membership::leaving;
+
 /// Conditions of a node, as known to itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadyConditions {
@@ -22,7 +25,8 @@ pub struct ReadyConditions {
 /// Returns the status update that `host` proposes about itself once its engine responds, if any.
 ///
 /// A joining node meets the same conditions as one that was down. A drain that timed out ends when
-/// the daemon restarts, which also clears the drain mark; otherwise a mark stays.
+/// the daemon restarts, which also clears the drain mark; otherwise a mark stays. A node that could
+/// not isolate deployments returns as such, unless it leaves, and gets no replicas in any case.
 #[must_use]
 pub fn update(state: &State, host: &str, conditions: ReadyConditions) -> Option<NodeStatusUpdate> {
     let node = state.nodes.get(host)?;
@@ -36,9 +40,16 @@ pub fn update(state: &State, host: &str, conditions: ReadyConditions) -> Option<
         | NodeStatus::IsolationUnavailable => return None,
     };
     let passed = conditions.current && conditions.seen_by_leader && conditions.orphans_cleared;
+    let unisolated = isolation::lost(node).filter(|_| !leaving(node));
+    let status = match unisolated {
+        Some(_) => NodeStatus::IsolationUnavailable,
+        None => NodeStatus::Ready,
+    };
+    let reason = unisolated.map(|reason| ("reason".to_owned(), reason.to_owned()));
     passed.then(|| NodeStatusUpdate {
         hostname: host.to_owned(),
-        status: NodeStatus::Ready.into(),
+        status: status.into(),
+        details: reason.into_iter().collect(),
         drain_mark: if clears {
             drain_mark::CLEAR
         } else {
@@ -120,6 +131,33 @@ mod tests {
             assert_eq!(says(status, PASSED), later, "{status:?}");
             assert_eq!(says(status, never_ready), at_start, "{status:?}");
         }
+    }
+
+    #[test]
+    fn node_without_isolation_returns_as_such() {
+        let mut state = state(NodeStatus::IsolationUnavailable);
+        let node = |state: &mut State, change: &dyn Fn(&mut Node)| {
+            change(Arc::make_mut(state.nodes.get_mut("n1").unwrap()));
+        };
+        node(&mut state, &|node| {
+            node.draining = false;
+            node.status_details = [("reason".to_owned(), "ruleset".to_owned())].into();
+        });
+        // The failure detector writes both statuses, one after the other.
+        for status in [NodeStatus::Unhealthy, NodeStatus::Offline] {
+            node(&mut state, &|node| {
+                node.status_details = isolation::kept_detail(node).into_iter().collect();
+                node.set_status(status);
+            });
+            let said = update_of(&state, PASSED).unwrap();
+            assert_eq!(said.status(), NodeStatus::IsolationUnavailable);
+            assert_eq!(said.details["reason"], "ruleset");
+        }
+        // A leaving node reports no other status, and gets no replicas anyway.
+        node(&mut state, &|node| node.draining = true);
+        let said = update_of(&state, PASSED).unwrap();
+        assert_eq!(said.status(), NodeStatus::Ready);
+        assert!(said.details.is_empty());
     }
 
     fn update_of(state: &State, conditions: ReadyConditions) -> Option<NodeStatusUpdate> {

@@ -3,10 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use jaco_proto::{
-    replica_code::RESTART_EXHAUSTED,
-    v1::{self, NodeStatus, service_spec::PlacementMode},
-};
+use jaco_proto::v1::{self, NodeStatus, service_spec::PlacementMode};
 use jaco_state::State;
 
 use super::{
@@ -18,9 +15,10 @@ use crate::runtime::assignment;
 /// Returns the ids, in order, of the replicas that still need the draining member `host`: those
 /// assigned to it, and those that it serves until they run on their new hosts.
 ///
-/// A replica that spent its restart budget on its new host does not need the old one: it runs
-/// nowhere. An offline host serves nothing, so only replicas assigned to it count, and of these
-/// not those of `global` services, which end with the host.
+/// A replica that spent its restart budget on its new host needs the old one, which may be the only
+/// one that serves it: the state does not tell while the old host is out of contact. An offline host
+/// serves nothing, so only replicas assigned to it count, and of these not those of `global`
+/// services, which end with the host.
 #[must_use]
 pub fn remaining<'a>(state: &'a State, host: &str) -> Vec<&'a str> {
     let node = state.nodes.get(host);
@@ -29,7 +27,7 @@ pub fn remaining<'a>(state: &'a State, host: &str) -> Vec<&'a str> {
         if row.host == host {
             return serves || !is_global(state, row);
         }
-        serves && assignment::is_kept(state, host, row) && !is_exhausted(state, row)
+        serves && assignment::is_kept(state, host, row)
     };
     let rows = state.replicas_desired.iter();
     rows.filter(|(_, row)| needs_host(row))
@@ -43,15 +41,6 @@ fn is_global(state: &State, row: &v1::ReplicaDesired) -> bool {
     services
         .filter(|spec| spec.name == row.service)
         .any(|spec| spec.placement() == PlacementMode::Global)
-}
-
-/// Whether the replica spent its restart budget on the host it is assigned to.
-fn is_exhausted(state: &State, row: &v1::ReplicaDesired) -> bool {
-    state.replicas_observed.get(&row.id).is_some_and(|seen| {
-        seen.host == row.host
-            && seen.code == RESTART_EXHAUSTED
-            && seen.desired_raft_index >= row.raft_index
-    })
 }
 
 /// Returns the ids of the replicas of `host` that no other host could take.
@@ -106,7 +95,7 @@ pub fn stranded(state: &State, host: &str, projects: &mut Projects) -> Vec<Strin
 
 #[cfg(test)]
 mod tests {
-    use jaco_proto::v1::NodeStatus;
+    use jaco_proto::{replica_code::RESTART_EXHAUSTED, v1::NodeStatus};
 
     use super::*;
     use crate::scheduler::projects::{Template, Templates};
@@ -200,8 +189,10 @@ mod tests {
             ("b", Ready, Some(("b", 7, "image_pull_failed")), true),
             ("b", Ready, Some(("b", 7, "")), false),
             ("b", Ready, Some(("b", 8, "")), false),
-            ("b", Ready, Some(("b", 7, RESTART_EXHAUSTED)), false),
+            ("b", Ready, Some(("b", 7, RESTART_EXHAUSTED)), true),
+            ("b", Unhealthy, Some(("b", 7, RESTART_EXHAUSTED)), true),
             ("b", Ready, Some(("b", 6, RESTART_EXHAUSTED)), true),
+            ("b", Offline, Some(("b", 7, RESTART_EXHAUSTED)), false),
             ("b", Offline, None, false),
         ];
         for (to, status, report, needed) in table {

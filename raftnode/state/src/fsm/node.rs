@@ -5,7 +5,7 @@ use jaco_proto::{
     v1::{self, AuditEventType, NodeStatus},
 };
 
-use super::{Origin, Tx, audit, cert, reject};
+use super::{Origin, Tx, audit, cert, reject, replica};
 
 pub(super) fn join(tx: &mut Tx, origin: &Origin<'_>, command: &v1::NodeJoin) -> Result<(), Error> {
     // Names in certificates are compared without case: the certificate of one such name would be
@@ -142,9 +142,14 @@ pub(super) fn update_status(
         node.memory_pressure = command.memory_pressure;
         node.last_pressure_at = Some(origin.ts);
     }
+    // A drain that timed out, or waits, is requested again.
+    let retries = command.drain_mark == drain_mark::SET && before.draining;
     let lost_isolation = node.status() == NodeStatus::IsolationUnavailable
         && before.status() != NodeStatus::IsolationUnavailable;
     tx.put(node)?;
+    if retries {
+        replica::retry_moves(tx, &command.hostname)?;
+    }
     if lost_isolation {
         audit::record(
             tx,

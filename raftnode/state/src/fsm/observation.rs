@@ -10,10 +10,13 @@ use jaco_proto::{
 
 use super::{Tx, reject};
 
-/// Keys in the details of a moving replica for the progress on its new host.
+/// Key in the details of a moving replica, as reported by its previous host: code of the newest
+/// report of its new host about the row in force; absent without one.
+pub const MOVE_CODE: &str = "move_code";
+/// State and reason of that report.
 const MOVE_STATE: &str = "move_state";
-const MOVE_CODE: &str = "move_code";
 const MOVE_REASON: &str = "move_reason";
+const MOVE_KEYS: [&str; 3] = [MOVE_STATE, MOVE_CODE, MOVE_REASON];
 
 /// Stores the report, or drops it if it is outdated or from a host that does not own the replica.
 ///
@@ -32,13 +35,39 @@ pub(super) fn update(tx: &mut Tx, command: &v1::ReplicaObservedUpdate) -> Result
     let current = tx.get::<v1::ReplicaObserved>(&report.id);
     let current = current.as_deref();
     let in_contact = current.is_some_and(|current| is_in_contact(tx, &current.host));
-    match resolve(&desired, current, report, in_contact) {
-        Some(observed) => {
-            let observed = with_index(tx, current, observed);
-            tx.put_of(Some(desired.deployment.clone()), observed)
+    // A node that was restarted may repeat details that it read from the state.
+    let report = &without_move(report.clone());
+    let Some(observed) = resolve(&desired, current, report, in_contact) else {
+        return Ok(());
+    };
+    let from = host_role(&desired, &report.host);
+    let observed = match current {
+        // Its progress is that of the current record, and as old.
+        Some(current) if from == Some(HostRole::Previous) && has_move(&observed) => {
+            v1::ReplicaObserved {
+                observed_raft_index: current.observed_raft_index,
+                ..observed
+            }
         }
-        None => Ok(()),
+        _ => with_index(tx, current, observed),
+    };
+    tx.put_of(Some(desired.deployment.clone()), observed)?;
+    if from == Some(HostRole::Owner) && is_running(report) {
+        return end_move(tx, &desired);
     }
+    Ok(())
+}
+
+/// Releases the previous host of a replica that runs on its new one. Whatever becomes of the new
+/// container, the old one is gone from here on.
+fn end_move(tx: &mut Tx, desired: &v1::ReplicaDesired) -> Result<(), Error> {
+    if desired.previous_host.is_empty() {
+        return Ok(());
+    }
+    tx.put(v1::ReplicaDesired {
+        previous_host: String::new(),
+        ..desired.clone()
+    })
 }
 
 /// Returns the record with the index of this entry, or of the entry that wrote the same record
@@ -90,13 +119,38 @@ fn is_in_contact(tx: &Tx, host: &str) -> bool {
     })
 }
 
-/// Drops the observation of a replica that has been reassigned, unless its host is still one of the
-/// two.
-pub(super) fn drop_reassigned(tx: &mut Tx, desired: &v1::ReplicaDesired) {
-    let current = tx.get::<v1::ReplicaObserved>(&desired.id);
-    if current.is_some_and(|current| host_role(desired, &current.host).is_none()) {
-        tx.remove_of::<v1::ReplicaObserved>(Some(desired.deployment.clone()), &desired.id);
+/// Drops what the observation of a replica says about an earlier row than `desired`: the progress of
+/// its move, or all of it if its host is neither of the two any more.
+pub(super) fn drop_outdated(tx: &mut Tx, desired: &v1::ReplicaDesired) -> Result<(), Error> {
+    let Some(current) = tx.get::<v1::ReplicaObserved>(&desired.id) else {
+        return Ok(());
+    };
+    let deployment = Some(desired.deployment.clone());
+    if host_role(desired, &current.host).is_none() {
+        tx.remove_of::<v1::ReplicaObserved>(deployment, &desired.id);
+    } else if has_move(&current) {
+        let kept = v1::ReplicaObserved {
+            observed_raft_index: tx.index(),
+            ..without_move(v1::ReplicaObserved::clone(&current))
+        };
+        tx.put_of(deployment, kept)?;
     }
+    Ok(())
+}
+
+/// Whether the new host of the moving replica `desired` has spent its restart budget on this row.
+pub(super) fn move_gave_up(tx: &Tx, desired: &v1::ReplicaDesired) -> bool {
+    let current = tx.get::<v1::ReplicaObserved>(&desired.id);
+    current.is_some_and(|current| match host_role(desired, &current.host) {
+        Some(HostRole::Owner) => {
+            is_exhausted(&current) && current.desired_raft_index >= desired.raft_index
+        }
+        Some(HostRole::Previous) => {
+            let code = current.details.get(MOVE_CODE);
+            code.is_some_and(|code| code == RESTART_EXHAUSTED)
+        }
+        None => false,
+    })
 }
 
 /// Returns the record that results from `report`; `None` if the report is dropped. `in_contact` is
@@ -175,8 +229,19 @@ fn with_move(
     serving
 }
 
+fn has_move(observed: &v1::ReplicaObserved) -> bool {
+    observed.details.contains_key(MOVE_STATE)
+}
+
+fn without_move(mut observed: v1::ReplicaObserved) -> v1::ReplicaObserved {
+    for key in MOVE_KEYS {
+        observed.details.remove(key);
+    }
+    observed
+}
+
 fn carry_move(to: &mut BTreeMap<String, String>, from: &BTreeMap<String, String>) {
-    for key in [MOVE_STATE, MOVE_CODE, MOVE_REASON] {
+    for key in MOVE_KEYS {
         if let Some(value) = from.get(key) {
             to.insert(key.to_owned(), value.clone());
         }

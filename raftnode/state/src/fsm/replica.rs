@@ -6,7 +6,7 @@ use super::{Tx, observation, reject};
 
 /// Stores the replica under the index of this entry, which makes its owner recreate the container.
 pub(super) fn upsert(tx: &mut Tx, command: &v1::ReplicaDesiredUpsert) -> Result<(), Error> {
-    let mut replica = reject::required("replica", command.replica.as_ref())?.clone();
+    let replica = reject::required("replica", command.replica.as_ref())?.clone();
     for (field, name) in [
         ("deployment", &replica.deployment),
         ("service", &replica.service),
@@ -15,9 +15,28 @@ pub(super) fn upsert(tx: &mut Tx, command: &v1::ReplicaDesiredUpsert) -> Result<
             return Err(reject::invalid(field, "empty"));
         }
     }
+    issue(tx, replica)
+}
+
+fn issue(tx: &mut Tx, mut replica: v1::ReplicaDesired) -> Result<(), Error> {
     replica.raft_index = tx.index();
-    observation::drop_reassigned(tx, &replica);
+    observation::drop_outdated(tx, &replica)?;
     tx.put(replica)
+}
+
+/// Issues again, with a full restart budget, the moves away from `host` that were given up.
+pub(super) fn retry_moves(tx: &mut Tx, host: &str) -> Result<(), Error> {
+    let rows = tx.state().replicas_desired.values();
+    let given_up: Vec<v1::ReplicaDesired> = rows
+        .filter(|row| row.previous_host == host && observation::move_gave_up(tx, row))
+        .map(|row| v1::ReplicaDesired::clone(row))
+        .collect();
+    for replica in given_up {
+        let deployment = Some(replica.deployment.clone());
+        tx.remove_of::<v1::RestartCounter>(deployment, &replica.id);
+        issue(tx, replica)?;
+    }
+    Ok(())
 }
 
 /// Removes the replica with its observation and its failure counter.

@@ -137,8 +137,17 @@ fn silent_member_becomes_unhealthy_then_offline_once() {
 }
 
 #[test]
+fn silent_member_without_isolation_becomes_offline() {
+    let mut fixture = Fixture::leader(&[("a", IsolationUnavailable)]);
+    fixture.run(ms(20_000), &["a"]);
+    assert_eq!(fixture.said(), []);
+    fixture.run(ms(60_000), &[]);
+    assert_eq!(fixture.said(), [("a", Unhealthy), ("a", Offline)]);
+}
+
+#[test]
 fn other_statuses_stay() {
-    for status in [Joining, IsolationUnavailable, DrainTimeout, Offline] {
+    for status in [Joining, DrainTimeout, Offline] {
         let mut fixture = Fixture::leader(&[("a", status)]);
         fixture.run(ms(60_000), &[]);
         assert_eq!(fixture.said(), [], "{status:?}");

@@ -93,6 +93,12 @@ impl Hosts {
         self.eligibility.get(host).copied()
     }
 
+    /// Whether `host` accepts new replicas.
+    #[must_use]
+    pub fn accepts(&self, host: &str) -> bool {
+        self.eligibility(host) == Some(HostEligibility::Eligible)
+    }
+
     /// Whether a container on `host` is expected to serve while its successor starts elsewhere. An
     /// offline host may still run the container, but peers cannot reach it; nothing waits for it,
     /// and the host stops the container once it is back.

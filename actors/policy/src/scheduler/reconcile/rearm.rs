@@ -1,9 +1,12 @@
 //! Decides when a replica with an exhausted restart budget is started again.
 
-use jaco_proto::{replica_code::RESTART_EXHAUSTED, v1};
+use jaco_proto::v1;
 use jaco_state::State;
 
-/// Whether replica `id` was exhausted before the present content of `deployment` was applied.
+use crate::scheduler::moves;
+
+/// Whether replica `id` was exhausted before the present content of `deployment` was applied, be it
+/// behind a previous host that serves on.
 ///
 /// The order is that of the log: reports carry the clock of their node and applies that of the
 /// leader, which cannot be compared. A re-issued row is not due again, because the report is about
@@ -14,8 +17,5 @@ pub(super) fn is_due(state: &State, deployment: &v1::Deployment, id: &str) -> bo
     let (Some(row), Some(seen)) = (row, seen) else {
         return false;
     };
-    let gave_up = seen.state() == v1::ReplicaState::Failed && seen.code == RESTART_EXHAUSTED;
-    gave_up
-        && seen.desired_raft_index >= row.raft_index
-        && seen.observed_raft_index < deployment.applied_raft_index
+    moves::is_exhausted(state, row) && seen.observed_raft_index < deployment.applied_raft_index
 }

@@ -8,6 +8,7 @@ use jaco_state::command;
 
 use super::{IDENTITY, Plan, rearm};
 use crate::scheduler::{
+    moves,
     placement::{self, Placed, ServiceToPlace, Stuck, Unplaceable},
     projects::{Template, Templates},
 };
@@ -145,8 +146,15 @@ impl<'a> Plan<'a> {
             .filter(|(id, _)| !wanted.contains(*id))
             .map(|(id, row)| (*id, row.host.as_str()))
             .collect();
+        let mut moving = self.moving(&placed, &rows);
         for placed in &placed {
             let row = rows.get(placed.id.as_str()).copied();
+            if row.is_some_and(|row| self.leaves_serving_host(row, placed)) {
+                if !moving.is_empty() && !moving.contains(placed.id.as_str()) {
+                    continue;
+                }
+                moving.insert(&placed.id);
+            }
             let changed = row.is_none_or(|row| {
                 row.host != placed.host
                     || row.image != template.image
@@ -193,23 +201,50 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Host that serves until `row` runs on `host`, if there is one: the host it leaves, or the
-    /// previous host if the row never ran on the one it leaves.
+    /// Host that serves until `row` runs on `host`, if it is another one: the previous host while
+    /// the row has not run on its present one, else the present one, unless its container there has
+    /// spent its restart budget.
     fn previous_host<'r>(&self, row: &'r v1::ReplicaDesired, host: &str) -> Option<&'r str> {
-        let left = (row.host != host).then_some(row.host.as_str());
-        let before = (!self.runs_on_its_host(row)).then_some(row.previous_host.as_str());
-        let mut candidates = left.into_iter().chain(before);
-        candidates.find(|old| *old != host && self.hosts.serves(old))
+        let runs = moves::runs_on_its_host(self.state, row);
+        let spent = moves::is_exhausted(self.state, row);
+        let serving = if !runs && self.hosts.serves(&row.previous_host) {
+            Some(row.previous_host.as_str())
+        } else {
+            let left = row.host.as_str();
+            (!spent && self.hosts.serves(left)).then_some(left)
+        };
+        serving.filter(|serving| *serving != host)
     }
 
-    /// Whether `row` runs on its host, so that no move is in progress.
-    fn runs_on_its_host(&self, row: &v1::ReplicaDesired) -> bool {
-        let observed = self.state.replicas_observed.get(&row.id);
-        observed.is_some_and(|seen| {
-            seen.state() == v1::ReplicaState::Running
-                && seen.host == row.host
-                && seen.desired_raft_index >= row.raft_index
-        })
+    /// Ids of the replicas for which the others wait before they leave a host that serves them.
+    ///
+    /// The replicas of a service move one at a time: an ingress that follows the state late, or a
+    /// new container that fails, then never concerns more than one. A move that has stopped, or
+    /// whose new host is out of contact, does not hold up the others: its previous host serves on.
+    fn moving<'p>(
+        &self,
+        placed: &'p [Placed],
+        rows: &BTreeMap<&str, &v1::ReplicaDesired>,
+    ) -> BTreeSet<&'p str> {
+        let is_moving = |placed: &&Placed| {
+            let row = rows.get(placed.id.as_str());
+            row.is_some_and(|row| {
+                let goes_on = row.host != placed.host
+                    || self.hosts.accepts(&row.host) && !moves::is_stopped(self.state, row);
+                self.hosts.serves(&row.previous_host)
+                    && !moves::runs_on_its_host(self.state, row)
+                    && goes_on
+            })
+        };
+        let moving = placed.iter().filter(is_moving);
+        moving.map(|placed| placed.id.as_str()).collect()
+    }
+
+    /// Whether a container of `row` may serve on the host that it leaves for its new place.
+    fn leaves_serving_host(&self, row: &v1::ReplicaDesired, placed: &Placed) -> bool {
+        row.host != placed.host
+            && self.hosts.serves(&row.host)
+            && !moves::is_exhausted(self.state, row)
     }
 
     fn upsert(&mut self, owner: (&'a str, &'a str), replica: v1::ReplicaDesired) {

@@ -541,3 +541,4 @@ proptest! {
 
 mod dead_nodes;
 mod large;
+mod moves;

@@ -292,3 +292,105 @@ fn second_move_accepts_only_its_two_hosts() {
     let late = report("a", ReplicaState::Running, onward);
     assert_eq!(test.observe(late), Some(pulling));
 }
+
+#[test]
+fn running_new_host_releases_the_previous_one() {
+    let mut test = TestState::new();
+    let index = moving(&mut test);
+    let previous = |test: &TestState| test.state.replicas_desired[ID].previous_host.clone();
+    test.observe(report("b", ReplicaState::Pulling, index));
+    test.observe(report("a", ReplicaState::Running, index - 1));
+    assert_eq!(previous(&test), "a");
+    let running = v1::ReplicaObservedUpdate {
+        replica: Some(report("b", ReplicaState::Running, index)),
+    };
+    let applied = test.ok(Payload::ReplicaObservedUpdate(running));
+    assert_eq!(
+        kinds(&applied),
+        ["updated replicas_observed", "updated replicas_desired"]
+    );
+    assert_eq!(previous(&test), "");
+    let row = &test.state.replicas_desired[ID];
+    assert_eq!(row.raft_index, index, "the container stays");
+    // A later failure of the new container does not concern the old host.
+    let failed = exhausted("b", index);
+    assert_eq!(test.observe(failed.clone()), Some(failed.clone()));
+    let late = report("a", ReplicaState::Running, index - 1);
+    assert_eq!(test.observe(late), Some(failed));
+}
+
+#[test]
+fn progress_of_a_move_keeps_its_index() {
+    let mut test = TestState::new();
+    let index = moving(&mut test);
+    test.observe(exhausted("b", index));
+    let gave_up = test.observed_at();
+    assert_eq!(gave_up, test.state.applied_index);
+    let mut again = report("a", ReplicaState::Running, index - 1);
+    again.details.insert("ip.n".into(), "10.0.0.1".into());
+    let shown = test.observe(again).unwrap();
+    assert_eq!(shown.details["move_code"], "restart_exhausted");
+    assert_eq!(shown.details["ip.n"], "10.0.0.1");
+    assert_eq!(test.observed_at(), gave_up);
+
+    // The old host was out of contact when its successor gave up.
+    let mut test = TestState::new();
+    let index = moving(&mut test);
+    member(&mut test, "a", NodeStatus::Unhealthy);
+    test.observe(exhausted("b", index));
+    let gave_up = test.observed_at();
+    let back = test.observe(report("a", ReplicaState::Running, index - 1));
+    assert_eq!(back.unwrap().details["move_code"], "restart_exhausted");
+    assert_eq!(test.observed_at(), gave_up);
+}
+
+#[test]
+fn new_row_drops_the_progress_of_the_old() {
+    let mut test = TestState::new();
+    let index = moving(&mut test);
+    let serving = test.observed().unwrap();
+    let shown = test.observe(exhausted("b", index)).unwrap();
+    assert!(shown.details.contains_key("move_code"));
+    let next = test.desired(ID, "b", "a");
+    assert_eq!(test.observed(), Some(serving.clone()));
+    assert_eq!(test.observed_at(), next);
+    assert_eq!(test.observe(exhausted("b", index)), Some(serving.clone()));
+    // A restarted node repeats what it read from the state.
+    assert_eq!(test.observe(shown), Some(serving));
+}
+
+#[test]
+fn repeated_drain_retries_moves_given_up() {
+    // The old host is in contact, so that its record stays, or it is not.
+    for status in [NodeStatus::Ready, NodeStatus::Unhealthy] {
+        let mut test = TestState::new();
+        let index = moving(&mut test);
+        member(&mut test, "a", status);
+        let mark = |host: &str| {
+            Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
+                hostname: host.into(),
+                drain_mark: 1,
+                ..Default::default()
+            })
+        };
+        let row_index = |test: &TestState| test.state.replicas_desired[ID].raft_index;
+        test.ok(mark("a"));
+        test.no_change(mark("a"));
+        test.observe(exhausted("b", index));
+        test.ok(Payload::RestartCounterUpdate(v1::RestartCounterUpdate {
+            replica_id: ID.into(),
+            action: v1::restart_counter_update::Action::Increment.into(),
+        }));
+        member(&mut test, "b", NodeStatus::Ready);
+        test.ok(mark("b"));
+        test.no_change(mark("b"));
+        assert_eq!(row_index(&test), index, "another host");
+        test.ok(mark("a"));
+        let again = test.state.applied_index;
+        assert_eq!(row_index(&test), again, "{status:?}");
+        assert_eq!(test.state.replicas_desired[ID].previous_host, "a");
+        assert!(test.state.restart_counters.is_empty());
+        // The move is in progress again.
+        test.no_change(mark("a"));
+    }
+}

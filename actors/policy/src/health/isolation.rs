@@ -1,0 +1,34 @@
+//! Isolation of a member that is out of contact: the failure detector overwrites its status, so the
+//! details of the new one keep that deployments could not be isolated there. Pure.
+
+use jaco_proto::v1::{Node, NodeStatus};
+
+/// Key in the status details of an unhealthy or offline member: why it could not isolate
+/// deployments; absent if it could.
+const LOST: &str = "isolation_unavailable";
+
+/// Returns the status detail to keep while `node` is unhealthy or offline, if it cannot isolate
+/// deployments.
+#[must_use]
+pub fn kept_detail(node: &Node) -> Option<(String, String)> {
+    lost(node).map(|reason| (LOST.to_owned(), reason.to_owned()))
+}
+
+/// Reason why `node` could not isolate deployments when it was last in contact; empty if unknown,
+/// `None` if it could.
+#[must_use]
+pub fn lost(node: &Node) -> Option<&str> {
+    match node.status() {
+        NodeStatus::IsolationUnavailable => {
+            let reason = node.status_details.get("reason");
+            Some(reason.map_or("", String::as_str))
+        }
+        NodeStatus::Unhealthy | NodeStatus::Offline => {
+            node.status_details.get(LOST).map(String::as_str)
+        }
+        NodeStatus::Unspecified
+        | NodeStatus::Joining
+        | NodeStatus::Ready
+        | NodeStatus::DrainTimeout => None,
+    }
+}

@@ -1,0 +1,55 @@
+//! Progress of replicas that move: the previous host serves until the new one does. Pure.
+
+use jaco_proto::{
+    replica_code::{
+        DOCKER_ERROR, IMAGE_PULL_FAILED, ISOLATION_UNAVAILABLE, RESTART_EXHAUSTED,
+        SUBNET_POOL_EXHAUSTED,
+    },
+    v1::{self, ReplicaState},
+};
+use jaco_state::{State, fsm::MOVE_CODE};
+
+/// Codes of a start that ended, or that may be repeated for any time.
+const STOPPED: [&str; 5] = [
+    RESTART_EXHAUSTED,
+    IMAGE_PULL_FAILED,
+    DOCKER_ERROR,
+    SUBNET_POOL_EXHAUSTED,
+    ISOLATION_UNAVAILABLE,
+];
+
+/// Whether `row` runs on the host it is assigned to, so that no move is in progress.
+#[must_use]
+pub fn runs_on_its_host(state: &State, row: &v1::ReplicaDesired) -> bool {
+    let seen = state.replicas_observed.get(&row.id);
+    seen.is_some_and(|seen| {
+        seen.host == row.host
+            && seen.state() == ReplicaState::Running
+            && seen.desired_raft_index >= row.raft_index
+    })
+}
+
+/// Whether `row` spent its restart budget on the host it is assigned to, also while its previous
+/// host serves on.
+#[must_use]
+pub fn is_exhausted(state: &State, row: &v1::ReplicaDesired) -> bool {
+    start_code(state, row) == Some(RESTART_EXHAUSTED)
+}
+
+/// Whether the start of `row` on its host has failed, and is not certain to end soon.
+#[must_use]
+pub fn is_stopped(state: &State, row: &v1::ReplicaDesired) -> bool {
+    start_code(state, row).is_some_and(|code| STOPPED.contains(&code))
+}
+
+/// Code of the newest report of the host of `row` about this row, if there is one. While the
+/// previous host serves, its report holds it.
+fn start_code<'a>(state: &'a State, row: &v1::ReplicaDesired) -> Option<&'a str> {
+    let seen = state.replicas_observed.get(&row.id)?;
+    if seen.host == row.host {
+        let is_current = seen.desired_raft_index >= row.raft_index;
+        is_current.then_some(seen.code.as_str())
+    } else {
+        seen.details.get(MOVE_CODE).map(String::as_str)
+    }
+}
