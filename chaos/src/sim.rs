@@ -29,6 +29,7 @@
 //! | reports are true | a container reported as running was created on that node, from the row named in the report |
 //! | ready when settled | a node that reports itself ready runs no container whose row moved away before it confirmed its state |
 //! | one container per replica * | a node that has applied a row's removal, move or new issue stops the old container as soon as it can |
+//! | drains end * | after the faults, a member that leaves hands a replica over within two minutes after the last one, and is then removed; a removal is forced only if nothing else can end its drain |
 //! | not appended * | a command reported to its client as not appended is never committed |
 //!
 //! With a benign fault instead of faults (pauses under five seconds, 5 % loss, or a delay of 200 ms
@@ -56,6 +57,7 @@ mod contacts;
 mod control;
 mod disk;
 mod documents;
+mod drains;
 mod engine;
 mod expected;
 mod fault;

@@ -15,6 +15,7 @@ use super::{
     calls::{Change, Reply},
     client::Clients,
     disk::{Crash, Disk},
+    drains::Drains,
     engine::Engine,
     fault::{BenignFault, Fault, Often, Promise, Victim},
     mutation::Mutation,
@@ -181,6 +182,7 @@ pub(super) struct Cluster {
     /// Number of members from which on no further machine joins.
     pub(super) max_members: usize,
     pub(super) orphans: Orphans,
+    pub(super) drains: Drains,
     /// Faults have stopped.
     pub(super) faults_over: bool,
     pub(super) steps: u64,
@@ -226,6 +228,7 @@ impl Cluster {
             calls: 0,
             max_members: *chance.choose(&[6, 7, 9]).unwrap_or(&7),
             orphans: Orphans::default(),
+            drains: Drains::default(),
             faults_over: false,
             steps: 0,
             zero,

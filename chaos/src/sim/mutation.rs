@@ -58,11 +58,13 @@ pub enum Mutation {
     /// The scheduler plans again once its last pass has taken too long, though that may still be
     /// appended.
     ReplanEarly,
+    /// A member that drains always finds a replica left.
+    NeverDrained,
 }
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::SkipSync,
         Self::StaleVote,
         Self::ApplyBeforePersist,
@@ -83,6 +85,7 @@ impl Mutation {
         Self::ForgetDeployment,
         Self::LeaderMistrustsItself,
         Self::ReplanEarly,
+        Self::NeverDrained,
     ];
 
     /// Other properties that the bug breaks, so that a run may fail before the bug is found.
@@ -139,6 +142,7 @@ impl Mutation {
             Self::ForgetReplica | Self::ForgetDeployment => &["rows as asked for"],
             Self::LeaderMistrustsItself => &["nuisances move nothing"],
             Self::ReplanEarly => &["passes build on each other"],
+            Self::NeverDrained => &["drains end"],
         }
     }
 
@@ -149,7 +153,7 @@ impl Mutation {
             mutation: Some(self),
             benign_fault: (self == Self::LeaderMistrustsItself).then_some(BenignFault::ShortPauses),
             often: match self {
-                Self::ReuseRaftId => Some(Often::Churn),
+                Self::ReuseRaftId | Self::NeverDrained => Some(Often::Churn),
                 Self::ReplanEarly => Some(Often::Stalls),
                 _ => None,
             },
