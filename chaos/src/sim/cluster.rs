@@ -17,7 +17,7 @@ use super::{
     disk::{Crash, Disk},
     drains::Drains,
     engine::Engine,
-    fault::{BenignFault, Fault, Often, Promise, Victim},
+    fault::{BenignFault, Fault, Often, Promise, StartStep, Victim},
     mutation::Mutation,
     network::Network,
     node::Daemon,
@@ -174,8 +174,9 @@ pub(super) struct Cluster {
     pub(super) counts: BTreeMap<&'static str, u64>,
     /// Armed traps: the next node that makes a promise of this kind crashes.
     pub(super) traps: BTreeMap<usize, (Promise, Crash, Time)>,
-    /// Armed pauses, by fault: the next daemon that begins a pull is paused for this time.
-    pub(super) pull_pauses: BTreeMap<usize, Time>,
+    /// Armed pauses, by fault: the next daemon that begins this step of a start is paused for this
+    /// time.
+    pub(super) start_pauses: BTreeMap<usize, (StartStep, Time)>,
     /// Log entries after which the log is compacted.
     pub(super) compact_entries: u64,
     pub(super) calls: u64,
@@ -224,7 +225,7 @@ impl Cluster {
             ticks: (3, 10),
             counts: BTreeMap::new(),
             traps: BTreeMap::new(),
-            pull_pauses: BTreeMap::new(),
+            start_pauses: BTreeMap::new(),
             calls: 0,
             max_members: *chance.choose(&[6, 7, 9]).unwrap_or(&7),
             orphans: Orphans::default(),

@@ -60,11 +60,15 @@ pub enum Mutation {
     ReplanEarly,
     /// A member that drains always finds a replica left.
     NeverDrained,
+    /// A container that exists is started without checking whether the start still holds.
+    StartUnchecked,
+    /// A node whose disk does not answer goes on as if it applied the log.
+    ActWhileStalled,
 }
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::SkipSync,
         Self::StaleVote,
         Self::ApplyBeforePersist,
@@ -86,6 +90,8 @@ impl Mutation {
         Self::LeaderMistrustsItself,
         Self::ReplanEarly,
         Self::NeverDrained,
+        Self::StartUnchecked,
+        Self::ActWhileStalled,
     ];
 
     /// Other properties that the bug breaks, so that a run may fail before the bug is found.
@@ -143,6 +149,7 @@ impl Mutation {
             Self::LeaderMistrustsItself => &["nuisances move nothing"],
             Self::ReplanEarly => &["passes build on each other"],
             Self::NeverDrained => &["drains end"],
+            Self::StartUnchecked | Self::ActWhileStalled => &["starts wait for the cluster"],
         }
     }
 
@@ -154,7 +161,8 @@ impl Mutation {
             benign_fault: (self == Self::LeaderMistrustsItself).then_some(BenignFault::ShortPauses),
             often: match self {
                 Self::ReuseRaftId | Self::NeverDrained => Some(Often::Churn),
-                Self::ReplanEarly => Some(Often::Stalls),
+                Self::ReplanEarly | Self::ActWhileStalled => Some(Often::Stalls),
+                Self::StartUnchecked => Some(Often::PausedCreates),
                 _ => None,
             },
             keep_trace: false,
