@@ -205,7 +205,7 @@ impl Cluster {
             .unwrap_or(&3);
         // A leader whose disk stalls keeps its leadership only if it is alone.
         let members = match plan.often {
-            Some(Often::Stalls) => *chance.choose(&[1, 1, 3]).unwrap_or(&1),
+            Some(Often::Stalls | Often::Contention) => *chance.choose(&[1, 1, 3]).unwrap_or(&1),
             _ => members,
         };
         let bootstrap_state = bootstrap_state(members);
@@ -216,7 +216,7 @@ impl Cluster {
             machines: BTreeMap::new(),
             network: Network::new(stream("network")),
             oracle: Oracle::new(bootstrap_state.clone(), plan.mutation),
-            clients: Clients::new(stream("clients")),
+            clients: Clients::new(stream("clients"), plan.often == Some(Often::Contention)),
             trace,
             disk_chance: stream("disks"),
             engine_chance: stream("engines"),

@@ -210,15 +210,20 @@ pub enum Often {
     PausedPulls,
     /// Daemons are paused while they create a container, for so long that replicas move.
     PausedCreates,
+    /// Clients mostly apply and delete deployments that want the same route, and the leader's disk
+    /// is so slow that a proposal takes longer than its requester waits, mostly in clusters of one
+    /// member.
+    Contention,
 }
 
 impl Often {
     /// All of them.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::Churn,
         Self::Stalls,
         Self::PausedPulls,
         Self::PausedCreates,
+        Self::Contention,
     ];
 }
 
@@ -247,7 +252,8 @@ pub(super) fn draw(chance: &mut Rng, length: Time, often: Option<Often>) -> Vec<
     let grows = chance.within(0..3) == 0;
     let (members, grows) = match often {
         Some(Often::Churn) => (500, false),
-        Some(Often::Stalls | Often::PausedPulls | Often::PausedCreates) | None => (members, grows),
+        Some(Often::Stalls | Often::PausedPulls | Often::PausedCreates | Often::Contention)
+        | None => (members, grows),
     };
     let mut faults = Vec::new();
     let mut at = chance.within(0..2 * pause);
@@ -257,6 +263,11 @@ pub(super) fn draw(chance: &mut Rng, length: Time, often: Option<Often>) -> Vec<
             (Some(Often::Stalls), 0) => Some(FaultKind::StallDisk(Victim::Leader)),
             // The next write after a stall takes a while, too.
             (Some(Often::Stalls), 1..3) => Some(FaultKind::SlowDisk(Victim::Leader, 800 * MS)),
+            // A proposal waits for up to three writes, none of which takes so long that the leader
+            // counts as stalled.
+            (Some(Often::Contention), 0..3) => {
+                Some(FaultKind::SlowDisk(Victim::Leader, 2_500 * MS))
+            }
             (Some(Often::PausedPulls), 0..4) => Some(FaultKind::PauseStart(StartStep::Pull)),
             (Some(Often::PausedCreates), 0..4) => Some(FaultKind::PauseStart(StartStep::Create)),
             _ => None,

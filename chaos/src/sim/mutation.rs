@@ -58,6 +58,9 @@ pub enum Mutation {
     /// The scheduler plans again once its last pass has taken too long, though that may still be
     /// appended.
     ReplanEarly,
+    /// The commit lock is released once a proposal has taken too long, though that may still be
+    /// appended.
+    FreeCommitLockEarly,
     /// A member that drains always finds a replica left.
     NeverDrained,
     /// A container that exists is started without checking whether the start still holds.
@@ -68,7 +71,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::SkipSync,
         Self::StaleVote,
         Self::ApplyBeforePersist,
@@ -89,6 +92,7 @@ impl Mutation {
         Self::ForgetDeployment,
         Self::LeaderMistrustsItself,
         Self::ReplanEarly,
+        Self::FreeCommitLockEarly,
         Self::NeverDrained,
         Self::StartUnchecked,
         Self::ActWhileStalled,
@@ -148,6 +152,7 @@ impl Mutation {
             Self::ForgetReplica | Self::ForgetDeployment => &["rows as asked for"],
             Self::LeaderMistrustsItself => &["nuisances move nothing"],
             Self::ReplanEarly => &["passes build on each other"],
+            Self::FreeCommitLockEarly => &["one owner per route"],
             Self::NeverDrained => &["drains end"],
             Self::StartUnchecked | Self::ActWhileStalled => &["starts wait for the cluster"],
         }
@@ -162,6 +167,7 @@ impl Mutation {
             often: match self {
                 Self::ReuseRaftId | Self::NeverDrained => Some(Often::Churn),
                 Self::ReplanEarly | Self::ActWhileStalled => Some(Often::Stalls),
+                Self::FreeCommitLockEarly => Some(Often::Contention),
                 Self::StartUnchecked => Some(Often::PausedCreates),
                 _ => None,
             },
