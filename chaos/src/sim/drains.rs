@@ -99,9 +99,8 @@ impl Cluster {
         self.drains.waiting.retain(|id, _| waiting.contains_key(id));
         for (id, host) in waiting {
             let remaining = drain_check::remaining(&newest, host);
-            let left = remaining.len();
-            let remaining = remaining.into_iter().map(str::to_owned).collect();
-            let idle = self.drains.look(id, remaining, now);
+            let ids = remaining.iter().map(|&id| id.to_owned()).collect();
+            let idle = self.drains.look(id, ids, now);
             if idle < PATIENCE {
                 continue;
             }
@@ -111,8 +110,8 @@ impl Cluster {
                 }
             } else if idle > PROGRESS_BOUND {
                 let what = format!(
-                    "{host} is to leave, and no replica was handed over for {} s; {left} need it, \
-                     and other hosts can take them",
+                    "{host} is to leave, and no replica was handed over for {} s; other hosts \
+                     can take what needs it: {remaining:?}",
                     idle / SECOND
                 );
                 self.oracle.violate("drains end", what);
