@@ -210,9 +210,9 @@ pub enum Often {
     PausedPulls,
     /// Daemons are paused while they create a container, for so long that replicas move.
     PausedCreates,
-    /// Clients mostly apply and delete deployments that want the same route, and the leader's disk
-    /// is so slow that a proposal takes longer than its requester waits, mostly in clusters of one
-    /// member.
+    /// Clients mostly apply and delete deployments that want the same route, and the first
+    /// member's disk is so slow that a proposal takes longer than its requester waits, mostly in
+    /// clusters of one member.
     Contention,
 }
 
@@ -256,6 +256,15 @@ pub(super) fn draw(chance: &mut Rng, length: Time, often: Option<Often>) -> Vec<
         | None => (members, grows),
     };
     let mut faults = Vec::new();
+    if often == Some(Often::Contention) {
+        // A proposal takes two writes, neither of which takes so long that the leader counts as
+        // stalled.
+        faults.push(Fault {
+            at: 0,
+            span: length,
+            kind: FaultKind::SlowDisk(Victim::Member(0), 2_900 * MS),
+        });
+    }
     let mut at = chance.within(0..2 * pause);
     while at < length {
         let drawn = often.map_or(0, |_| chance.within(0..8));
@@ -263,11 +272,6 @@ pub(super) fn draw(chance: &mut Rng, length: Time, often: Option<Often>) -> Vec<
             (Some(Often::Stalls), 0) => Some(FaultKind::StallDisk(Victim::Leader)),
             // The next write after a stall takes a while, too.
             (Some(Often::Stalls), 1..3) => Some(FaultKind::SlowDisk(Victim::Leader, 800 * MS)),
-            // A proposal waits for up to three writes, none of which takes so long that the leader
-            // counts as stalled.
-            (Some(Often::Contention), 0..3) => {
-                Some(FaultKind::SlowDisk(Victim::Leader, 2_500 * MS))
-            }
             (Some(Often::PausedPulls), 0..4) => Some(FaultKind::PauseStart(StartStep::Pull)),
             (Some(Often::PausedCreates), 0..4) => Some(FaultKind::PauseStart(StartStep::Create)),
             _ => None,
