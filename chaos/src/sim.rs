@@ -25,10 +25,11 @@
 //! | one owner per route | no deployment takes a route that another one has, nor is refused one only when its entry is applied |
 //! | passes build on each other | every pass of the scheduler was planned on a state that contains the pass before it |
 //! | containers belong to rows | a container is created only by the host of the row it is labelled with |
-//! | starts wait for the cluster | a node that is out of touch creates no container of a row that never ran on it |
+//! | starts wait for the cluster | a node that is out of touch, or does not apply the log, creates and starts containers only to restart one that failed there |
 //! | reports are true | a container reported as running was created on that node, from the row named in the report |
 //! | ready when settled | a node that reports itself ready runs no container whose row moved away before it confirmed its state |
 //! | one container per replica * | a node that has applied a row's removal, move or new issue stops the old container as soon as it can |
+//! | drains end * | after the faults, a member that leaves hands a replica over within two minutes after the last one, and is then removed; a removal is forced only if nothing else can end its drain |
 //! | not appended * | a command reported to its client as not appended is never committed |
 //!
 //! With a benign fault instead of faults (pauses under five seconds, 5 % loss, or a delay of 200 ms
@@ -56,6 +57,7 @@ mod contacts;
 mod control;
 mod disk;
 mod documents;
+mod drains;
 mod engine;
 mod expected;
 mod fault;

@@ -8,12 +8,14 @@ use std::{
     thread,
 };
 
-use jaco_chaos::sim::{self, BenignFault, Failure, Mutation, Options, ShrinkBudget, Tally};
+use jaco_chaos::sim::{self, BenignFault, Failure, Mutation, Often, Options, ShrinkBudget, Tally};
 
 /// Seeds without a bug in one run of all tests.
 const SEEDS: u64 = 70;
 /// Seeds for each benign fault.
 const BENIGN_SEEDS: u64 = 15;
+/// Seeds in which machines join and leave all the time.
+const CHURN_SEEDS: u64 = 20;
 /// Seeds within which a planted bug must be found.
 const BOUND: u64 = 300;
 
@@ -96,6 +98,22 @@ fn benign_faults_move_nothing() {
         let tally = all_hold(BENIGN_SEEDS, options);
         assert!(tally.acknowledged > 20 * BENIGN_SEEDS, "{benign_fault:?}");
     }
+}
+
+#[test]
+fn leaving_members_hand_their_replicas_over() {
+    quiet();
+    let options = Options {
+        often: Some(Often::Churn),
+        ..Options::default()
+    };
+    let tally = all_hold(CHURN_SEEDS, options);
+    let drained = tally.counts.get("members removed after a drain");
+    assert!(
+        drained.is_some_and(|&times| times > CHURN_SEEDS / 4),
+        "{:?}",
+        tally.counts
+    );
 }
 
 #[test]

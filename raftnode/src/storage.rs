@@ -60,6 +60,20 @@ pub struct Storage {
     synced_writes: AtomicU64,
     #[cfg(test)]
     fault: std::sync::atomic::AtomicBool,
+    #[cfg(test)]
+    hang: Mutex<Option<Hang>>,
+}
+
+/// Operation that hangs in a test, until the sender of the channel is dropped.
+#[cfg(test)]
+type Hang = (Operation, std::sync::mpsc::Receiver<()>);
+
+/// Operations that a test can let hang.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Load,
+    SyncedWrite,
 }
 
 /// Number of writes since the storage was opened.
@@ -158,6 +172,23 @@ impl Storage {
     #[cfg(test)]
     pub(crate) fn fail_writes(&self) {
         self.fault.store(true, Ordering::Relaxed);
+    }
+
+    /// Lets the next `operation` hang until the returned sender is dropped.
+    #[cfg(test)]
+    pub(crate) fn hang_in(&self, operation: Operation) -> std::sync::mpsc::Sender<()> {
+        let (release, released) = std::sync::mpsc::channel();
+        *self.hang.lock().unwrap() = Some((operation, released));
+        release
+    }
+
+    #[cfg(test)]
+    fn enter(&self, operation: Operation) {
+        let entered = |hang: &mut Hang| hang.0 == operation;
+        let hang = self.hang.lock().unwrap().take_if(entered);
+        if let Some((_, released)) = hang {
+            let _ = released.recv();
+        }
     }
 
     /// Returns `result` and records a failure: no write follows it.

@@ -46,10 +46,12 @@ pub(super) struct Clients {
     pub(super) reads: u64,
     pub(super) unknown: u64,
     mean_pause: Time,
+    /// Most operations change deployments, which want the same routes.
+    contend: bool,
 }
 
 impl Clients {
-    pub(super) fn new(mut chance: Rng) -> Self {
+    pub(super) fn new(mut chance: Rng, contend: bool) -> Self {
         let mean_pause = *chance.choose(&[100, 300, 1_000]).unwrap_or(&300) * MS;
         Self {
             chance,
@@ -61,6 +63,7 @@ impl Clients {
             reads: 0,
             unknown: 0,
             mean_pause,
+            contend,
         }
     }
 
@@ -102,7 +105,12 @@ impl Clients {
     /// A random write whose identity is the name of the operation.
     fn draw(&mut self, name: &str, hosts: &[String], ts: prost_types::Timestamp) -> Change {
         let chance = &mut self.chance;
-        match chance.within(0..100) {
+        let drawn = match self.contend {
+            // A route that was given up is taken by the next apply.
+            true => *chance.choose(&[0, 80, 80, 80, 80, 99, 99]).unwrap_or(&0),
+            false => chance.within(0..100),
+        };
+        match drawn {
             0..70 => {
                 let token = v1::TokenIssue {
                     identity: format!("key-{}", chance.within(0..6)),
@@ -175,9 +183,10 @@ impl Clients {
             });
         }
         // Deployments contend for a few domains.
-        let service = services.first().filter(|_| chance.within(0..3) > 0);
+        let (domains, share) = if self.contend { (1, 0) } else { (3, 1) };
+        let service = services.first().filter(|_| chance.within(0..3) >= share);
         let routes = service.map(|service: &v1::ServiceSpec| v1::Route {
-            domain: format!("{}.example", chance.within(0..3)),
+            domain: format!("{}.example", chance.within(0..domains)),
             deployment: deployment.clone(),
             service: service.name.clone(),
             port: 80,

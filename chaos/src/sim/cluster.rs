@@ -15,8 +15,9 @@ use super::{
     calls::{Change, Reply},
     client::Clients,
     disk::{Crash, Disk},
+    drains::Drains,
     engine::Engine,
-    fault::{BenignFault, Fault, Often, Promise, Victim},
+    fault::{BenignFault, Fault, Often, Promise, StartStep, Victim},
     mutation::Mutation,
     network::Network,
     node::Daemon,
@@ -173,14 +174,16 @@ pub(super) struct Cluster {
     pub(super) counts: BTreeMap<&'static str, u64>,
     /// Armed traps: the next node that makes a promise of this kind crashes.
     pub(super) traps: BTreeMap<usize, (Promise, Crash, Time)>,
-    /// Armed pauses, by fault: the next daemon that begins a pull is paused for this time.
-    pub(super) pull_pauses: BTreeMap<usize, Time>,
+    /// Armed pauses, by fault: the next daemon that begins this step of a start is paused for this
+    /// time.
+    pub(super) start_pauses: BTreeMap<usize, (StartStep, Time)>,
     /// Log entries after which the log is compacted.
     pub(super) compact_entries: u64,
     pub(super) calls: u64,
     /// Number of members from which on no further machine joins.
     pub(super) max_members: usize,
     pub(super) orphans: Orphans,
+    pub(super) drains: Drains,
     /// Faults have stopped.
     pub(super) faults_over: bool,
     pub(super) steps: u64,
@@ -202,7 +205,7 @@ impl Cluster {
             .unwrap_or(&3);
         // A leader whose disk stalls keeps its leadership only if it is alone.
         let members = match plan.often {
-            Some(Often::Stalls) => *chance.choose(&[1, 1, 3]).unwrap_or(&1),
+            Some(Often::Stalls | Often::Contention) => *chance.choose(&[1, 1, 3]).unwrap_or(&1),
             _ => members,
         };
         let bootstrap_state = bootstrap_state(members);
@@ -213,7 +216,7 @@ impl Cluster {
             machines: BTreeMap::new(),
             network: Network::new(stream("network")),
             oracle: Oracle::new(bootstrap_state.clone(), plan.mutation),
-            clients: Clients::new(stream("clients")),
+            clients: Clients::new(stream("clients"), plan.often == Some(Often::Contention)),
             trace,
             disk_chance: stream("disks"),
             engine_chance: stream("engines"),
@@ -222,10 +225,11 @@ impl Cluster {
             ticks: (3, 10),
             counts: BTreeMap::new(),
             traps: BTreeMap::new(),
-            pull_pauses: BTreeMap::new(),
+            start_pauses: BTreeMap::new(),
             calls: 0,
             max_members: *chance.choose(&[6, 7, 9]).unwrap_or(&7),
             orphans: Orphans::default(),
+            drains: Drains::default(),
             faults_over: false,
             steps: 0,
             zero,

@@ -20,6 +20,8 @@ struct Contact {
     /// Beginning of the newest successful confirmation, unless contact was lost or the node was
     /// marked as down since.
     confirmed: Option<Time>,
+    /// The log was not applied since the last confirmation.
+    stalled: bool,
     status: NodeStatus,
 }
 
@@ -51,7 +53,14 @@ impl Contacts {
     /// The node has applied everything that was committed at `begun`.
     pub(super) fn record_confirmed(&mut self, id: u64, run: u64, begun: Time, now: Time) {
         self.heard(id, run, now);
-        self.of(id, run).confirmed = Some(begun);
+        let contact = self.of(id, run);
+        (contact.confirmed, contact.stalled) = (Some(begun), false);
+    }
+
+    /// The node finds that it does not apply the log; it must confirm its state again.
+    pub(super) fn record_stalled(&mut self, id: u64, run: u64) {
+        let contact = self.of(id, run);
+        (contact.confirmed, contact.stalled) = (None, true);
     }
 
     /// The actor that confirms was restarted.
@@ -71,7 +80,7 @@ impl Contacts {
     /// Whether the node may still rely on its last contact at `now`.
     pub(super) fn in_touch(&self, id: u64, run: u64, now: Time) -> bool {
         let contact = self.0.get(&id).filter(|contact| contact.run == run);
-        contact.is_some_and(|contact| now <= contact.last + LIFETIME)
+        contact.is_some_and(|contact| !contact.stalled && now <= contact.last + LIFETIME)
     }
 
     /// Time up to which the node must know the committed state at `now`: the beginning of its
@@ -134,6 +143,18 @@ mod tests {
         assert_eq!(contacts.confirmed(1, 7, now), now, "the same mark");
         contacts.record_status(1, 7, NodeStatus::Offline);
         assert_eq!(contacts.confirmed(1, 7, now), now - LIFETIME);
+    }
+
+    #[test]
+    fn stalled_node_must_confirm_its_state_again() {
+        let now = START + 61 * SECOND;
+        let mut contacts = confirmed(60);
+        assert!(contacts.in_touch(1, 7, now));
+        contacts.record_stalled(1, 7);
+        contacts.heard(1, 7, now);
+        assert!(!contacts.in_touch(1, 7, now), "heartbeats do not count");
+        contacts.record_confirmed(1, 7, now, now);
+        assert!(contacts.in_touch(1, 7, now));
     }
 
     #[test]

@@ -57,6 +57,14 @@ pub(super) enum Actor {
     Membership,
 }
 
+/// Steps of the start of a container, in which a fault can pause its daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StartStep {
+    Pull,
+    /// The container is created, and not started yet.
+    Create,
+}
+
 /// One fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FaultKind {
@@ -68,9 +76,9 @@ pub(super) enum FaultKind {
     Blackout,
     /// The daemon is stopped (as by SIGSTOP); its containers keep running.
     Pause(Victim),
-    /// The next daemon that begins to pull an image is stopped until long after the pull; its
-    /// actors then wake in any order.
-    PausePull,
+    /// The next daemon that begins this step is stopped until long after it; its actors then wake
+    /// in any order.
+    PauseStart(StartStep),
     /// The victim is partitioned from all others.
     Isolate(Victim),
     /// The network is disturbed; machine numbers are positions among the members.
@@ -100,7 +108,7 @@ impl FaultKind {
     pub(super) fn class(self) -> FaultClass {
         match self {
             Self::Crash(..) | Self::Trap(..) | Self::Blackout => FaultClass::Crash,
-            Self::Pause(_) | Self::PausePull => FaultClass::Pause,
+            Self::Pause(_) | Self::PauseStart(_) => FaultClass::Pause,
             Self::Isolate(_) | Self::Network(_) => FaultClass::Network,
             Self::SlowDisk(..) | Self::StallDisk(_) => FaultClass::Disk,
             Self::EngineAway(_) | Self::EngineErrors(_) => FaultClass::Engine,
@@ -200,11 +208,23 @@ pub enum Often {
     Stalls,
     /// Daemons are paused while they pull an image, for so long that replicas move.
     PausedPulls,
+    /// Daemons are paused while they create a container, for so long that replicas move.
+    PausedCreates,
+    /// Clients mostly apply and delete deployments that want the same route, and the first
+    /// member's disk is so slow that a proposal takes longer than its requester waits, mostly in
+    /// clusters of one member.
+    Contention,
 }
 
 impl Often {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Churn, Self::Stalls, Self::PausedPulls];
+    pub const ALL: [Self; 5] = [
+        Self::Churn,
+        Self::Stalls,
+        Self::PausedPulls,
+        Self::PausedCreates,
+        Self::Contention,
+    ];
 }
 
 impl fmt::Display for Often {
@@ -232,9 +252,19 @@ pub(super) fn draw(chance: &mut Rng, length: Time, often: Option<Often>) -> Vec<
     let grows = chance.within(0..3) == 0;
     let (members, grows) = match often {
         Some(Often::Churn) => (500, false),
-        Some(Often::Stalls | Often::PausedPulls) | None => (members, grows),
+        Some(Often::Stalls | Often::PausedPulls | Often::PausedCreates | Often::Contention)
+        | None => (members, grows),
     };
     let mut faults = Vec::new();
+    if often == Some(Often::Contention) {
+        // A proposal takes two writes, neither of which takes so long that the leader counts as
+        // stalled.
+        faults.push(Fault {
+            at: 0,
+            span: length,
+            kind: FaultKind::SlowDisk(Victim::Member(0), 2_900 * MS),
+        });
+    }
     let mut at = chance.within(0..2 * pause);
     while at < length {
         let drawn = often.map_or(0, |_| chance.within(0..8));
@@ -242,7 +272,8 @@ pub(super) fn draw(chance: &mut Rng, length: Time, often: Option<Often>) -> Vec<
             (Some(Often::Stalls), 0) => Some(FaultKind::StallDisk(Victim::Leader)),
             // The next write after a stall takes a while, too.
             (Some(Often::Stalls), 1..3) => Some(FaultKind::SlowDisk(Victim::Leader, 800 * MS)),
-            (Some(Often::PausedPulls), 0..4) => Some(FaultKind::PausePull),
+            (Some(Often::PausedPulls), 0..4) => Some(FaultKind::PauseStart(StartStep::Pull)),
+            (Some(Often::PausedCreates), 0..4) => Some(FaultKind::PauseStart(StartStep::Create)),
             _ => None,
         };
         let kind = frequent.unwrap_or_else(|| draw_one(chance, members, grows));
@@ -258,7 +289,7 @@ pub(super) fn draw(chance: &mut Rng, length: Time, often: Option<Often>) -> Vec<
         };
         let span = match kind {
             FaultKind::StallDisk(_) => chance.within(5 * SECOND..16 * SECOND),
-            FaultKind::PausePull => chance.within(10 * SECOND..20 * SECOND),
+            FaultKind::PauseStart(_) => chance.within(10 * SECOND..20 * SECOND),
             _ => chance.within(10 * MS..longest),
         };
         faults.push(Fault { at, span, kind });

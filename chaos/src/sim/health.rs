@@ -17,10 +17,11 @@ impl Cluster {
     /// Ticks the failure detector and the node's own fencing.
     pub(super) fn health_tick(&mut self, id: u64) {
         let now = self.now;
+        let acts_while_stalled = self.has(Mutation::ActWhileStalled);
         let Some((instant, daemon)) = self.running(id) else {
             return;
         };
-        let leads = daemon.status.leading;
+        let (leads, stalled) = (daemon.status.leading, daemon.stalled);
         let control = &mut daemon.control;
         let answering = daemon.status.progress.iter().filter(|p| p.recent_active);
         control
@@ -32,6 +33,12 @@ impl Cluster {
             control.fencing.handle_seen_by_leader(instant, true);
         } else {
             control.fencing.handle_tick(instant);
+        }
+        if stalled {
+            if !acts_while_stalled {
+                control.fencing.handle_stalled(instant);
+            }
+            self.record_stalled(id);
         }
         // A leader that was deposed in a pause has no contact, though it does not know yet.
         if leads && self.leader() == Some(id) {
@@ -92,6 +99,10 @@ impl Cluster {
             let Some(daemon) = self.daemon(id) else {
                 return;
             };
+            if daemon.stalled {
+                self.confirmed(id, attempt, false);
+                continue;
+            }
             let ticket = daemon.ticket();
             daemon.control.confirming = (attempt, now);
             daemon.reads.insert(ticket, Reader::Confirm(attempt));
@@ -133,6 +144,12 @@ impl Cluster {
     fn record_contact(&mut self, id: u64, sent: Time) {
         let run = self.machines.get(&id).map_or(0, |machine| machine.run);
         self.orphans.contacts.heard(id, run, sent);
+    }
+
+    /// Records for the judge that node `id` has found that it does not apply the log.
+    fn record_stalled(&mut self, id: u64) {
+        let run = self.machines.get(&id).map_or(0, |machine| machine.run);
+        self.orphans.contacts.record_stalled(id, run);
     }
 
     /// Sends a heartbeat to every other member.

@@ -3,7 +3,7 @@
 use super::{
     cluster::{Cluster, Event},
     disk::Crash,
-    fault::{Actor, FaultKind, Victim},
+    fault::{Actor, FaultKind, StartStep, Victim},
     network::NetworkFault,
     time::{MS, SECOND, Time},
 };
@@ -40,8 +40,8 @@ impl Cluster {
                     machine.late_wake = 0;
                 }
             }
-            FaultKind::PausePull => {
-                self.pull_pauses.insert(number, fault.span);
+            FaultKind::PauseStart(step) => {
+                self.start_pauses.insert(number, (step, fault.span));
             }
             FaultKind::StallDisk(victim) => {
                 if let Some(id) = self.find(victim)
@@ -135,8 +135,8 @@ impl Cluster {
         }
     }
 
-    /// Node `id` begins a pull: pauses its daemon if a fault waits for that.
-    pub(super) fn spring_pull_pause(&mut self, id: u64) {
+    /// Node `id` begins this step of a start: pauses its daemon if a fault waits for that.
+    pub(super) fn spring_start_pause(&mut self, id: u64, step: StartStep) {
         let until = self.plan.fault_window;
         let Some(machine) = self.machines.get_mut(&id) else {
             return;
@@ -144,11 +144,17 @@ impl Cluster {
         if machine.paused_until > self.now {
             return;
         }
-        if let Some((_, span)) = self.pull_pauses.pop_first() {
+        let mut pauses = self.start_pauses.iter();
+        let armed = pauses.find(|(_, (armed, _))| *armed == step);
+        if let Some((&number, &(_, span))) = armed {
+            self.start_pauses.remove(&number);
             machine.paused_until = (self.now + span).min(until);
             machine.late_wake = self.chance.within(0..500 * MS);
-            self.count("pauses in a pull");
-            self.note(&[36, id], || format!("n{id} is paused in a pull"));
+            self.count(match step {
+                StartStep::Pull => "pauses in a pull",
+                StartStep::Create => "pauses in a create",
+            });
+            self.note(&[36, id], || format!("n{id} is paused in a {step:?}"));
         }
     }
 
@@ -172,7 +178,7 @@ impl Cluster {
         self.network.base_loss = 0;
         self.network.base_delay = 0;
         self.traps.clear();
-        self.pull_pauses.clear();
+        self.start_pauses.clear();
         for id in self.machines.keys().copied().collect::<Vec<_>>() {
             self.agenda.add(self.now, Event::Start(id));
         }

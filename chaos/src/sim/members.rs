@@ -1,21 +1,18 @@
-//! Membership: joins, removals, and the leader's membership policy.
+//! Membership: joins, the end of removals, and the leader's membership policy.
 
 use jaco_actors::membership::view;
-use jaco_policy::{
-    membership::{Action, leaving, skips_drain},
-    scheduler::{drain_check, projects::Projects},
-};
+use jaco_policy::membership::{Action, Departure, View, leaving, skips_drain};
 use jaco_proto::{
     drain_mark,
     v1::{self, NodeStatus, command::Payload},
 };
 use jaco_raftnode::core::MemberChange;
+use jaco_state::State;
 
 use super::{
     calls::{Change, Requester},
     cluster::{Cluster, Local},
     disk::{Crash, Disk},
-    documents,
     mutation::Mutation,
     node::Input,
     time::{MS, SECOND, Time},
@@ -43,6 +40,7 @@ impl Cluster {
     fn plan_membership(&mut self, id: u64) {
         let now = self.now;
         let even = self.has(Mutation::PromoteEverybody);
+        let never_drained = self.has(Mutation::NeverDrained);
         let Some(machine) = self.machines.get_mut(&id) else {
             return;
         };
@@ -55,10 +53,13 @@ impl Cluster {
         }
         let status = daemon.core.status();
         let control = &mut daemon.control;
-        let view = view(&status, &daemon.state, |follower| {
+        let mut view = view(&status, &daemon.state, |follower| {
             let heard = control.followers.get(&follower);
             heard.is_some_and(|at| now - at < ACTIVE)
         });
+        if never_drained {
+            keep_draining(&mut view, &daemon.state);
+        }
         if even && let Some(&learner) = status.learners.first() {
             // The mutation ignores the voter table.
             return self.input(id, Input::Change(MemberChange::Promote(learner)));
@@ -179,55 +180,6 @@ impl Cluster {
         }
     }
 
-    /// Marks a member for removal, as an operator would, unless too few would be left. The removal
-    /// is forced if it would strand a replica.
-    pub(super) fn leave(&mut self, id: u64) {
-        let newest = self.oracle.newest();
-        let leaving = newest.nodes.values().filter(|node| node.draining).count();
-        let staying = newest.nodes.len() - leaving;
-        let (Some(leader), true) = (self.leader(), staying > 2) else {
-            return;
-        };
-        let mut projects = Projects::reading_with(documents::templates);
-        let stranded = drain_check::stranded(newest, &format!("n{id}"), &mut projects);
-        self.mark(leader, id, !stranded.is_empty());
-    }
-
-    /// Forces the removals that still wait for replicas, as an impatient operator would: a later
-    /// change may have stranded a replica.
-    pub(super) fn force_removals(&mut self) {
-        let Some(leader) = self.leader() else {
-            return;
-        };
-        let nodes = self.oracle.newest().nodes.values();
-        let waiting: Vec<u64> = nodes
-            .filter(|node| node.draining && !skips_drain(node))
-            .map(|node| node.raft_id)
-            .collect();
-        for id in waiting {
-            self.mark(leader, id, true);
-        }
-    }
-
-    fn mark(&mut self, leader: u64, id: u64, force: bool) {
-        self.count(match force {
-            true => "forced removals",
-            false => "drained removals",
-        });
-        let Some(command) = self.node_command(leader, |_| {
-            Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
-                hostname: format!("n{id}"),
-                drain_mark: drain_mark::SET,
-                drain: force.then_some(v1::NodeDrain { skip_moves: true }),
-                ..v1::NodeStatusUpdate::default()
-            })
-        }) else {
-            return;
-        };
-        self.note(&[23, id], || format!("n{id} is to leave, forced: {force}"));
-        self.submit(leader, Requester::Detached, Change::Command(command));
-    }
-
     pub(super) fn transfer(&mut self) {
         let Some(leader) = self.leader() else {
             return;
@@ -254,11 +206,29 @@ impl Cluster {
             .map(|m| m.id)
             .collect();
         for id in gone {
+            if self.drains.handed_over(id) {
+                self.count("members removed after a drain");
+            }
             self.note(&[25, id], || format!("n{id} is no member any more"));
             self.crash(id, Crash::Kill);
             if let Some(machine) = self.machines.get_mut(&id) {
                 machine.removed = true;
             }
+        }
+    }
+}
+
+/// The mutation finds a replica left on every member that drains.
+fn keep_draining(view: &mut View, state: &State) {
+    let drains = |node: &&v1::Node| leaving(node) && !skips_drain(node);
+    for node in state
+        .nodes
+        .values()
+        .map(std::convert::AsRef::as_ref)
+        .filter(drains)
+    {
+        if let Some(row) = view.rows.get_mut(&node.raft_id) {
+            row.departure = Departure::Draining;
         }
     }
 }

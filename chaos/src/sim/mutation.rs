@@ -58,11 +58,20 @@ pub enum Mutation {
     /// The scheduler plans again once its last pass has taken too long, though that may still be
     /// appended.
     ReplanEarly,
+    /// The commit lock is released once a proposal has taken too long, though that may still be
+    /// appended.
+    FreeCommitLockEarly,
+    /// A member that drains always finds a replica left.
+    NeverDrained,
+    /// A container that exists is started without checking whether the start still holds.
+    StartUnchecked,
+    /// A node whose disk does not answer goes on as if it applied the log.
+    ActWhileStalled,
 }
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 24] = [
         Self::SkipSync,
         Self::StaleVote,
         Self::ApplyBeforePersist,
@@ -83,6 +92,10 @@ impl Mutation {
         Self::ForgetDeployment,
         Self::LeaderMistrustsItself,
         Self::ReplanEarly,
+        Self::FreeCommitLockEarly,
+        Self::NeverDrained,
+        Self::StartUnchecked,
+        Self::ActWhileStalled,
     ];
 
     /// Other properties that the bug breaks, so that a run may fail before the bug is found.
@@ -139,6 +152,9 @@ impl Mutation {
             Self::ForgetReplica | Self::ForgetDeployment => &["rows as asked for"],
             Self::LeaderMistrustsItself => &["nuisances move nothing"],
             Self::ReplanEarly => &["passes build on each other"],
+            Self::FreeCommitLockEarly => &["one owner per route"],
+            Self::NeverDrained => &["drains end"],
+            Self::StartUnchecked | Self::ActWhileStalled => &["starts wait for the cluster"],
         }
     }
 
@@ -149,8 +165,10 @@ impl Mutation {
             mutation: Some(self),
             benign_fault: (self == Self::LeaderMistrustsItself).then_some(BenignFault::ShortPauses),
             often: match self {
-                Self::ReuseRaftId => Some(Often::Churn),
-                Self::ReplanEarly => Some(Often::Stalls),
+                Self::ReuseRaftId | Self::NeverDrained => Some(Often::Churn),
+                Self::ReplanEarly | Self::ActWhileStalled => Some(Often::Stalls),
+                Self::FreeCommitLockEarly => Some(Often::Contention),
+                Self::StartUnchecked => Some(Often::PausedCreates),
                 _ => None,
             },
             keep_trace: false,

@@ -55,6 +55,8 @@ pub(super) struct Daemon {
     pub(super) writing: Option<Step>,
     /// Number of writes that were begun.
     pub(super) writes: u64,
+    /// The write under way takes so long that the node counts as stalled.
+    pub(super) stalled: bool,
     /// The newest state that is on disk.
     pub(super) state: Arc<State>,
     pub(super) status: RaftStatus,
@@ -84,6 +86,7 @@ impl Daemon {
             inbox: Inbox::new(),
             writing: None,
             writes: 0,
+            stalled: false,
             state: Arc::clone(state),
             next_ticket: 0,
             proposals: BTreeMap::new(),

@@ -496,11 +496,10 @@ impl Oracle {
         self.commits.contains_key(identity)
     }
 
-    /// Whether a container of this row was ever made on `host`.
-    pub(super) fn was_created(&self, replica: &str, raft_index: u64, host: &str) -> bool {
-        self.containers.values().any(|created| {
-            created.replica == replica && created.raft_index == raft_index && created.host == host
-        })
+    /// Index of the row that `container` was made from.
+    pub(super) fn row_of(&self, container: &str) -> Option<u64> {
+        let created = self.containers.get(container);
+        created.map(|created| created.raft_index)
     }
 
     /// A container was made on `host`, labelled with row `raft_index`.

@@ -108,6 +108,7 @@ impl Cluster {
     /// The requester of a proposal has waited for [`COMMIT_BUDGET`].
     pub(super) fn proposal_due(&mut self, id: u64, ticket: Ticket) {
         let replans = self.has(Mutation::ReplanEarly);
+        let frees = self.has(Mutation::FreeCommitLockEarly);
         let Some(daemon) = self.daemon(id) else {
             return;
         };
@@ -122,7 +123,9 @@ impl Cluster {
         let Some(origin) = proposal.origin.take() else {
             return;
         };
-        if !replans && daemon.withdraw(ticket) {
+        if frees && daemon.commit_lock == Some(ticket) {
+            daemon.release(ticket);
+        } else if !replans && daemon.withdraw(ticket) {
             return self.reply(id, origin, Reply::NotAppended);
         }
         self.count("proposals unknown in time");

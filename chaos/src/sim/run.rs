@@ -24,11 +24,10 @@ use crate::Rng;
 /// Name of the threads of [`sweep`].
 pub const THREAD: &str = "simulated";
 
-/// Virtual time after the last fault in which the cluster must come to rest. Refused pulls and
-/// proposals are retried after half a minute at most, and sweeps come every half minute.
+/// Virtual time after the last fault, or the last progress of a drain, in which the cluster must
+/// come to rest. Refused pulls and proposals are retried after half a minute at most, and sweeps
+/// come every half minute.
 const RECOVERY_TIMEOUT: Time = 300 * SECOND;
-/// Virtual time after the last fault in which members may drain before their removal is forced.
-const DRAIN_TIME: Time = 60 * SECOND;
 /// Steps after which a run counts as one that never ends.
 const MAX_STEPS: u64 = 3_000_000;
 
@@ -235,9 +234,7 @@ fn live(cluster: &mut Cluster) -> Result<Time, Violation> {
         }
         if cluster.faults_over && cluster.now >= next_look {
             next_look = cluster.now + SECOND;
-            if cluster.now > fault_window + DRAIN_TIME {
-                cluster.force_removals();
-            }
+            cluster.check_drains();
             let unrest = cluster.unrest();
             if let Some(violation) = cluster.oracle.violation() {
                 return Err(violation.clone());
@@ -245,10 +242,11 @@ fn live(cluster: &mut Cluster) -> Result<Time, Violation> {
             match unrest {
                 None => quiet += 1,
                 Some(Violation { invariant, what })
-                    if cluster.now > fault_window + RECOVERY_TIMEOUT =>
+                    if cluster.now
+                        > fault_window.max(cluster.drains.progressed) + RECOVERY_TIMEOUT =>
                 {
                     let what = format!(
-                        "{} s after the last fault, {what}",
+                        "{} s after the last fault or handed over replica, {what}",
                         RECOVERY_TIMEOUT / SECOND
                     );
                     return Err(Violation { invariant, what });

@@ -25,6 +25,7 @@ use super::{
     cluster::{Cluster, Local},
     documents,
     engine::{Answer, Request},
+    fault::StartStep,
     mutation::Mutation,
     time::{MS, SECOND, Time},
 };
@@ -73,6 +74,8 @@ struct Replica {
     instance: u64,
     /// Row index that the next create uses.
     prepared: u64,
+    /// Rows of which the actor has seen a container run.
+    ran: BTreeSet<u64>,
     due: Option<Time>,
 }
 
@@ -115,6 +118,7 @@ impl Runtime {
                 core: Core::new(host, seed(state, host, replica), true),
                 instance: *instances,
                 prepared: 0,
+                ran: BTreeSet::new(),
                 due: None,
             }
         });
@@ -204,6 +208,11 @@ impl Cluster {
         }
     }
 
+    /// Whether a container that exists may still be started, with the planted bug if there is one.
+    fn existing_start_holds(&self, id: u64, replica: &str, condition: StartCondition) -> bool {
+        self.has(Mutation::StartUnchecked) || self.start_holds(id, replica, condition)
+    }
+
     /// Whether a start that the core decided may still be made.
     fn start_holds(&self, id: u64, replica: &str, condition: StartCondition) -> bool {
         let wanted = self.assignment(id, replica);
@@ -278,7 +287,7 @@ impl Cluster {
                 (Request::Prepare, Goal::Prepare(g))
             }
             Action::Pull(g) => {
-                self.spring_pull_pause(id);
+                self.spring_start_pause(id, StartStep::Pull);
                 (Request::Pull, Goal::Pull(g))
             }
             Action::Launch(g, condition) => {
@@ -290,15 +299,17 @@ impl Cluster {
                     });
                 }
                 self.check_start(id, replica, prepared);
+                self.spring_start_pause(id, StartStep::Create);
                 (Request::Create(prepared), Goal::Launch(g, condition))
             }
             Action::Start(g, container, condition) => {
-                if !self.start_holds(id, replica, condition) {
+                if !self.existing_start_holds(id, replica, condition) {
                     let revoked = Err(StartError::Revoked);
                     return self.drive_replica(id, replica, |core, now| {
                         core.handle_started(now, g, revoked);
                     });
                 }
+                self.check_existing_start(id, replica, &container);
                 (Request::Start(container), Goal::Start(g))
             }
             Action::Inspect(g, container) => (Request::Inspect(container), Goal::Inspect(g)),
@@ -328,20 +339,40 @@ impl Cluster {
         );
     }
 
-    /// Checks that a container about to be made from row `raft_index` may start: while the node is
-    /// out of touch, a row that never ran here may run elsewhere by now.
+    /// Like [`Cluster::check_start`], for a container that exists.
+    fn check_existing_start(&mut self, id: u64, replica: &str, container: &str) {
+        if let Some(raft_index) = self.oracle.row_of(container) {
+            self.check_start(id, replica, raft_index);
+        }
+    }
+
+    /// Records that the actor of `replica` has seen `container` run.
+    fn note_ran(&mut self, id: u64, replica: &str, container: &str) {
+        let raft_index = self.oracle.row_of(container);
+        if let (Some(raft_index), Some(actor)) = (raft_index, self.actor(id, replica)) {
+            actor.ran.insert(raft_index);
+        }
+    }
+
+    /// Checks that a container of row `raft_index`, about to be made or started, may start: while
+    /// the node is out of touch the row may run elsewhere by now, unless it has run under this very
+    /// actor, which restarts it.
     fn check_start(&mut self, id: u64, replica: &str, raft_index: u64) {
         let Some(machine) = self.machines.get(&id) else {
             return;
         };
         let contact = self.contact(id);
-        let daemon = machine.daemon.as_ref();
-        let orphans_cleared = daemon.is_some_and(|d| d.runtime.orphans_cleared(contact));
+        let Some(daemon) = &machine.daemon else {
+            return;
+        };
+        let orphans_cleared = daemon.runtime.orphans_cleared(contact);
+        let actor = daemon.runtime.replicas.get(replica);
+        let restarts = actor.is_some_and(|actor| actor.ran.contains(&raft_index));
         let host = &machine.host;
         // The node's own view may be from before a pause.
         let in_touch = self.orphans.contacts.in_touch(id, machine.run, self.now);
         let informed = in_touch && orphans_cleared;
-        if !informed && !self.oracle.was_created(replica, raft_index, host) {
+        if !informed && !restarts {
             let what = format!(
                 "{host} is out of touch and starts row {raft_index} of {replica}; \
                  in touch by its own view: {orphans_cleared}"

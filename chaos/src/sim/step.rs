@@ -158,7 +158,7 @@ impl Cluster {
     }
 
     /// Raft waits for this write for too long: until it ends, the node does not count itself as
-    /// leading nor follows a leader.
+    /// leading, follows no leader and confirms no read.
     pub(super) fn stalled(&mut self, id: u64, write: u64) {
         let Some(daemon) = self.daemon(id) else {
             return;
@@ -166,6 +166,7 @@ impl Cluster {
         if daemon.writing.is_none() || daemon.writes != write {
             return;
         }
+        daemon.stalled = true;
         daemon.status.leader_id = None;
         if std::mem::replace(&mut daemon.status.leading, false) {
             self.leadership(id, false);
@@ -204,7 +205,11 @@ impl Cluster {
             self.schedule_local(id, STALLED_AFTER, Local::Stalled(write));
             return self.schedule_local(id, stalled_until - self.now, Local::Written);
         }
-        let Some(step) = self.daemon(id).and_then(|daemon| daemon.writing.take()) else {
+        let Some(daemon) = self.daemon(id) else {
+            return;
+        };
+        daemon.stalled = false;
+        let Some(step) = daemon.writing.take() else {
             return;
         };
         if let Some(machine) = self.machines.get(&id) {

@@ -96,16 +96,18 @@ impl Driver {
         if let Some(failure) = storage.failure() {
             return Err(storage::Error::Failed(failure.to_owned()).into());
         }
-        let state = storage.load_state()?;
+        let shared = Arc::clone(&args.handle.shared);
+        // A large state takes longer than a single step may.
+        let state = storage.load_state_with(|| shared.note_progress())?;
         let config = Config::new(storage.raft_id(), state.applied_index, incarnation);
         let view = LogView(Arc::clone(storage));
         let core = RaftCore::new(&config, view, &super::logger::tracing_logger())?;
-        let shared = Arc::clone(&args.handle.shared);
         shared.set_storage(storage);
         shared.incoming.reset();
         if let Err(error) = snapshot::clear(&shared.snapshots()) {
             tracing::warn!(subsystem = "raft", %error, "old snapshots cannot be removed");
         }
+        shared.note_progress();
         let driver = Self {
             shared,
             core,

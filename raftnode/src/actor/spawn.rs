@@ -68,11 +68,13 @@ fn run(
     supervisor: ActorCell,
     started: oneshot::Sender<Result<ActorCell, SpawnError>>,
 ) {
-    let runtime = match tokio::runtime::Builder::new_current_thread()
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
-        .build()
-    {
-        Ok(runtime) => runtime,
+        .build();
+    // Started first and dropped last: a disk may hang in any use of the storage.
+    let started_up = runtime.and_then(|runtime| Ok((Watchdog::start(&args)?, runtime)));
+    let (_watchdog, runtime) = match started_up {
+        Ok(started_up) => started_up,
         Err(error) => {
             let _ = started.send(Err(SpawnError::Thread(error)));
             return;
@@ -103,7 +105,6 @@ struct Running {
     /// Whether a tick waits in the mailbox: a long write delays one tick instead of queueing many.
     tick_queued: Arc<AtomicBool>,
     ticker: JoinHandle<()>,
-    _watchdog: Watchdog,
     /// Dropped last. The state of an actor that ends goes to its supervisor, so the storage may be
     /// released later and on a thread other than raft's.
     _alive: ThreadGuard,
@@ -129,7 +130,6 @@ impl Actor for RaftActor {
     ) -> Result<Running, ActorProcessingErr> {
         let loaded = Driver::load(args.clone(), incarnation());
         let driver = loaded.map_err(|failure| report(&args, failure))?;
-        let watchdog = Watchdog::start(&args)?;
         args.handle.shared.mailbox.store(0, Ordering::Relaxed);
         let id = myself.get_id();
         let alive = args.handle.thread();
@@ -152,7 +152,6 @@ impl Actor for RaftActor {
             args,
             tick_queued,
             ticker,
-            _watchdog: watchdog,
             _alive: alive,
         };
         match running.driver.start() {

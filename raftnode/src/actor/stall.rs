@@ -75,13 +75,6 @@ impl StallDetector {
         }
     }
 
-    /// Handles that raft's thread does not run: nothing is due from it.
-    pub(super) fn handle_stopped(&mut self) {
-        self.last = None;
-        self.idle = Duration::ZERO;
-        (self.stalled, self.given_up) = (false, false);
-    }
-
     /// Returns the next action.
     pub(super) fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
@@ -169,14 +162,5 @@ mod tests {
                 Action::GiveUp(hour + GIVE_UP)
             ]
         );
-    }
-
-    #[test]
-    fn stopped_thread_is_not_judged() {
-        let mut fixture = Fixture::new();
-        fixture.hang(1, STALLED - TICK, Duration::ZERO);
-        fixture.detector.handle_stopped();
-        assert_eq!(fixture.hang(1, STALLED, Duration::ZERO), []);
-        assert!(fixture.tick(1, Duration::ZERO).is_some());
     }
 }

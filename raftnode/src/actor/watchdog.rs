@@ -11,7 +11,6 @@ use super::{
     RaftArgs, RaftHandle,
     stall::{Action, StallDetector, TICK},
 };
-use crate::core::Role;
 
 /// Raft's thread has made no progress for so long that its disk will not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -24,17 +23,21 @@ pub(super) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts to watch the thread behind `args.handle`. While it makes no progress the status says
-    /// so, and that this node does not lead; raft's next status clears that. After
+    /// Watches the calling thread, raft's thread behind `args.handle`, until the watchdog is
+    /// dropped. While it makes no progress the status says so, and that this node does not lead;
+    /// raft's next status clears that. After
     /// [`RaftLimits::give_up`](super::RaftLimits::give_up), calls `on_fatal` with [`Hung`].
     pub(super) fn start(args: &RaftArgs) -> io::Result<Self> {
+        // An earlier thread may have left the allowance of a step that it did not finish.
+        args.handle.shared.note_progress();
         let (until_dropped, dropped) = mpsc::channel();
         let (handle, on_fatal) = (args.handle.clone(), args.on_fatal.clone());
         let alive = args.handle.thread();
         let mut detector = StallDetector::new(args.limits.stall, args.limits.give_up);
         let watch = move || {
             while dropped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
-                tick(&handle, &mut detector);
+                let (progress, allowance) = handle.shared.progress();
+                detector.handle_tick(Instant::now(), progress, allowance);
                 while let Some(action) = detector.poll_action() {
                     match action {
                         Action::Stalled(idle) => mark_stalled(&handle, idle),
@@ -46,6 +49,11 @@ impl Watchdog {
                     }
                 }
             }
+            // The thread may have ended before raft published a status.
+            handle
+                .shared
+                .status
+                .send_if_modified(|status| status.stalled_since.take().is_some());
             // It may hold what has to be released before raft counts as closed.
             drop(on_fatal);
             drop(alive);
@@ -59,27 +67,16 @@ impl Watchdog {
     }
 }
 
-fn tick(handle: &RaftHandle, detector: &mut StallDetector) {
-    if handle.with_status(|status| status.role == Role::Stopped) {
-        return detector.handle_stopped();
-    }
-    let (progress, allowance) = handle.shared.progress();
-    detector.handle_tick(Instant::now(), progress, allowance);
-}
-
 fn mark_stalled(handle: &RaftHandle, idle: Duration) {
     tracing::warn!(
         subsystem = "raft",
         ?idle,
         "raft makes no progress: this node does not lead until its disk answers"
     );
-    let since = Instant::now().checked_sub(idle);
-    handle.shared.status.send_if_modified(|status| {
-        let runs = status.role != Role::Stopped;
-        if runs {
-            status.stalled_since = since.or(Some(Instant::now()));
-            status.leading = false;
-        }
-        runs
+    let now = Instant::now();
+    let since = now.checked_sub(idle).unwrap_or(now);
+    handle.shared.status.send_modify(|status| {
+        status.stalled_since = Some(since);
+        status.leading = false;
     });
 }

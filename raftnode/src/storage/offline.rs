@@ -68,7 +68,7 @@ impl ReadOnlyStorage {
     /// # Errors
     /// [`Error::Corrupt`] names the first row that does not decode.
     pub(crate) fn applied(&self) -> Result<(State, Position), Error> {
-        let mut state = open::read_state(&self.db)?;
+        let mut state = open::read_state(&self.db, || ())?;
         let index = self.cursor.applied;
         state.applied_index = index;
         if index == self.cursor.truncated.index {

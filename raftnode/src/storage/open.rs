@@ -198,6 +198,8 @@ pub(super) fn open(path: &Path) -> Result<Storage, Error> {
         synced_writes: AtomicU64::new(0),
         #[cfg(test)]
         fault: false.into(),
+        #[cfg(test)]
+        hang: Mutex::default(),
     })
 }
 
@@ -358,14 +360,21 @@ impl Storage {
     /// # Errors
     /// [`Error::Corrupt`] names the first row that does not decode.
     pub fn load_state(&self) -> Result<State, Error> {
-        let mut state = read_state(&self.db)?;
+        self.load_state_with(|| ())
+    }
+
+    /// Like [`Self::load_state`]; calls `on_row` for each row read.
+    pub(crate) fn load_state_with(&self, on_row: impl FnMut()) -> Result<State, Error> {
+        #[cfg(test)]
+        self.enter(super::Operation::Load);
+        let mut state = read_state(&self.db, on_row)?;
         state.applied_index = self.applied();
         Ok(state)
     }
 }
 
-/// Reads the state from the rows, which do not include its applied index.
-pub(super) fn read_state(db: &DB) -> Result<State, Error> {
+/// Reads the state from the rows, which do not include its applied index; calls `on_row` for each.
+pub(super) fn read_state(db: &DB, mut on_row: impl FnMut()) -> Result<State, Error> {
     let table = db
         .cf_handle(STATE)
         .ok_or_else(|| Error::corrupt("table state", "it is missing"))?;
@@ -373,7 +382,10 @@ pub(super) fn read_state(db: &DB) -> Result<State, Error> {
     let rows = db
         .iterator_cf(table, IteratorMode::Start)
         .map_while(|row| match row {
-            Ok((key, value)) => Some((key.into_vec(), value.into_vec())),
+            Ok((key, value)) => {
+                on_row();
+                Some((key.into_vec(), value.into_vec()))
+            }
             Err(e) => {
                 broken = Some(e);
                 None

@@ -119,6 +119,10 @@ impl Storage {
         if self.fault.load(Ordering::Relaxed) {
             return Err(Error::io("write", std::io::ErrorKind::StorageFull.into()));
         }
+        #[cfg(test)]
+        if sync {
+            self.enter(super::Operation::SyncedWrite);
+        }
         self.db
             .write_opt(batch, &options::write(sync))
             .map_err(Error::Write)?;

@@ -43,7 +43,14 @@ fn is_global(state: &State, row: &v1::ReplicaDesired) -> bool {
         .any(|spec| spec.placement() == PlacementMode::Global)
 }
 
-/// Returns the ids of the replicas of `host` that no other host could take.
+/// Whether `host` serves a replica whose new host was removed before it ran there. An offline host
+/// may come back and take over.
+fn serves_for_removed_host(state: &State, host: &str, row: &v1::ReplicaDesired) -> bool {
+    !state.nodes.contains_key(&row.host) && assignment::is_kept(state, host, row)
+}
+
+/// Returns the ids of the replicas of `host` that no other host could take, those included that it
+/// still serves because their new host was removed.
 ///
 /// A stateful replica cannot leave the host that holds its data, so it counts as stranded. Replicas
 /// of a `global` service end with their host and are not counted.
@@ -67,7 +74,10 @@ pub fn stranded(state: &State, host: &str, projects: &mut Projects) -> Vec<Strin
             let Some(rows) = services.get(spec.name.as_str()) else {
                 continue;
             };
-            let mut here = rows.values().filter(|row| row.host == host).peekable();
+            let is_here = |row: &v1::ReplicaDesired| {
+                row.host == host || serves_for_removed_host(state, host, row)
+            };
+            let mut here = rows.values().filter(|row| is_here(row)).peekable();
             if here.peek().is_none() || spec.placement() == PlacementMode::Global {
                 continue;
             }
@@ -251,6 +261,41 @@ mod tests {
             let mut projects = Projects::reading_with(templates);
             let found = stranded(&state, "a", &mut projects);
             assert_eq!(found, *expected, "{hosts:?} {service:?}");
+        }
+    }
+
+    #[test]
+    fn replica_of_removed_host_is_stranded() {
+        use NodeStatus::{Offline, Ready};
+        let stranded_on_a = ["app-web-0"].as_slice();
+        for (members, status, listed, expected) in [
+            (
+                ["a", "b"].as_slice(),
+                Ready,
+                ["c"].as_slice(),
+                stranded_on_a,
+            ),
+            (&["a", "b"], Ready, &["b", "c"], &[]),
+            (&["a", "b", "c"], Ready, &["c"], &[]),
+            (&["a", "b", "c"], Offline, &["c"], &[]),
+        ] {
+            let service = ("web", PlacementMode::Hosts, ["c"].as_slice());
+            let mut state = state(members, &[service]);
+            if let Some(node) = state.nodes.get_mut("c") {
+                Arc::make_mut(node).set_status(status);
+            }
+            let deployment = Arc::make_mut(state.deployments.get_mut("app").unwrap());
+            deployment.services[0].hosts = listed.iter().map(|&host| host.to_owned()).collect();
+            let row = Arc::make_mut(state.replicas_desired.get_mut("app-web-0").unwrap());
+            row.raft_index = 7;
+            row.previous_host = "a".to_owned();
+            let mut projects = Projects::reading_with(templates);
+            let found = stranded(&state, "a", &mut projects);
+            assert_eq!(found, *expected, "{members:?} {status:?} {listed:?}");
+            // It runs on its new host: the old one is free to go, whatever becomes of the new one.
+            observe(&mut state, "app-web-0", "c", 7, "");
+            let found = stranded(&state, "a", &mut projects);
+            assert_eq!(found, [""; 0], "{members:?} {status:?} {listed:?}");
         }
     }
 }

@@ -1,3 +1,7 @@
+use jaco_state::{batch, command};
+use prost::Message as _;
+use prost_types::Timestamp;
+
 use super::*;
 
 /// An oracle whose leaders committed up to these indexes: (index, term of the leader, term of
@@ -78,4 +82,74 @@ fn unapplied_commits_are_not_judged() {
     let mut oracle = oracle(&[(3, 6, 6)]);
     oracle.record_commit(6, 9);
     assert_eq!(oracle.last_before(7), 3);
+}
+
+/// Applies one revision after the other, of a deployment that wants these domains; returns the
+/// violated property.
+fn apply_routes(applies: &[(&str, u64, &[&str])]) -> Option<&'static str> {
+    let mut oracle = oracle(&[]);
+    for (deployment, revision, domains) in applies {
+        let route = |domain: &&str| v1::Route {
+            domain: (*domain).to_owned(),
+            deployment: (*deployment).to_owned(),
+            service: "web".to_owned(),
+            port: 80,
+            ..v1::Route::default()
+        };
+        let web = v1::ServiceSpec {
+            name: "web".to_owned(),
+            replicas: 1,
+            ..v1::ServiceSpec::default()
+        };
+        let apply = v1::DeploymentApply {
+            deployment: (*deployment).to_owned(),
+            revision: *revision,
+            services: vec![web],
+            routes: domains.iter().map(route).collect(),
+            ..v1::DeploymentApply::default()
+        };
+        let op = command("tester", Timestamp::default(), Op::DeploymentApply(apply));
+        let entry = Committed {
+            index: oracle.last() + 1,
+            term: 1,
+            payload: Payload::Command(op.encode_to_vec()),
+            ticket: None,
+        };
+        oracle.check_applied(1, 1, &[entry]);
+    }
+    oracle.violation().map(|violation| violation.invariant)
+}
+
+#[test]
+fn route_refused_at_its_entry_is_violation() {
+    let (a, b) = (["a.example"].as_slice(), ["b.example"].as_slice());
+    assert_eq!(apply_routes(&[("one", 1, a), ("two", 1, b)]), None);
+    assert_eq!(apply_routes(&[("one", 1, a), ("one", 2, a)]), None);
+    let freed = [("one", 1, a), ("one", 2, b), ("two", 1, a)];
+    assert_eq!(apply_routes(&freed), None);
+    // The state machine refuses the second one: its proposer was to know of the first.
+    let taken = apply_routes(&[("one", 1, a), ("two", 1, a)]);
+    assert_eq!(taken, Some("one owner per route"));
+}
+
+#[test]
+fn route_with_another_owner_is_violation() {
+    let owned = |owner: &str| {
+        let mut state = State::default();
+        let route = v1::Route {
+            domain: "a.example".to_owned(),
+            deployment: owner.to_owned(),
+            ..v1::Route::default()
+        };
+        let key = (route.domain.clone(), route.path.clone());
+        state.routes.insert(key, Arc::new(route));
+        state
+    };
+    let nothing = batch("tester", Timestamp::default(), Vec::new());
+    for (after, violated) in [("one", None), ("two", Some("one owner per route"))] {
+        let mut oracle = oracle(&[]);
+        oracle.check_routes(&owned("one"), &owned(after), &nothing, true);
+        let found = oracle.violation().map(|violation| violation.invariant);
+        assert_eq!(found, violated);
+    }
 }

@@ -1,6 +1,6 @@
 //! Requests to a node's engine, and their answers.
 
-use jaco_engine::{EngineError, Found};
+use jaco_engine::{EngineError, Found, Status};
 use jaco_policy::runtime::replica::core::{PrepareError, StartCondition, StartError};
 
 use super::{EngineRequest, Goal};
@@ -105,6 +105,10 @@ impl Cluster {
         match request.goal {
             Goal::Lookup(g) => {
                 let found = self.listing(id, &replica, outcome);
+                let running = |found: &&Found| found.status == Status::Running;
+                for found in found.iter().flatten().filter(running) {
+                    self.note_ran(id, &replica, &found.id);
+                }
                 self.drive_replica(id, &replica, |core, now| core.handle_found(now, g, found));
             }
             Goal::Prepare(g) => self.drive_replica(id, &replica, |core, now| {
@@ -114,6 +118,9 @@ impl Cluster {
                 self.drive_replica(id, &replica, |core, now| core.handle_pulled(now, g, done));
             }
             Goal::Start(g) => {
+                if let (Ok(()), Request::Start(container)) = (&done, &request.call) {
+                    self.note_ran(id, &replica, container);
+                }
                 let started = done.map_err(StartError::Engine);
                 self.drive_replica(id, &replica, |core, now| {
                     core.handle_started(now, g, started)
@@ -124,6 +131,11 @@ impl Cluster {
                     Answer::Inspected(seen) => Ok(seen),
                     _ => Err(EngineError::NotFound("no answer".into())),
                 });
+                if let Ok(seen) = &seen
+                    && seen.status == Some(Status::Running)
+                {
+                    self.note_ran(id, &replica, &seen.id);
+                }
                 self.drive_replica(id, &replica, |core, now| {
                     core.handle_inspected(now, g, seen)
                 });
@@ -165,14 +177,18 @@ impl Cluster {
         let replica = request.replica.clone();
         let launched = match (&request.call, outcome) {
             (Request::Create(_), Ok(Answer::Created(container))) => {
-                if self.start_holds(id, &replica, condition) {
+                if self.existing_start_holds(id, &replica, condition) {
+                    self.check_existing_start(id, &replica, &container);
                     request.call = Request::Start(container);
                     return self.ask_engine(id, request);
                 }
                 self.undo_create(id, &replica, container);
                 Err(StartError::Revoked)
             }
-            (Request::Start(container), Ok(_)) => Ok(container.clone()),
+            (Request::Start(container), Ok(_)) => {
+                self.note_ran(id, &replica, container);
+                Ok(container.clone())
+            }
             (call, Err(error)) => {
                 if let Request::Start(container) = call {
                     self.undo_create(id, &replica, container.clone());

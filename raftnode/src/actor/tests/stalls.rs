@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::*;
-use crate::{ProposeError, RaftStatus, ReadError};
+use crate::{ProposeError, RaftStatus, ReadError, storage::Operation};
 
 /// Holds up raft's thread while it applies a command, until the test lets it go on.
 struct Hold {
@@ -168,24 +168,78 @@ async fn hung_thread_neither_leads_nor_reads() {
     held.end().await;
 }
 
-#[tokio::test]
-async fn thread_that_hangs_long_is_fatal() {
-    let limits = RaftLimits {
+/// A hang is fatal within two ticks of the watchdog.
+fn strict() -> RaftLimits {
+    RaftLimits {
         stall: Duration::from_millis(1),
         give_up: Duration::from_millis(2),
         ..RaftLimits::default()
-    };
-    let mut held = Held::start(limits).await;
-    let _proposal = held.handle.propose(store("a"));
-    held.entered.recv().await.unwrap();
+    }
+}
+
+/// Waits until a hang of raft's thread is reported.
+async fn hang_reported(fatal: &Mutex<Vec<String>>) {
     let reported = async {
-        while held.fatal.lock().unwrap().is_empty() {
+        while fatal.lock().unwrap().is_empty() {
             tokio::task::yield_now().await;
         }
     };
     let reported = tokio::time::timeout(Duration::from_secs(60), reported).await;
     reported.expect("the hang is not reported");
-    let reason = held.fatal.lock().unwrap()[0].clone();
+    let reason = fatal.lock().unwrap()[0].clone();
     assert!(reason.starts_with("raft has made no progress"), "{reason}");
+}
+
+#[tokio::test]
+async fn thread_that_hangs_long_is_fatal() {
+    let mut held = Held::start(strict()).await;
+    let _proposal = held.handle.propose(store("a"));
+    held.entered.recv().await.unwrap();
+    hang_reported(&held.fatal).await;
     held.end().await;
+}
+
+/// Starts the only voter of a group on a disk that hangs in `operation` until the hang is reported.
+async fn start_on_hung_disk(operation: Operation) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("raft");
+    storage::bootstrap(&path, 1, &[1]).unwrap();
+    let fatal = Arc::default();
+    let args = args(&path, strict(), &fatal);
+    let handle = args.handle.clone();
+    let release = args.storage.hang_in(operation);
+    let (tx, _ended) = mpsc::unbounded_channel();
+    let (parent, _) = Actor::spawn(None, Parent, tx).await.unwrap();
+    let starting = tokio::spawn(spawn(args, parent.get_cell()));
+    hang_reported(&fatal).await;
+    assert!(handle.status().is_stalled(), "{operation:?}");
+    drop(release);
+    let actor = starting.await.unwrap().unwrap();
+    let mut status = handle.subscribe_status();
+    let recovered = status.wait_for(|status| status.leading && !status.is_stalled());
+    let recovered = tokio::time::timeout(Duration::from_secs(60), recovered).await;
+    recovered.expect("raft does not go on").unwrap();
+    actor.kill();
+    handle.closed().await;
+}
+
+#[tokio::test]
+async fn thread_that_hangs_while_starting_is_fatal() {
+    for operation in [Operation::Load, Operation::SyncedWrite] {
+        start_on_hung_disk(operation).await;
+    }
+}
+
+#[tokio::test]
+async fn stopped_thread_does_not_hang() {
+    let mut held = Held::start(strict()).await;
+    let _proposal = held.handle.propose(store("a"));
+    held.entered.recv().await.unwrap();
+    hang_reported(&held.fatal).await;
+    drop(held.release);
+    held.actor.kill();
+    held.handle.closed().await;
+    // The watchdog has ended with the thread.
+    let status = held.handle.status();
+    assert_eq!((status.role, status.stalled_since), (Role::Stopped, None));
 }
