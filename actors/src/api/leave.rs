@@ -260,8 +260,10 @@ async fn mark(node: &MemberContext, hostname: &str, force: bool) -> Result<u64, 
         hostname: hostname.to_owned(),
         status: status.into(),
         drain_mark: drain_mark::SET,
-        drain: (force && is_uniform(&state, &node.hostname, hostname))
-            .then_some(v1::NodeDrain { skip_moves: true }),
+        drain: (force && is_uniform(&state, &node.hostname, hostname)).then_some(v1::NodeDrain {
+            skip_moves: true,
+            ..Default::default()
+        }),
         ..Default::default()
     };
     write(node, guard, update).await?;
@@ -394,7 +396,10 @@ mod tests {
             raft_id: 2,
             draining,
             status: status.into(),
-            drain: skip_moves.then_some(v1::NodeDrain { skip_moves }),
+            drain: skip_moves.then_some(v1::NodeDrain {
+                skip_moves,
+                ..Default::default()
+            }),
             ..Default::default()
         };
         let here = || vec![row("app-web-0", "web", "b"), row("app-web-1", "web", "a")];

@@ -189,7 +189,13 @@ async fn slow_drain_is_recorded_and_keeps_member() {
 #[tokio::test(start_paused = true)]
 async fn forced_removal_waits_for_no_replica() {
     for (drain, skip_drain) in [
-        (Some(v1::NodeDrain { skip_moves: true }), false),
+        (
+            Some(v1::NodeDrain {
+                skip_moves: true,
+                ..Default::default()
+            }),
+            false,
+        ),
         // A member of another version might not understand the row.
         (None, true),
     ] {

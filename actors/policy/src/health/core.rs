@@ -13,8 +13,8 @@
 //! - `joining`: the member was never ready, has no replicas, and becomes `ready` by itself;
 //! - `isolation_unavailable`: its replicas are already placed elsewhere, and its own reconciliation
 //!   ends the status; an `offline` status would hide the reason;
-//! - `drain_timeout`: it gets no replicas and its movable ones are already placed elsewhere; the
-//!   operator of the drain decides.
+//! - `drain_timeout`: only the status tells that the drain was given up. Where the row records it, the
+//!   member counts as `ready` here.
 
 use std::{
     collections::{BTreeMap, VecDeque},
