@@ -231,7 +231,7 @@ async fn request_decided_before_timeout_prevails() {
 #[tokio::test(start_paused = true)]
 async fn leader_that_stays_clears_mark_under_lock() {
     let leader = Leader::start().await;
-    // The others do not answer any more, and leave too.
+    // No other member answers any more.
     leader.group.status.send_modify(|status| {
         status.progress.retain(|follower| follower.raft_id == 1);
     });

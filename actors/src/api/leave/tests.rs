@@ -151,7 +151,10 @@ async fn progressing_call_ends_after_an_hour() {
         }
         let error = call.await.unwrap().unwrap_err();
         assert_eq!(error.code, "drain_cancelled", "through n{through}");
-        assert!(begun.elapsed() < DRAIN_TIMEOUT + Duration::from_secs(280));
+        // Found at a step of the loop.
+        let elapsed = begun.elapsed();
+        assert!(elapsed >= DRAIN_TIMEOUT, "{elapsed:?}");
+        assert!(elapsed < DRAIN_TIMEOUT + Duration::from_secs(280));
         assert!(leaving(&drained.node(1)), "the removal goes on");
     }
 }
