@@ -157,7 +157,6 @@ pub fn end_drain(state: &State, hostname: &str) -> Option<v1::NodeStatusUpdate> 
         ..Default::default()
     };
     if is_one_version(state) {
-        update.drain_mark = drain_mark::SET;
         update.drain = Some(v1::NodeDrain {
             timed_out: true,
             ..Default::default()

@@ -120,9 +120,14 @@ pub(super) fn update_status(
     }
     match NodeStatus::try_from(command.status) {
         Ok(NodeStatus::Unspecified) => {}
-        // The timeout is recorded below; a node that is not there keeps its status.
-        Ok(NodeStatus::DrainTimeout)
-            if timed_out(command.drain.as_ref()) && before.status() != NodeStatus::Ready => {}
+        // The row records the timeout; a node that is not there keeps its status.
+        Ok(NodeStatus::DrainTimeout) if timed_out(command.drain.as_ref()) => {
+            node.drain.clone_from(&command.drain);
+            if before.status() == NodeStatus::Ready {
+                node.set_status(NodeStatus::DrainTimeout);
+                node.status_details.clone_from(&command.details);
+            }
+        }
         Ok(status) => {
             node.set_status(status);
             node.status_details.clone_from(&command.details);

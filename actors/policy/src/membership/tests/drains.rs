@@ -91,7 +91,7 @@ fn timeout_is_recorded_among_equal_versions() {
     let state = state_of_drain(v1::NodeStatus::Ready, "1.0");
     let update = end_drain(&state, "b").unwrap();
     assert_eq!(update.status(), v1::NodeStatus::DrainTimeout);
-    assert_eq!(update.drain_mark, drain_mark::SET);
+    assert_eq!(update.drain_mark, drain_mark::KEEP);
     assert!(update.drain.unwrap().timed_out);
     assert_eq!(update.details["reason"], "drain_timeout");
     assert_eq!(update.details["replicas"], "app-web-0");

@@ -241,7 +241,6 @@ fn drain_settings_live_as_long_as_the_mark() {
 fn give_up(recorded: bool) -> Payload {
     let mut update = status("a", NodeStatus::DrainTimeout, "drain_timeout");
     if recorded {
-        update.drain_mark = drain_mark::SET;
         update.drain = Some(v1::NodeDrain {
             timed_out: true,
             ..Default::default()
