@@ -9,19 +9,24 @@
 //! transfer target stays, and its mark is cleared: otherwise it would block every other removal for
 //! good.
 //!
-//! A marked member drains first: it keeps its role until no replica needs it. A drain that takes
-//! [`DRAIN_LIMIT`] ends with a status that the state keeps; the member then stays. The limit counts
-//! from the first view of this leadership that shows the drain, so that no clock is involved.
+//! A marked member drains first: it keeps its role until no replica needs it. A drain without
+//! progress for [`DRAIN_LIMIT`] is given up; the member then stays. The limit counts from the last
+//! replica handed over, or from the first view of this leadership that shows the drain, so that no
+//! clock is involved.
+
+mod drain;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
-use jaco_proto::v1;
 use jaco_state::State;
 
-use crate::scheduler::drain_check;
+pub use drain::{
+    DRAIN_LIMIT, Departure, DrainProgress, can_leave, clear_mark, departure, end_drain, leaving,
+    records_timeout, request_removal, skips_drain, timed_out,
+};
 
 /// Maximum number of voters.
 pub const MAX_VOTERS: usize = 7;
@@ -29,8 +34,6 @@ pub const MAX_VOTERS: usize = 7;
 pub const MIN_LEARNER_AGE: Duration = Duration::from_secs(3);
 /// Time for which a leaving leader without a transfer target waits before it gives up leaving.
 pub const TRANSFER_TARGET_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time after which a drain is given up.
-pub const DRAIN_LIMIT: Duration = Duration::from_secs(300);
 /// Maximum lag of a learner behind the commit index at its promotion, in entries.
 pub const MAX_LAG: u64 = 100;
 
@@ -54,17 +57,8 @@ pub struct Member {
     pub hostname: String,
     /// How far its removal is.
     pub departure: Departure,
-}
-
-/// Progress of the removal of a member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Departure {
-    /// No removal is requested.
-    Staying,
-    /// To be removed, but replicas still need it. It keeps its role, and gets no new one.
-    Draining,
-    /// To be removed at once.
-    Leaving,
+    /// Ids of the replicas that it drains of.
+    pub remaining: BTreeSet<String>,
 }
 
 /// Replication progress of a member, as seen by the leader.
@@ -141,8 +135,8 @@ enum Decision {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     first_seen: BTreeMap<u64, Instant>,
-    /// First views of the drains in progress.
-    draining_since: BTreeMap<u64, Instant>,
+    /// The drains in progress.
+    drains: BTreeMap<u64, DrainProgress>,
     /// Start of the time in which the leader is leaving without a transfer target.
     no_target_since: Option<Instant>,
     action: Option<Action>,
@@ -219,16 +213,19 @@ impl Policy {
         }
     }
 
-    /// Updates the drains in progress; returns the first one that took too long.
+    /// Updates the drains in progress; returns the first one that made no progress for too long.
     fn overdue_drain(&mut self, now: Instant, view: &View) -> Option<u64> {
-        let draining = |id: &u64| view.departure(*id) == Departure::Draining;
-        self.draining_since.retain(|id, _| draining(id));
-        for &id in view.rows.keys().filter(|id| draining(id)) {
-            self.draining_since.entry(id).or_insert(now);
+        let is_draining = |row: &Member| row.departure == Departure::Draining;
+        self.drains
+            .retain(|id, _| view.rows.get(id).is_some_and(is_draining));
+        for (&id, row) in view.rows.iter().filter(|(_, row)| is_draining(row)) {
+            let drain = self.drains.entry(id);
+            let drain = drain.or_insert_with(|| DrainProgress::new(now));
+            drain.handle_remaining(now, row.remaining.iter().map(String::as_str));
         }
-        let mut drains = self.draining_since.iter();
+        let mut drains = self.drains.iter();
         let overdue =
-            drains.find(|(_, since)| now.saturating_duration_since(**since) >= DRAIN_LIMIT);
+            drains.find(|(_, drain)| now.saturating_duration_since(drain.last()) >= DRAIN_LIMIT);
         overdue.map(|(&id, _)| id)
     }
 
@@ -386,49 +383,15 @@ impl View {
 pub fn rows(state: &State) -> BTreeMap<u64, Member> {
     let rows = state.nodes.values().filter(|node| node.raft_id != 0);
     let rows = rows.map(|node| {
+        let (departure, remaining) = drain::departure_and_remaining(state, node);
         let member = Member {
             hostname: node.hostname.clone(),
-            departure: departure(state, node),
+            departure,
+            remaining,
         };
         (node.raft_id, member)
     });
     rows.collect()
-}
-
-/// Returns how far the removal of the member `node` of `state` is.
-#[must_use]
-pub fn departure(state: &State, node: &v1::Node) -> Departure {
-    if !leaving(node) {
-        return Departure::Staying;
-    }
-    match skips_drain(node) || drain_check::remaining(state, &node.hostname).is_empty() {
-        true => Departure::Leaving,
-        false => Departure::Draining,
-    }
-}
-
-/// Whether the member of this row is removed without waiting for its replicas.
-#[must_use]
-pub fn skips_drain(node: &v1::Node) -> bool {
-    node.drain.as_ref().is_some_and(|drain| drain.skip_moves)
-}
-
-/// Whether a member could lead once `leaver` is marked as leaving: a member that is not leaving and
-/// fulfils `is_there`.
-#[must_use]
-pub fn can_leave<'a>(
-    mut members: impl Iterator<Item = &'a v1::Node>,
-    leaver: &str,
-    is_there: impl Fn(&v1::Node) -> bool,
-) -> bool {
-    members.any(|node| node.hostname != leaver && !leaving(node) && is_there(node))
-}
-
-/// Whether the member of this row is to be removed, once it is drained. After a drain timeout it is
-/// not, and stays until its removal is requested again.
-#[must_use]
-pub fn leaving(node: &v1::Node) -> bool {
-    node.draining && node.status() != v1::NodeStatus::DrainTimeout
 }
 
 #[cfg(test)]

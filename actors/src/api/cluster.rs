@@ -81,6 +81,7 @@ impl Cluster for ClusterService {
             node: &node,
             caller: &caller,
             deadline: forward::deadline(request.metadata().as_ref(), Instant::now()),
+            stopping: self.0.node().stopping_for(caller.transport),
             resumed: request.extensions().get::<Resumed>().is_some(),
         };
         removal.run(request.into_inner()).await?;

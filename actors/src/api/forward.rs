@@ -51,6 +51,9 @@ const LOCAL_APPLY_TIMEOUT: Duration = Duration::from_secs(5);
 const BACKOFF: Duration = Duration::from_millis(20);
 /// Longest delay between attempts.
 const MAX_BACKOFF: Duration = Duration::from_millis(500);
+/// Detail of an error with which a leader hands a [resumable](Method::resumable) call back to the
+/// member that forwarded it. A member that does not know it retries, as after each `no_leader`.
+const RESUME: &str = "resume";
 /// Metadata of the client that is forwarded.
 const FORWARDED_METADATA: [&str; 4] = [
     "grpc-encoding",
@@ -132,7 +135,13 @@ where
                 call.serve_locally(&mut local_service, &readmit, false)
                     .await
             }
-            LeaderLocation::Remote(leader) => call.forward_to(&leader).await,
+            LeaderLocation::Remote(leader) => tokio::select! {
+                attempt = call.forward_to(&leader) => attempt,
+                // The handler of such a call tells its client how far it is.
+                _ = stopping.wait_for(|&stopping| stopping), if call.request.method.resumable => {
+                    Attempt::Lost
+                }
+            },
             LeaderLocation::Unknown => Attempt::Retry(None),
         };
         if std::mem::replace(&mut lost, matches!(attempt, Attempt::Lost)) {
@@ -271,6 +280,9 @@ impl Call<'_> {
         );
         match called {
             Ok(answer) => match answer.error() {
+                Some(error) if method.resumable && error.details.contains_key(RESUME) => {
+                    Attempt::Lost
+                }
                 Some(error) if not_appended(&error) => Attempt::Retry(Some(error)),
                 Some(_) => Attempt::Done(answer.into_response()),
                 None => {
@@ -333,6 +345,12 @@ impl Call<'_> {
             }
         }
     }
+}
+
+/// Returns the error with which a leader ends a call that the member that forwarded it can
+/// [resume](Resumed), for this `reason`.
+pub(super) fn to_be_resumed(reason: &str) -> Error {
+    Error::new(ErrorCode::NoLeader, reason).with(RESUME, true)
 }
 
 /// Adds the applied index to a successful response that does not carry one.

@@ -2,32 +2,35 @@
 //!
 //! The mark in the member's row is sufficient: the leader of the moment waits until the replicas of
 //! the member run elsewhere and then removes it, whatever becomes of the call that set the mark. The
-//! call only watches the state, so it survives a change of leader, and a repeated call joins it.
+//! call only watches the state, so it survives a change of leader, and a repeated call joins it. It
+//! waits as long as the drain makes progress, and an hour at most.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use jaco_policy::{
     membership::{
-        DRAIN_LIMIT, Departure, NO_TRANSFER_TARGET, can_leave, departure, leaving, skips_drain,
+        DRAIN_LIMIT, Departure, DrainProgress, NO_TRANSFER_TARGET, can_leave, clear_mark,
+        departure, leaving, request_removal, skips_drain,
     },
     scheduler::{drain_check, projects::Projects},
 };
 use jaco_proto::{
-    Error, ErrorCode, drain_mark,
-    v1::{self, NodeStatus, command::Payload},
+    Error, ErrorCode,
+    v1::{self, command::Payload},
 };
 use jaco_raftnode::{RaftStatus, State, StateReader as _};
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
-use super::{caller::Caller, names};
+use super::{admission::Transport, caller::Caller, forward, methods::DRAIN_TIMEOUT, names};
 use crate::{commit::CommitGuard, node::MemberContext};
 
 /// Time limit of the call once the member is drained; the removal continues after it.
 const REMOVAL_BUDGET: Duration = Duration::from_secs(8);
 /// Time for which the call waits without a majority; an election takes less.
 const QUORUM_BUDGET: Duration = Duration::from_secs(10);
-/// Time limit of the call as a whole. A new leader gives a drain its whole time again.
-const CALL_BUDGET: Duration = DRAIN_LIMIT.saturating_add(Duration::from_secs(20));
+/// Time for which the call waits for progress of a drain: longer than the leader, which gives up the
+/// drain. A new leader gives it its whole time again.
+const PROGRESS_BUDGET: Duration = DRAIN_LIMIT.saturating_add(Duration::from_secs(20));
 /// Minimum delay between two looks at a drain, which costs more than a look at a row.
 const SAMPLE: Duration = Duration::from_millis(100);
 /// Number of names listed in a message.
@@ -41,6 +44,8 @@ pub(super) struct Removal<'a> {
     pub(super) caller: &'a Caller,
     /// Time by which the caller needs an answer, if it set a limit.
     pub(super) deadline: Option<Instant>,
+    /// Shutdown of this node, which waits for the call.
+    pub(super) stopping: watch::Receiver<bool>,
     /// Whether a leader received the call before and was lost since.
     pub(super) resumed: bool,
 }
@@ -79,15 +84,25 @@ impl Progress {
     }
 }
 
+impl Progress {
+    /// The replicas that still need a draining member.
+    fn draining(&self) -> Option<&[String]> {
+        match self {
+            Self::Draining(left) => Some(left),
+            Self::Gone | Self::GivenUp | Self::TimedOut(_) | Self::Leaving => None,
+        }
+    }
+}
+
 impl Removal<'_> {
     /// Marks a member for removal and waits until it is removed.
     ///
     /// # Errors
     /// `validation_failed`, `node_not_found`, `drain_no_placement`; `drain_timeout` if the replicas
     /// do not run elsewhere in time: the member then stays, without the replicas that moved;
-    /// `drain_cancelled` if the caller's time ends first; `raft_remove_failed` or
-    /// `raft_demote_failed` with the reason if the removal makes no progress; `no_leader` or
-    /// `quorum_lost` if it cannot make any now.
+    /// `drain_cancelled` if the time of the call ends first, or this node stops;
+    /// `raft_remove_failed` or `raft_demote_failed` with the reason if the removal makes no
+    /// progress; `no_leader` or `quorum_lost` if it cannot make any now.
     pub(super) async fn run(&self, request: v1::NodeRemoveRequest) -> Result<(), Error> {
         let v1::NodeRemoveRequest { hostname, force } = request;
         names::require("hostname", &hostname)?;
@@ -96,7 +111,8 @@ impl Removal<'_> {
             let state = self.node.raft.state();
             match state.nodes.get(&hostname) {
                 None => return Ok(()),
-                Some(row) if row.draining => row.raft_id,
+                Some(row) if is_requested(row, force) => row.raft_id,
+                // The request was not committed, or an older one was given up.
                 Some(_) => return Err(Error::new(ErrorCode::NoLeader, "the leader was lost")),
             }
         } else {
@@ -111,8 +127,11 @@ impl Removal<'_> {
     async fn wait(&self, hostname: &str, raft_id: u64) -> Result<(), Error> {
         let mut states = self.node.raft.subscribe();
         let mut status = self.node.raft.subscribe_status();
-        let end = Instant::now() + CALL_BUDGET;
+        let mut stopping = self.stopping.clone();
+        let begun = Instant::now();
+        let end = begun + DRAIN_TIMEOUT;
         let end = self.deadline.map_or(end, |deadline| deadline.min(end));
+        let mut drain = DrainProgress::new(begun.into_std());
         let mut leaving_since = None;
         let mut alone_since = None;
         loop {
@@ -128,9 +147,11 @@ impl Removal<'_> {
                         .because("the member is not marked as leaving any more"));
                 }
                 Progress::TimedOut(left) => return Err(timed_out(hostname, left)),
-                Progress::Draining(_) => {
+                Progress::Draining(left) => {
                     leaving_since = None;
-                    end
+                    let left = left.iter().map(String::as_str);
+                    drain.handle_remaining(Instant::now().into_std(), left);
+                    Instant::from_std(drain.last()) + PROGRESS_BUDGET
                 }
                 Progress::Leaving if self.is_last_chance(&raft, hostname, raft_id) => return Ok(()),
                 Progress::Leaving => {
@@ -141,10 +162,15 @@ impl Removal<'_> {
             let alone = raft.quorum_lost && hostname != self.node.hostname;
             alone_since = alone.then(|| alone_since.unwrap_or_else(Instant::now));
             let limit = alone_since.map_or(limit, |since| limit.min(since + QUORUM_BUDGET));
+            let draining = progress.draining();
             // The senders live as long as the node.
             tokio::select! {
                 _ = states.changed() => {}
                 _ = status.changed() => {}
+                // The steps after a drain take less time than a stopping node has.
+                _ = stopping.wait_for(|&stopping| stopping), if draining.is_some() => {
+                    return Err(self.interrupted(hostname, draining.unwrap_or_default()));
+                }
                 () = tokio::time::sleep_until(limit.min(end)) => {
                     return Err(match alone_since {
                         Some(_) => self.node.leader.quorum_lost(),
@@ -152,7 +178,7 @@ impl Removal<'_> {
                     });
                 }
             }
-            if matches!(progress, Progress::Draining(_)) {
+            if draining.is_some() {
                 tokio::time::sleep(SAMPLE).await;
             }
         }
@@ -169,17 +195,21 @@ impl Removal<'_> {
         sender.is_some_and(|sender| sender.hostname == hostname) && !raft.voters.contains(&raft_id)
     }
 
+    /// Error of a call whose node stops. A member that forwarded it watches the state instead.
+    fn interrupted(&self, hostname: &str, left: &[String]) -> Error {
+        match self.caller.transport {
+            Transport::Peer => forward::to_be_resumed("the leader is stopping"),
+            Transport::Process | Transport::Local | Transport::Api => {
+                let stopping = format!("node {:?} is stopping", self.node.hostname);
+                cancelled(hostname, left).because(stopping)
+            }
+        }
+    }
+
     /// Error of a call whose time ends before the removal does.
     fn unfinished(&self, hostname: &str, progress: &Progress) -> Error {
-        if let Progress::Draining(left) = progress {
-            let message = format!(
-                "node {hostname:?} still drains, with {} replica(s) left; the removal goes on, and a \
-                 repeated call waits for it",
-                left.len()
-            );
-            return Error::new(ErrorCode::DrainCancelled, message)
-                .with("hostname", hostname)
-                .with("replicas", ids(left));
+        if let Some(left) = progress.draining() {
+            return cancelled(hostname, left);
         }
         let membership = self.node.membership().ok();
         let reason = membership.and_then(|membership| membership.last_error());
@@ -192,10 +222,22 @@ impl Removal<'_> {
     }
 }
 
+/// Error of a call that ends before the drain does.
+fn cancelled(hostname: &str, left: &[String]) -> Error {
+    let message = format!(
+        "node {hostname:?} still drains, with {} replica(s) left; the removal goes on, and a \
+         repeated call waits for it",
+        left.len()
+    );
+    Error::new(ErrorCode::DrainCancelled, message)
+        .with("hostname", hostname)
+        .with("replicas", ids(left))
+}
+
 fn timed_out(hostname: &str, left: &[String]) -> Error {
     let message = format!(
-        "{} replica(s) of node {hostname:?} do not run elsewhere after {} s ({}); it stays a member \
-         without those that moved: repeat the removal, or force it",
+        "{} replica(s) of node {hostname:?} do not run elsewhere, and none has moved for {} s ({}); \
+         it stays a member without those that moved: repeat the removal, or force it",
         left.len(),
         DRAIN_LIMIT.as_secs(),
         listed(left.iter().map(String::as_str).collect()),
@@ -225,6 +267,11 @@ fn listed(names: BTreeSet<&str>) -> String {
     }
 }
 
+/// Whether the mark of `row` is that of such a request: one that is forced does not wait for a drain.
+fn is_requested(row: &v1::Node, force: bool) -> bool {
+    leaving(row) && (!force || skips_drain(row))
+}
+
 /// Sets the mark of a member, if it may leave; returns its raft id.
 async fn mark(node: &MemberContext, hostname: &str, force: bool) -> Result<u64, Error> {
     let guard = node.drain_mark_lock.lock(&node.raft).await?;
@@ -242,7 +289,7 @@ async fn mark(node: &MemberContext, hostname: &str, force: bool) -> Result<u64, 
             .with("hostname", hostname)
             .with("reason", "no other member"));
     }
-    if leaving(row) && (!force || skips_drain(row)) {
+    if is_requested(row, force) {
         return Ok(row.raft_id);
     }
     if !leaving(row) {
@@ -251,19 +298,8 @@ async fn mark(node: &MemberContext, hostname: &str, force: bool) -> Result<u64, 
     if !force {
         check_placement(&state, hostname)?;
     }
-    // A drain that timed out starts again.
-    let status = match row.status() {
-        NodeStatus::DrainTimeout => NodeStatus::Ready,
-        _ => NodeStatus::Unspecified,
-    };
-    let update = v1::NodeStatusUpdate {
-        hostname: hostname.to_owned(),
-        status: status.into(),
-        drain_mark: drain_mark::SET,
-        drain: (force && is_uniform(&state, &node.hostname, hostname))
-            .then_some(v1::NodeDrain { skip_moves: true }),
-        ..Default::default()
-    };
+    let skip_moves = force && is_uniform(&state, &node.hostname, hostname);
+    let update = request_removal(row, skip_moves);
     write(node, guard, update).await?;
     tracing::info!(subsystem = "raft", host = %hostname, force, "removal requested");
     if !force {
@@ -288,16 +324,10 @@ async fn recheck_placement(node: &MemberContext, hostname: &str) -> Result<(), E
     };
     let guard = node.drain_mark_lock.lock(&node.raft).await?;
     let state = node.raft.state();
-    if state
-        .nodes
-        .get(hostname)
-        .is_some_and(|row| !skips_drain(row))
+    let row = state.nodes.get(hostname);
+    if row.is_some_and(|row| !skips_drain(row))
+        && let Some(clear) = clear_mark(&state, hostname)
     {
-        let clear = v1::NodeStatusUpdate {
-            hostname: hostname.to_owned(),
-            drain_mark: drain_mark::CLEAR,
-            ..Default::default()
-        };
         write(node, guard, clear).await?;
     }
     Err(error)
@@ -362,121 +392,4 @@ fn no_placement(state: &State, hostname: &str, stranded: &[String]) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-
-    fn row(id: &str, service: &str, host: &str) -> v1::ReplicaDesired {
-        v1::ReplicaDesired {
-            id: id.to_owned(),
-            deployment: "app".to_owned(),
-            service: service.to_owned(),
-            host: host.to_owned(),
-            ..Default::default()
-        }
-    }
-
-    fn state(node: v1::Node, replicas: Vec<v1::ReplicaDesired>) -> State {
-        let mut state = State::default();
-        state.nodes.insert(node.hostname.clone(), Arc::new(node));
-        for replica in replicas {
-            let id = replica.id.clone();
-            state.replicas_desired.insert(id, Arc::new(replica));
-        }
-        state
-    }
-
-    #[test]
-    fn state_tells_how_far_a_removal_is() {
-        let node = |draining, status: NodeStatus, skip_moves: bool| v1::Node {
-            hostname: "b".to_owned(),
-            raft_id: 2,
-            draining,
-            status: status.into(),
-            drain: skip_moves.then_some(v1::NodeDrain { skip_moves }),
-            ..Default::default()
-        };
-        let here = || vec![row("app-web-0", "web", "b"), row("app-web-1", "web", "a")];
-        let left = || vec!["app-web-0".to_owned()];
-        for (node, replicas, expected) in [
-            (
-                node(true, NodeStatus::Ready, false),
-                here(),
-                Progress::Draining(left()),
-            ),
-            (
-                node(true, NodeStatus::Ready, false),
-                Vec::new(),
-                Progress::Leaving,
-            ),
-            (
-                node(true, NodeStatus::Ready, true),
-                here(),
-                Progress::Leaving,
-            ),
-            (
-                node(true, NodeStatus::DrainTimeout, false),
-                here(),
-                Progress::TimedOut(left()),
-            ),
-            (
-                node(false, NodeStatus::Ready, false),
-                here(),
-                Progress::GivenUp,
-            ),
-        ] {
-            let state = state(node, replicas);
-            assert_eq!(Progress::of(&state, "b", 2), expected);
-            // Another member has taken the name since.
-            assert_eq!(Progress::of(&state, "b", 1), Progress::Gone);
-            assert_eq!(Progress::of(&state, "c", 3), Progress::Gone);
-        }
-    }
-
-    #[test]
-    fn messages_name_services_replicas_and_remedy() {
-        let rows = (0..7).map(|at| row(&format!("app-s{at}-0"), &format!("s{at}"), "b"));
-        let state = state(v1::Node::default(), rows.collect());
-        let stranded = ["app-s0-0".to_owned(), "app-s1-0".to_owned()];
-        let error = no_placement(&state, "b", &stranded);
-        assert_eq!(error.code, ErrorCode::DrainNoPlacement);
-        for part in ["app/s0, app/s1", "\"b\"", "forced removal"] {
-            assert!(error.message.contains(part), "{}", error.message);
-        }
-        assert_eq!(error.details["replicas"], "app-s0-0,app-s1-0");
-
-        let left: Vec<String> = state.replicas_desired.keys().cloned().collect();
-        let error = timed_out("b", &left);
-        assert_eq!(error.code, ErrorCode::DrainTimeout);
-        for part in ["7 replica(s)", "app-s0-0", "and 2 more", "\"b\""] {
-            assert!(error.message.contains(part), "{}", error.message);
-        }
-        assert_eq!(error.details["replicas"].split(',').count(), 7);
-    }
-
-    #[test]
-    fn settings_are_written_only_for_equal_versions() {
-        let node = |hostname: &str, version: &str| v1::Node {
-            hostname: hostname.to_owned(),
-            version: version.to_owned(),
-            ..Default::default()
-        };
-        for (own, versions, expected) in [
-            ("a", ["1.0", "1.0", "1.0"], true),
-            ("a", ["1.0", "1.0", "0.9"], true),
-            ("a", ["1.0", "0.9", "1.0"], false),
-            ("a", ["1.0", "", "1.0"], false),
-            // The leader itself leaves.
-            ("c", ["0.9", "0.9", "1.0"], false),
-            ("c", ["1.0", "1.0", "1.0"], true),
-        ] {
-            let mut state = State::default();
-            for (hostname, version) in ["a", "b", "c"].into_iter().zip(versions) {
-                let row = Arc::new(node(hostname, version));
-                state.nodes.insert(hostname.to_owned(), row);
-            }
-            assert_eq!(is_uniform(&state, own, "c"), expected, "{own} {versions:?}");
-        }
-    }
-}
+mod tests;

@@ -15,8 +15,8 @@ pub(super) const JOIN_BYTES: usize = 64 << 10;
 pub(super) const STATUS_BYTES: usize = 1 << 10;
 /// Time limit of a forwarded call.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time limit of a removal, in which the leader waits for replicas to move.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(3600);
+/// Time limit of a removal, in which the leader waits for replicas to move; a repeated call waits on.
+pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Limit of concurrent backups; each holds a thread and a state.
 const CONCURRENT_BACKUPS: usize = 4;
 

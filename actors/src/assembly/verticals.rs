@@ -118,6 +118,7 @@ fn raft_supervisor(api: &Arc<ApiContext>, node: &Arc<MemberContext>, ca_pem: Str
     let deps = membership::Deps {
         raft: Arc::new(node.raft.clone()),
         clock: node.clock.clone(),
+        drain_mark_lock: node.drain_mark_lock.clone(),
     };
     let (members, membership) = membership::actor(node.raft.clone(), deps);
     let _ = node.membership.set(membership); // set once: the verticals are assembled once

@@ -93,6 +93,11 @@ impl CommitLock {
 }
 
 impl CommitGuard {
+    /// Term in which the lock was taken.
+    pub(crate) fn term(&self) -> u64 {
+        self.term
+    }
+
     /// Proposes as [`propose`](super::propose), in the term in which the lock was taken. The lock
     /// is held until the outcome is certain, not until this call returns: when the caller is
     /// cancelled, or gets an unknown outcome, the next request must not read a state that this

@@ -6,15 +6,15 @@ use std::{
     time::Duration,
 };
 
-use jaco_policy::{
-    membership::{Action, Blocked, DRAIN_LIMIT, Departure, Policy, View, leaving},
-    scheduler::drain_check,
+use futures::future::BoxFuture;
+use jaco_policy::membership::{
+    Action, Blocked, DRAIN_LIMIT, Departure, Policy, View, clear_mark, end_drain, leaving,
 };
 use jaco_proto::{
-    Error, ErrorCode, drain_mark,
-    v1::{self, NodeStatus, command::Payload},
+    Error, ErrorCode,
+    v1::{self, command::Payload},
 };
-use jaco_raftnode::{LeaderProposer, MemberChange, ProposeError, RaftStatus, Role, command};
+use jaco_raftnode::{LeaderProposer, MemberChange, ProposeError, RaftStatus, Role, State, command};
 use jaco_supervision::{Context, Failure, TaskHandle, Worker};
 use tokio::{
     sync::watch,
@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use super::{group::Group, view};
-use crate::{clock::Clock, log_dedup::LogDedup};
+use crate::{clock::Clock, commit::CommitLock, log_dedup::LogDedup};
 
 /// Interval of the checks.
 const TICK: Duration = Duration::from_secs(3);
@@ -36,9 +36,6 @@ const ACTIVE: Duration = Duration::from_secs(2);
 /// Minimum delay between two reads of the raft status, which changes with every commit.
 const SAMPLE: Duration = Duration::from_millis(100);
 
-/// Number of replicas recorded with a drain that was given up.
-const LISTED_REPLICAS: usize = 100;
-
 /// Dependencies of membership changes.
 #[derive(Clone)]
 pub struct Deps {
@@ -46,6 +43,8 @@ pub struct Deps {
     pub raft: Arc<dyn LeaderProposer>,
     /// Clock for the timestamps of commands.
     pub clock: Clock,
+    /// Serialises changes of the drain marks with the requests of operators.
+    pub(crate) drain_mark_lock: CommitLock,
 }
 
 /// Arguments of a [`MembershipActor`].
@@ -252,24 +251,26 @@ impl MembershipActor {
         };
         let host = hostname(view, id);
         tracing::info!(subsystem = "raft", ?action, %host, "membership changes");
-        let group = Arc::clone(&self.args.group);
         let leadership_epoch = self.leadership_epoch;
-        let written = match action {
-            Action::DeleteRow(id) => Some(self.delete_row(id, &host)),
-            Action::ClearMark(_) => Some(self.clear_mark(&host)),
-            Action::EndDrain(_) => Some(self.end_drain(&host)),
+        let work: BoxFuture<'static, Result<(), String>> = match action {
+            Action::DeleteRow(id) => {
+                let raft = Arc::clone(&self.args.deps.raft);
+                let command = self.delete_row(id, &host);
+                Box::pin(async move { propose(&*raft, command).await })
+            }
+            Action::ClearMark(_) => self.change_mark(&host, clear_mark),
+            Action::EndDrain(_) => self.change_mark(&host, end_drain_logged),
             Action::Add(_)
             | Action::Promote(_)
             | Action::Demote(_)
             | Action::Remove(_)
-            | Action::Transfer(_) => None,
+            | Action::Transfer(_) => {
+                let group = Arc::clone(&self.args.group);
+                Box::pin(async move { perform(&*group, action).await })
+            }
         };
-        let raft = Arc::clone(&self.args.deps.raft);
         self.change = Some(ctx.spawn(async move {
-            let outcome = match written {
-                Some(command) => propose(&*raft, command).await,
-                None => perform(&*group, action).await,
-            };
+            let outcome = work.await;
             let result = outcome.map_err(|reason| failed(code, &host, &reason));
             Msg::Done {
                 leadership_epoch,
@@ -287,40 +288,31 @@ impl MembershipActor {
         command(identity, self.args.deps.clock.timestamp(), payload)
     }
 
-    /// Builds the command that clears the drain mark of a leader that cannot leave.
-    fn clear_mark(&mut self, host: &str) -> v1::Command {
-        let payload = Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
-            hostname: host.to_owned(),
-            drain_mark: drain_mark::CLEAR,
-            ..Default::default()
-        });
-        let identity = format!("drain:{host}");
-        command(identity, self.args.deps.clock.timestamp(), payload)
-    }
-
-    /// Builds the command that gives up a drain. The mark stays, so that the member gets no replicas
-    /// until the removal is requested again or its daemon restarts.
-    fn end_drain(&mut self, host: &str) -> v1::Command {
-        let state = self.args.deps.raft.state();
-        let mut remaining = drain_check::remaining(&state, host);
-        remaining.truncate(LISTED_REPLICAS);
-        tracing::warn!(
-            subsystem = "raft",
-            %host, replicas = ?remaining, limit = ?DRAIN_LIMIT,
-            "the node is not drained in time and stays a member"
-        );
-        let details = [
-            ("reason", ErrorCode::DrainTimeout.as_str().to_owned()),
-            ("replicas", remaining.join(",")),
-        ];
-        let payload = Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
-            hostname: host.to_owned(),
-            status: NodeStatus::DrainTimeout.into(),
-            details: details.map(|(key, value)| (key.to_owned(), value)).into(),
-            ..Default::default()
-        });
-        let identity = format!("drain:{host}");
-        command(identity, self.args.deps.clock.timestamp(), payload)
+    /// Changes the drain mark of `host` as `update` says. The decision was made without the lock: the
+    /// update is derived from the state again, which an operator may have changed since, and is
+    /// dropped if there is none any more.
+    fn change_mark(
+        &self,
+        host: &str,
+        update: fn(&State, &str) -> Option<v1::NodeStatusUpdate>,
+    ) -> BoxFuture<'static, Result<(), String>> {
+        let (deps, term, host) = (self.args.deps.clone(), self.term, host.to_owned());
+        Box::pin(async move {
+            let raft = &*deps.raft;
+            let locked = deps.drain_mark_lock.lock(raft).await;
+            let guard = locked.map_err(|error| error.to_string())?;
+            // The next leadership decides for itself.
+            if term != Some(guard.term()) {
+                return Ok(());
+            }
+            let Some(update) = update(&raft.state(), &host) else {
+                return Ok(());
+            };
+            let payload = Payload::NodeStatusUpdate(update);
+            let command = command(format!("drain:{host}"), deps.clock.timestamp(), payload);
+            let committed = guard.commit(raft, command).await;
+            committed.map(drop).map_err(|error| error.to_string())
+        })
     }
 
     fn report(&mut self, error: Error) {
@@ -343,6 +335,17 @@ impl MembershipActor {
         let delay = if any_leaving { LEAVING_TICK } else { TICK };
         ctx.set_deadline(Some(Instant::now() + delay), Msg::Tick);
     }
+}
+
+/// Returns the update that gives up the drain of `host`, and logs that it does.
+fn end_drain_logged(state: &State, host: &str) -> Option<v1::NodeStatusUpdate> {
+    let update = end_drain(state, host)?;
+    tracing::warn!(
+        subsystem = "raft",
+        %host, replicas = ?update.details.get("replicas"), limit = ?DRAIN_LIMIT,
+        "the node is not drained in time and stays a member"
+    );
+    Some(update)
 }
 
 /// Makes one configuration change and waits until it is in effect.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use futures::future::BoxFuture;
-use jaco_policy::membership::DRAIN_LIMIT;
+use jaco_policy::membership::{DRAIN_LIMIT, TRANSFER_TARGET_TIMEOUT};
 use jaco_proto::{
     drain_mark,
     v1::{self, NodeStatus, command::Payload},
@@ -19,10 +19,15 @@ use jaco_supervision::{Strategy, SupervisorSpec, Tree};
 use tokio::sync::watch;
 
 use super::{Deps, Group, Membership, actor};
-use crate::{clock::Clock, lock::lock};
+use crate::{clock::Clock, commit::CommitLock, lock::lock};
 
 const HOSTS: [&str; 3] = ["a", "b", "c"];
 const REPLICA: &str = "app-web-0";
+/// Settings of a forced removal.
+const SKIPS: v1::NodeDrain = v1::NodeDrain {
+    skip_moves: true,
+    timed_out: false,
+};
 
 /// Leader `a` with the learners `b` and `c`; a change of members only changes the status.
 #[derive(Clone)]
@@ -53,6 +58,7 @@ struct Leader {
     raft: MemoryRaft,
     group: Recorded,
     membership: Membership,
+    drain_mark_lock: CommitLock,
     _tree: Tree,
 }
 
@@ -81,9 +87,11 @@ impl Leader {
             status: watch::Sender::new(status),
             changes: Arc::default(),
         };
+        let drain_mark_lock = CommitLock::default();
         let deps = Deps {
             raft: Arc::new(raft.clone()),
             clock: Clock::system(),
+            drain_mark_lock: drain_mark_lock.clone(),
         };
         let (spec, membership) = actor(group.clone(), deps);
         let root = SupervisorSpec::new(Strategy::OneForOne).child(spec);
@@ -91,6 +99,7 @@ impl Leader {
             raft,
             group,
             membership,
+            drain_mark_lock,
             _tree: Tree::start("node", root).await.unwrap(),
         };
         leader.place("c", "");
@@ -118,8 +127,12 @@ impl Leader {
     }
 
     fn mark(&self, drain: Option<v1::NodeDrain>) {
+        self.mark_of("c", drain);
+    }
+
+    fn mark_of(&self, hostname: &str, drain: Option<v1::NodeDrain>) {
         self.apply(Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
-            hostname: "c".to_owned(),
+            hostname: hostname.to_owned(),
             drain_mark: drain_mark::SET,
             drain,
             ..Default::default()
@@ -180,6 +193,7 @@ async fn slow_drain_is_recorded_and_keeps_member() {
     let node = leader.node();
     assert_eq!(node.status(), NodeStatus::DrainTimeout);
     assert!(node.draining, "it gets no replicas");
+    assert!(node.drain.is_some_and(|drain| drain.timed_out));
     assert_eq!(node.status_details["reason"], "drain_timeout");
     assert_eq!(node.status_details["replicas"], REPLICA);
     tokio::time::sleep(DRAIN_LIMIT).await;
@@ -187,9 +201,54 @@ async fn slow_drain_is_recorded_and_keeps_member() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn request_decided_before_timeout_prevails() {
+    // Forced by an operator, or cleared by the member's restart.
+    for (mark, drain) in [(drain_mark::SET, Some(SKIPS)), (drain_mark::CLEAR, None)] {
+        let leader = Leader::start().await;
+        leader.mark(None);
+        tokio::time::sleep(DRAIN_LIMIT - Duration::from_secs(5)).await;
+        let guard = leader.drain_mark_lock.lock(&leader.raft).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(leader.node().status(), NodeStatus::Ready);
+        leader.apply(Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
+            hostname: "c".to_owned(),
+            drain_mark: mark,
+            drain,
+            ..Default::default()
+        }));
+        let commands = leader.raft.committed().len();
+        drop(guard);
+        if drain.is_some() {
+            leader.removed().await;
+            assert_eq!(leader.raft.committed().len(), commands + 1);
+        } else {
+            tokio::time::sleep(DRAIN_LIMIT).await;
+            assert_eq!(leader.raft.committed().len(), commands);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn leader_that_stays_clears_mark_under_lock() {
+    let leader = Leader::start().await;
+    // No other member answers any more.
+    leader.group.status.send_modify(|status| {
+        status.progress.retain(|follower| follower.raft_id == 1);
+    });
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let guard = leader.drain_mark_lock.lock(&leader.raft).await.unwrap();
+    leader.mark_of("a", Some(SKIPS));
+    tokio::time::sleep(2 * TRANSFER_TARGET_TIMEOUT).await;
+    assert!(leader.raft.state().nodes["a"].draining, "under the lock");
+    drop(guard);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(!leader.raft.state().nodes["a"].draining);
+}
+
+#[tokio::test(start_paused = true)]
 async fn forced_removal_waits_for_no_replica() {
     for (drain, skip_drain) in [
-        (Some(v1::NodeDrain { skip_moves: true }), false),
+        (Some(SKIPS), false),
         // A member of another version might not understand the row.
         (None, true),
     ] {

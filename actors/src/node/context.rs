@@ -135,7 +135,7 @@ pub struct MemberContext {
     pub(crate) apply_lock: CommitLock,
     /// Serialises joins, from the choice of a raft id to its commit.
     pub(crate) join_lock: CommitLock,
-    /// Serialises changes of the drain marks of members.
+    /// Serialises changes of the drain marks of members; every writer of a mark holds it.
     pub(crate) drain_mark_lock: CommitLock,
     /// Voter management, active on the leader.
     pub(crate) membership: OnceLock<Membership>,
@@ -456,7 +456,7 @@ impl MemberContext {
 
     /// Returns a proposer that works on any node: it forwards to the leader.
     pub(crate) fn submitter(&self) -> Submitter {
-        Submitter::new(self.leader.clone())
+        Submitter::new(self)
     }
 
     /// Largest encoded command that raft accepts, in bytes.

@@ -5,8 +5,9 @@ mod tests;
 
 use std::{future::ready, sync::Arc, time::Duration};
 
+use jaco_policy::node::authorize;
 use jaco_proto::{
-    ErrorCode,
+    Error, ErrorCode,
     v1::{self, internal_client::InternalClient},
 };
 use jaco_raftnode::{
@@ -16,7 +17,11 @@ use jaco_raftnode::{
 use prost::Message as _;
 use tokio::{sync::watch, time::Instant};
 
-use super::leader::{CallFailure, Leader, LeaderChannel, LeaderLink, LeaderLocation};
+use super::{
+    MemberContext,
+    leader::{CallFailure, Leader, LeaderChannel, LeaderLink, LeaderLocation},
+};
+use crate::{clock::Clock, commit::CommitLock};
 
 /// Time limit of a forwarded proposal: longer than that of a commit on the leader.
 const BUDGET: Duration = Duration::from_secs(6);
@@ -26,15 +31,37 @@ const BUDGET: Duration = Duration::from_secs(6);
 /// A forwarded proposal is answered once it is applied locally or the time is up. It is never
 /// retried: only the proposer knows whether it is still valid under the next leader.
 #[derive(Clone)]
-pub(crate) struct Submitter(LeaderLink);
+pub(crate) struct Submitter {
+    link: LeaderLink,
+    /// Hostname of this node, which submits about itself only.
+    host: String,
+    clock: Clock,
+    drain_mark_lock: CommitLock,
+}
 
 impl Submitter {
-    pub(crate) fn new(link: LeaderLink) -> Self {
-        Self(link)
+    pub(crate) fn new(node: &MemberContext) -> Self {
+        Self {
+            link: node.leader.clone(),
+            host: node.hostname.clone(),
+            clock: node.clock.clone(),
+            drain_mark_lock: node.drain_mark_lock.clone(),
+        }
     }
 
     fn raft(&self) -> &RaftHandle {
-        self.0.raft()
+        self.link.raft()
+    }
+
+    /// Proposes a command that clears the drain mark of this node, which leads. As with one that
+    /// another member submits, the mark must not change between the check and the commit.
+    async fn clear_mark(self, command: v1::Command) -> Result<Committed, ProposeError> {
+        let locked = self.drain_mark_lock.lock(self.raft()).await;
+        let guard = locked.map_err(refused)?;
+        let (state, now) = (self.raft().state(), self.clock.timestamp());
+        let admitted = authorize::admit(&self.host, command, &state, now);
+        let command = admitted.map_err(ProposeError::Rejected)?;
+        guard.propose(self.raft(), command).await.map_err(refused)
     }
 }
 
@@ -54,9 +81,12 @@ impl StateReader for Submitter {
 
 impl ForwardingProposer for Submitter {
     fn submit(&self, command: v1::Command) -> ProposeFuture {
-        match self.0.location() {
+        match self.link.location() {
+            LeaderLocation::Local if authorize::clears_mark(&command) => {
+                Box::pin(self.clone().clear_mark(command))
+            }
             LeaderLocation::Local => self.raft().propose(command),
-            LeaderLocation::Remote(leader) => Box::pin(forward(self.0.clone(), leader, command)),
+            LeaderLocation::Remote(leader) => Box::pin(forward(self.link.clone(), leader, command)),
             LeaderLocation::Unknown if self.raft().status().role == Role::Stopped => {
                 Box::pin(ready(Err(ProposeError::Unavailable)))
             }
@@ -88,14 +118,17 @@ async fn forward(
         Err(status) => Err(match CallFailure::from(status) {
             CallFailure::NotSent => ProposeError::NoLeader,
             CallFailure::Unanswered(reason) => ProposeError::Unknown(reason),
-            CallFailure::Refused(error) => match error.code {
-                ErrorCode::NoLeader | ErrorCode::QuorumLost => ProposeError::NoLeader,
-                ErrorCode::RaftUnavailable | ErrorCode::StateUnavailable => {
-                    ProposeError::Unavailable
-                }
-                ErrorCode::RaftApplyFailed => ProposeError::Unknown(error.to_string()),
-                _ => ProposeError::Rejected(error),
-            },
+            CallFailure::Refused(error) => refused(error),
         }),
+    }
+}
+
+/// Maps the error with which a leader answers a submitted command.
+fn refused(error: Error) -> ProposeError {
+    match error.code {
+        ErrorCode::NoLeader | ErrorCode::QuorumLost => ProposeError::NoLeader,
+        ErrorCode::RaftUnavailable | ErrorCode::StateUnavailable => ProposeError::Unavailable,
+        ErrorCode::RaftApplyFailed => ProposeError::Unknown(error.to_string()),
+        _ => ProposeError::Rejected(error),
     }
 }

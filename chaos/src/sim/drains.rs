@@ -7,14 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jaco_policy::{
-    membership::skips_drain,
+    membership::{request_removal, skips_drain},
     scheduler::{drain_check, projects::Projects},
 };
-use jaco_proto::{
-    drain_mark,
-    replica_code::RESTART_EXHAUSTED,
-    v1::{self, command::Payload},
-};
+use jaco_proto::{replica_code::RESTART_EXHAUSTED, v1::command::Payload};
 use jaco_state::State;
 
 use super::{
@@ -131,14 +127,11 @@ impl Cluster {
         if force {
             self.drains.forced.insert(id);
         }
-        let Some(command) = self.node_command(leader, |_| {
-            Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
-                hostname: format!("n{id}"),
-                drain_mark: drain_mark::SET,
-                drain: force.then_some(v1::NodeDrain { skip_moves: true }),
-                ..v1::NodeStatusUpdate::default()
-            })
-        }) else {
+        let Some(row) = newest.nodes.get(&*format!("n{id}")) else {
+            return;
+        };
+        let update = request_removal(row, force);
+        let Some(command) = self.node_command(leader, |_| Payload::NodeStatusUpdate(update)) else {
             return;
         };
         self.note(&[23, id], || format!("n{id} is to leave, forced: {force}"));

@@ -1,11 +1,8 @@
 //! Membership: joins, the end of removals, and the leader's membership policy.
 
 use jaco_actors::membership::view;
-use jaco_policy::membership::{Action, Departure, View, leaving, skips_drain};
-use jaco_proto::{
-    drain_mark,
-    v1::{self, NodeStatus, command::Payload},
-};
+use jaco_policy::membership::{self, Action, Departure, View, leaving, skips_drain};
+use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::core::MemberChange;
 use jaco_state::State;
 
@@ -106,27 +103,27 @@ impl Cluster {
 
     /// Clears the mark of a leader that cannot leave.
     fn clear_drain_mark(&mut self, id: u64, raft_id: u64) {
-        let Some(command) = self.node_command(id, |_| {
-            Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
-                hostname: format!("n{raft_id}"),
-                drain_mark: drain_mark::CLEAR,
-                ..v1::NodeStatusUpdate::default()
-            })
-        }) else {
-            return;
-        };
-        self.submit(id, Requester::Detached, Change::Command(command));
+        self.change_mark(id, raft_id, membership::clear_mark);
     }
 
     /// Gives up the drain of a member.
     fn end_drain(&mut self, id: u64, raft_id: u64) {
-        let Some(command) = self.node_command(id, |_| {
-            Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
-                hostname: format!("n{raft_id}"),
-                status: NodeStatus::DrainTimeout.into(),
-                ..v1::NodeStatusUpdate::default()
-            })
-        }) else {
+        self.change_mark(id, raft_id, membership::end_drain);
+    }
+
+    /// Submits the update that `update` derives for a member from the leader's state.
+    fn change_mark(
+        &mut self,
+        id: u64,
+        raft_id: u64,
+        update: fn(&State, &str) -> Option<v1::NodeStatusUpdate>,
+    ) {
+        let state = self.daemon(id).map(|daemon| &daemon.state);
+        let Some(update) = state.and_then(|state| update(state, &format!("n{raft_id}"))) else {
+            return;
+        };
+        let payload = Payload::NodeStatusUpdate(update);
+        let Some(command) = self.node_command(id, |_| payload) else {
             return;
         };
         self.submit(id, Requester::Detached, Change::Command(command));

@@ -21,8 +21,8 @@ use super::{
 pub(crate) use self::join::{join, join_token};
 
 const DEADLINE: Duration = Duration::from_secs(10);
-/// The daemon's drain budget of 300 s, plus 30 s for the rest of the removal.
-const DRAIN_DEADLINE: Duration = Duration::from_secs(330);
+/// The hour for which the daemon waits for a drain that goes on, plus 30 s for its answer.
+const DRAIN_DEADLINE: Duration = Duration::from_secs(3630);
 
 /// Subcommands of `node`.
 #[derive(clap::Subcommand)]
@@ -36,7 +36,8 @@ pub(crate) enum Command {
     /// Remove a node from the cluster
     ///
     /// Its replicas are moved to other nodes first, and the node stays until they run there; refused
-    /// if one cannot be placed elsewhere. Gives up after 5 minutes, and can then be repeated.
+    /// if one cannot be placed elsewhere. Gives up when none has moved for 5 minutes, and can then be
+    /// repeated.
     Remove(RemoveArgs),
 }
 

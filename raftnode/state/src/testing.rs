@@ -105,6 +105,7 @@ impl Choices<'_> {
                 drain_mark: self.of(&[0, 1, 2, 3]),
                 drain: (self.small() > 2).then(|| v1::NodeDrain {
                     skip_moves: self.small() > 2,
+                    timed_out: self.small() > 2,
                 }),
             }),
             4 => Payload::NodeUpdateSelf(v1::NodeUpdateSelf {

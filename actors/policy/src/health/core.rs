@@ -12,8 +12,8 @@
 //! reports that it stopped applying the log becomes `unhealthy` regardless of its heartbeats. Every
 //! other status stays:
 //! - `joining`: the member was never ready, has no replicas, and becomes `ready` by itself;
-//! - `drain_timeout`: it gets no replicas and its movable ones are already placed elsewhere; the
-//!   operator of the drain decides.
+//! - `drain_timeout`: only the status tells that the drain was given up. Where the row records it, the
+//!   member counts as `ready` here.
 
 use std::{
     collections::{BTreeMap, VecDeque},

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use jaco_proto::v1::NodeStatus;
+use jaco_proto::v1::{Node, NodeStatus};
 use jaco_state::State;
 use prost_types::Timestamp;
 
@@ -14,6 +14,7 @@ use super::{
     core::{self, HEARTBEAT_INTERVAL},
     fencing::{self, ContactEpoch},
 };
+use crate::membership::records_timeout;
 
 /// Maximum age of the leader's set: two heartbeat intervals and a network delay. After that a node
 /// falls back to its own observations, so an election does not empty the set of live hosts.
@@ -106,7 +107,7 @@ impl Core {
         let members = &self.members;
         self.last_heartbeat_at
             .retain(|host, _| members.contains_key(host));
-        let roster = nodes().map(|(host, node)| (host.clone(), node.status()));
+        let roster = nodes().map(|(host, node)| (host.clone(), detected_status(node)));
         self.detector.handle_members(now, roster.collect());
         let marked_down = match state.nodes.get(&self.host).map(|node| node.status()) {
             Some(NodeStatus::Unhealthy | NodeStatus::Offline) => true,
@@ -240,11 +241,20 @@ impl Core {
     }
 }
 
+/// Status from which the failure detector goes on. A drain that timed out leaves a node as alive as
+/// before; where only the status tells of the timeout, it has to stay.
+fn detected_status(node: &Node) -> NodeStatus {
+    match node.status() {
+        NodeStatus::DrainTimeout if records_timeout(node) => NodeStatus::Ready,
+        status => status,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use jaco_proto::v1::Node;
+    use jaco_proto::v1::NodeDrain;
 
     use super::*;
 
@@ -296,6 +306,47 @@ mod tests {
         assert_eq!(fixture.live(false), ["me"]);
         assert!(fixture.beat("a", 1, None));
         assert_eq!(fixture.live(false), ["a", "me"]);
+    }
+
+    #[test]
+    fn drain_timeout_does_not_hide_a_death() {
+        for recorded in [true, false] {
+            let mut fixture = Fixture::new();
+            let mut state = State::default();
+            let node = Node {
+                hostname: "a".to_owned(),
+                raft_id: 1,
+                status: NodeStatus::DrainTimeout.into(),
+                draining: true,
+                drain: recorded.then_some(NodeDrain {
+                    timed_out: true,
+                    ..Default::default()
+                }),
+                ..Default::default()
+            };
+            state.nodes.insert("a".into(), Arc::new(node));
+            fixture.core.handle_state(fixture.now, &state);
+            let mut statuses = Vec::new();
+            for _ in 0..120 {
+                fixture.now += Duration::from_millis(250);
+                fixture.core.handle_tick(fixture.now, true);
+                while let Some(action) = fixture.core.poll_action() {
+                    let Action::Detect(core::Action::Propose { host, status, .. }) = action else {
+                        continue;
+                    };
+                    statuses.push(status);
+                    let node = state.nodes.get_mut(host.as_str()).unwrap();
+                    Arc::make_mut(node).set_status(status);
+                    fixture.core.handle_state(fixture.now, &state);
+                    fixture.core.handle_proposed(fixture.now, &host);
+                }
+            }
+            let expected = match recorded {
+                true => vec![NodeStatus::Unhealthy, NodeStatus::Offline],
+                false => Vec::new(),
+            };
+            assert_eq!(statuses, expected);
+        }
     }
 
     #[test]

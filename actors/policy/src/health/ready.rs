@@ -7,7 +7,7 @@ use jaco_proto::{
 use jaco_state::State;
 
 use super::isolation;
-use crate::membership::leaving;
+use crate::membership::{leaving, timed_out};
 
 /// Conditions of a node, as known to itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,15 +30,16 @@ pub struct ReadyConditions {
 #[must_use]
 pub fn update(state: &State, host: &str, conditions: ReadyConditions) -> Option<NodeStatusUpdate> {
     let node = state.nodes.get(host)?;
-    let clears = match node.status() {
-        NodeStatus::Joining | NodeStatus::Unhealthy | NodeStatus::Offline => false,
-        NodeStatus::DrainTimeout if conditions.never_ready => true,
+    let clears = conditions.never_ready && timed_out(node);
+    match node.status() {
+        NodeStatus::Joining | NodeStatus::Unhealthy | NodeStatus::Offline => {}
+        NodeStatus::DrainTimeout if clears => {}
         NodeStatus::DrainTimeout
         | NodeStatus::Unspecified
         | NodeStatus::Ready
         // Ended by the node's own reconciliation.
         | NodeStatus::IsolationUnavailable => return None,
-    };
+    }
     let passed = conditions.current && conditions.seen_by_leader && conditions.orphans_cleared;
     let unisolated = isolation::lost(node).filter(|_| !leaving(node));
     let status = match unisolated {
@@ -63,7 +64,7 @@ pub fn update(state: &State, host: &str, conditions: ReadyConditions) -> Option<
 mod tests {
     use std::sync::Arc;
 
-    use jaco_proto::v1::Node;
+    use jaco_proto::v1::{Node, NodeDrain};
 
     use super::*;
 
@@ -130,6 +131,20 @@ mod tests {
         ] {
             assert_eq!(says(status, PASSED), later, "{status:?}");
             assert_eq!(says(status, never_ready), at_start, "{status:?}");
+        }
+        // A restart that takes long makes the node offline first.
+        let mut offline = state(NodeStatus::Offline);
+        let row = Arc::make_mut(offline.nodes.get_mut("n1").unwrap());
+        row.drain = Some(NodeDrain {
+            timed_out: true,
+            ..Default::default()
+        });
+        for (conditions, mark) in [(PASSED, drain_mark::KEEP), (never_ready, drain_mark::CLEAR)] {
+            let update = update_of(&offline, conditions).unwrap();
+            assert_eq!(
+                (update.status(), update.drain_mark),
+                (NodeStatus::Ready, mark)
+            );
         }
     }
 

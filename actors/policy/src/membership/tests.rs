@@ -1,8 +1,12 @@
-use proptest::prelude::*;
-
-use super::*;
+//! Policy of the leader on a cluster that carries out its decisions.
 
 mod drains;
+mod random;
+mod removals;
+
+use jaco_proto::v1;
+
+use super::*;
 
 const TICK: Duration = Duration::from_secs(3);
 
@@ -44,6 +48,7 @@ impl Cluster {
         let row = Member {
             hostname: hostname.to_owned(),
             departure: Departure::Staying,
+            remaining: BTreeSet::new(),
         };
         self.view.rows.insert(id, row);
         self.set_active(id, true);
@@ -284,167 +289,6 @@ fn only_known_active_current_learner_is_promoted() {
 }
 
 #[test]
-fn dead_voter_is_replaced_only_after_removal() {
-    let mut cluster = Cluster::of(4);
-    assert_eq!(cluster.voters(), "abc");
-    cluster.set_active(2, false);
-    assert_eq!(cluster.run_until_idle(), []);
-    cluster.leave("b");
-    cluster.run_until_idle();
-    assert_eq!(cluster.voters(), "acd");
-}
-
-#[test]
-fn dead_voter_is_demoted_before_live_one() {
-    let mut cluster = Cluster::of(3);
-    cluster.set_active(2, false);
-    cluster.leave("b");
-    let done = cluster.run_until_idle();
-    let expected = [
-        Action::Demote(2),
-        Action::Demote(3),
-        Action::Remove(2),
-        Action::DeleteRow(2),
-    ];
-    assert_eq!(done, expected);
-    assert_eq!(
-        (cluster.voters(), cluster.learners()),
-        ("a".into(), "c".into())
-    );
-}
-
-#[test]
-fn removal_of_live_voter_demotes_dead_one_first() {
-    let mut cluster = Cluster::of(3);
-    cluster.set_active(2, false);
-    cluster.leave("c");
-    // Without `c`, `a` and `b` have no active majority, so `b` is demoted first.
-    assert_eq!(cluster.run_until_idle()[0], Action::Demote(2));
-    assert_eq!(
-        (cluster.voters(), cluster.learners()),
-        ("a".into(), "b".into())
-    );
-}
-
-#[test]
-fn change_that_loses_majority_is_not_made() {
-    let mut cluster = Cluster::of(5);
-    for dead in [4, 5] {
-        cluster.set_active(dead, false);
-    }
-    cluster.leave("b");
-    assert_eq!(cluster.run_until_idle()[0], Action::Demote(5));
-    assert!(cluster.has_quorum());
-
-    let mut cluster = Cluster::of(2);
-    cluster.leave("a");
-    cluster.set_active(2, false);
-    let blocked = Decision::Blocked(Blocked {
-        raft_id: 1,
-        reason: "no other member can lead",
-    });
-    assert_eq!(cluster.plan(), blocked);
-}
-
-#[test]
-fn last_member_stays_and_its_mark_is_cleared() {
-    let mut cluster = Cluster::new();
-    cluster.leave("a");
-    assert!(matches!(
-        cluster.plan(),
-        Decision::Blocked(Blocked { raft_id: 1, .. })
-    ));
-    cluster.now += TRANSFER_TARGET_TIMEOUT;
-    assert_eq!(cluster.plan(), Decision::Act(Action::ClearMark(1)));
-    cluster.act(Action::ClearMark(1));
-    assert_eq!(cluster.run_until_idle(), []);
-}
-
-#[test]
-fn leader_unable_to_leave_blocks_no_removal() {
-    // `b` is dead, but `a` was removed by mistake.
-    let mut cluster = Cluster::of(2);
-    cluster.set_active(2, false);
-    cluster.leave("a");
-    assert!(matches!(
-        cluster.plan(),
-        Decision::Blocked(Blocked { raft_id: 1, .. })
-    ));
-    cluster.leave("b");
-    let gone = [
-        Action::Remove(2),
-        Action::DeleteRow(2),
-        Action::ClearMark(1),
-    ];
-    let mut done = Vec::new();
-    for _ in 0..10 {
-        cluster.now += TICK;
-        if let Decision::Act(action) = cluster.plan() {
-            cluster.act(action);
-            done.push(action);
-        }
-    }
-    assert_eq!(done, gone);
-    assert_eq!(cluster.run_until_idle(), []);
-    assert_eq!(
-        (cluster.voters(), cluster.learners()),
-        ("a".into(), "".into())
-    );
-}
-
-#[test]
-fn leaving_leader_waits_for_lagging_member() {
-    // `b` is active, but far behind.
-    let mut cluster = Cluster::of(2);
-    cluster.view.commit = 1000;
-    cluster.view.progress.get_mut(&2).unwrap().matched = 0;
-    cluster.leave("a");
-    for _ in 0..10 {
-        cluster.now += TICK;
-        assert!(matches!(
-            cluster.plan(),
-            Decision::Blocked(Blocked { raft_id: 1, .. })
-        ));
-    }
-    // `b` is inactive for less than `TRANSFER_TARGET_TIMEOUT`, then active again.
-    cluster.set_active(2, false);
-    for _ in 0..3 {
-        cluster.now += TICK;
-        assert!(matches!(
-            cluster.plan(),
-            Decision::Blocked(Blocked { raft_id: 1, .. })
-        ));
-    }
-    cluster.set_active(2, true);
-    cluster.now += TICK;
-    assert_eq!(cluster.plan(), Decision::Act(Action::Promote(2)));
-    // The wait starts over.
-    cluster.set_active(2, false);
-    cluster.now += TICK;
-    assert!(matches!(
-        cluster.plan(),
-        Decision::Blocked(Blocked { raft_id: 1, .. })
-    ));
-    cluster.now += TRANSFER_TARGET_TIMEOUT;
-    assert_eq!(cluster.plan(), Decision::Act(Action::ClearMark(1)));
-}
-
-#[test]
-fn leader_of_two_promotes_other_before_leaving() {
-    let mut cluster = Cluster::of(2);
-    cluster.leave("a");
-    let expected = [
-        Action::Promote(2),
-        Action::Transfer(2),
-        Action::Demote(1),
-        Action::Remove(1),
-        Action::DeleteRow(1),
-    ];
-    assert_eq!(cluster.run_until_idle(), expected);
-    assert_eq!(cluster.voters(), "b");
-}
-
-#[test]
 fn leadership_goes_to_voter_with_longest_log() {
     let mut cluster = Cluster::of(3);
     cluster.view.commit = 50;
@@ -497,112 +341,4 @@ fn rows_contain_members_with_raft_id() {
         .collect();
     let expected = [(1, "a", Departure::Staying), (2, "b", Departure::Leaving)];
     assert_eq!(rows, expected);
-}
-
-#[derive(Clone, Debug)]
-enum Op {
-    Join,
-    Drain(usize),
-    Leave(usize),
-    Silence(usize),
-    Wake(usize),
-    NewLeader(usize),
-    LoseRow(usize),
-    Tick,
-}
-
-fn op() -> impl Strategy<Value = Op> {
-    prop_oneof![
-        3 => Just(Op::Join),
-        1 => (0..16_usize).prop_map(Op::Drain),
-        2 => (0..16_usize).prop_map(Op::Leave),
-        1 => (0..16_usize).prop_map(Op::Silence),
-        1 => (0..16_usize).prop_map(Op::Wake),
-        1 => (0..16_usize).prop_map(Op::NewLeader),
-        1 => (0..16_usize).prop_map(Op::LoseRow),
-        8 => Just(Op::Tick),
-    ]
-}
-
-fn pick(ids: &BTreeSet<u64>, at: usize) -> Option<u64> {
-    ids.iter().copied().nth(at % ids.len().max(1))
-}
-
-proptest! {
-    /// `act` checks after every step that the leader is a voter, that there are at most seven
-    /// voters and that a majority of them is active.
-    #[test]
-    fn random_changes_converge_on_target_voters(ops in prop::collection::vec(op(), 0..120)) {
-        let mut cluster = Cluster::new();
-        for op in ops {
-            let all: BTreeSet<u64> = cluster.view.rows.keys().copied().collect();
-            match op {
-                Op::Join => cluster.join(&format!("n{:03}", (cluster.next_id * 7919) % 1000)),
-                // At least one member has to stay.
-                Op::Drain(at) => {
-                    let staying = all.iter().filter(|id| !cluster.view.is_marked(**id)).count();
-                    let unmarked = |id: &u64| !cluster.view.is_marked(*id);
-                    if let Some(id) = pick(&all, at).filter(unmarked).filter(|_| staying > 1) {
-                        cluster.set_departure(id, Departure::Draining);
-                    }
-                }
-                Op::Leave(at) => {
-                    let staying = all.iter().filter(|id| !cluster.view.is_marked(**id)).count();
-                    let marked = |id: &u64| cluster.view.is_marked(*id);
-                    if let Some(id) = pick(&all, at).filter(|id| staying > 1 || marked(id)) {
-                        cluster.set_departure(id, Departure::Leaving);
-                    }
-                }
-                Op::Silence(at) => {
-                    if let Some(id) = pick(&all, at).filter(|id| *id != cluster.view.leader) {
-                        cluster.set_active(id, false);
-                        if !cluster.has_quorum() {
-                            cluster.set_active(id, true);
-                        }
-                    }
-                }
-                Op::Wake(at) => {
-                    if let Some(id) = pick(&all, at) {
-                        cluster.set_active(id, true);
-                    }
-                }
-                Op::NewLeader(at) => {
-                    if let Some(id) = pick(&cluster.view.voters, at)
-                        && cluster.view.active(id)
-                    {
-                        cluster.act(Action::Transfer(id));
-                    }
-                }
-                Op::LoseRow(at) => {
-                    let staying = all.iter().filter(|id| !cluster.view.is_marked(**id)).count();
-                    if let Some(id) = pick(&all, at).filter(|_| staying > 1) {
-                        cluster.view.rows.remove(&id);
-                    }
-                }
-                Op::Tick => {
-                    cluster.now += TICK;
-                    if let Decision::Act(action) = cluster.plan() {
-                        cluster.act(action);
-                    }
-                }
-            }
-        }
-        let known: BTreeSet<u64> =
-            cluster.view.rows.keys().chain(&cluster.view.voters).copied().collect();
-        for id in known {
-            cluster.set_active(id, true);
-            if cluster.view.departure(id) == Departure::Draining {
-                cluster.set_departure(id, Departure::Leaving);
-            }
-        }
-        // `Leave` and `LoseRow` count rows, so at least one member stays.
-        cluster.run_until_idle();
-        let view = &cluster.view;
-        let members: BTreeSet<u64> = view.voters.union(&view.learners).copied().collect();
-        let rows: BTreeSet<u64> = view.rows.keys().copied().collect();
-        prop_assert_eq!(members, rows);
-        prop_assert!(view.rows.values().all(|row| row.departure == Departure::Staying));
-        prop_assert_eq!(view.voters.len(), target_voters(view.rows.len()));
-        prop_assert_eq!(cluster.plan(), Decision::Idle);
-    }
 }

@@ -8,7 +8,7 @@ use jaco_state::{State, command};
 use prost_types::Timestamp;
 
 use super::{validate, writers};
-use crate::membership::leaving;
+use crate::membership::{leaving, timed_out};
 
 /// Checks the command that the member `sender` submitted and returns the command to propose: the
 /// same payload, with a writer and a time chosen by the leader.
@@ -113,13 +113,16 @@ fn may_report(row: &v1::Node, update: &v1::NodeStatusUpdate) -> bool {
         // Only the leader sets the mark.
         drain_mark::SET => return false,
         // A restart ends a drain that timed out, and no other.
-        drain_mark::CLEAR if row.status() != NodeStatus::DrainTimeout => return false,
+        drain_mark::CLEAR => return timed_out(row) && update.status() != NodeStatus::DrainTimeout,
         _ => {}
     }
     match update.status() {
         NodeStatus::DrainTimeout => false,
+        // Without the mark this status ends with it only. A report sent before the timeout would
+        // else resume a drain that no operator asked for again.
+        NodeStatus::Ready => row.status() != NodeStatus::DrainTimeout,
         // The mark stays, and so does the removal it causes.
-        NodeStatus::Unspecified | NodeStatus::Ready => true,
+        NodeStatus::Unspecified => true,
         NodeStatus::Joining
         | NodeStatus::Unhealthy
         | NodeStatus::Offline
@@ -285,6 +288,9 @@ mod tests {
             // A returning member is still removed.
             (Offline, true, Ready, drain_mark::KEEP, true),
             (Ready, true, Unspecified, drain_mark::KEEP, true),
+            // A late report does not resume a drain.
+            (DrainTimeout, true, Ready, drain_mark::KEEP, false),
+            (DrainTimeout, true, Unspecified, drain_mark::KEEP, true),
             (DrainTimeout, true, Ready, drain_mark::CLEAR, true),
             (DrainTimeout, true, Unspecified, drain_mark::CLEAR, true),
             (Ready, false, IsolationUnavailable, drain_mark::KEEP, true),
@@ -299,6 +305,20 @@ mod tests {
             );
         }
         assert!(!allowed_in(&State::default(), say(Ready, 0)), "no row");
+        // The status follows the heartbeats once the timeout is recorded.
+        for (status, mark, expected) in [
+            (Offline, drain_mark::CLEAR, true),
+            (Offline, drain_mark::KEEP, true),
+            (DrainTimeout, drain_mark::KEEP, false),
+        ] {
+            let mut state = state(status, true);
+            let row = Arc::make_mut(state.nodes.get_mut("n2").unwrap());
+            row.drain = Some(v1::NodeDrain {
+                timed_out: true,
+                ..Default::default()
+            });
+            assert_eq!(allowed_in(&state, say(Ready, mark)), expected, "{status:?}");
+        }
         let clear = submitted(say(Ready, drain_mark::CLEAR));
         assert!(clears_mark(&clear) && !clears_mark(&submitted(say(Ready, 0))));
     }

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use jaco_proto::{
+    drain_mark,
     error::DecodedError,
-    v1::{self, command::Payload, internal_client::InternalClient},
+    v1::{self, NodeStatus, command::Payload, internal_client::InternalClient},
 };
 use jaco_raftnode::{
     ForwardingProposer as _, LeaderProposer as _, ProposeError, StateReader as _, command,
@@ -134,6 +135,47 @@ async fn only_members_submit_and_only_to_the_leader() {
     );
     assert!(cluster.group.committed().is_empty());
     assert!(submit_raw(from(1, 2), bytes).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn leader_clears_its_own_mark_under_lock() {
+    let cluster = Cluster::start(1).await;
+    let node = cluster.node(1).try_running().unwrap();
+    let submitter = submitter(&cluster, 1);
+    let status = |status: NodeStatus, drain_mark: i32| {
+        let payload = Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
+            hostname: "n1".to_owned(),
+            status: status.into(),
+            drain_mark,
+            ..Default::default()
+        });
+        command("node-health", Timestamp::default(), payload)
+    };
+    let give_up = async || {
+        for update in [
+            status(NodeStatus::Unspecified, drain_mark::SET),
+            status(NodeStatus::DrainTimeout, drain_mark::KEEP),
+        ] {
+            node.raft.propose(update).await.unwrap();
+        }
+    };
+    let clear = || submitter.submit(status(NodeStatus::Ready, drain_mark::CLEAR));
+    give_up().await;
+    clear().await.unwrap();
+    assert!(!cluster.state(1).nodes["n1"].draining);
+
+    give_up().await;
+    let guard = node.drain_mark_lock.lock(&node.raft).await.unwrap();
+    let mut clears = tokio::spawn(clear());
+    let early = tokio::time::timeout(Duration::from_secs(60), &mut clears).await;
+    assert!(early.is_err(), "an operator is changing the mark");
+    let again = status(NodeStatus::Ready, drain_mark::SET);
+    guard.commit(&node.raft, again).await.unwrap();
+    let Err(ProposeError::Rejected(error)) = clears.await.unwrap() else {
+        panic!("the drain that was asked for again is cancelled");
+    };
+    assert_eq!(error.code, ErrorCode::PrivilegeDenied);
+    assert!(cluster.state(1).nodes["n1"].draining);
 }
 
 fn key(host: &str) -> SubnetKey {

@@ -114,8 +114,20 @@ pub(super) fn update_status(
         return Ok(());
     };
     let mut node = v1::Node::clone(&before);
+    let gives_up = command.status == i32::from(NodeStatus::DrainTimeout);
+    if gives_up && !waits_for_replicas(&before) {
+        return Ok(());
+    }
     match NodeStatus::try_from(command.status) {
         Ok(NodeStatus::Unspecified) => {}
+        // The row records the timeout; a node that is not there keeps its status.
+        Ok(NodeStatus::DrainTimeout) if timed_out(command.drain.as_ref()) => {
+            node.drain.clone_from(&command.drain);
+            if before.status() == NodeStatus::Ready {
+                node.set_status(NodeStatus::DrainTimeout);
+                node.status_details.clone_from(&command.details);
+            }
+        }
         Ok(status) => {
             node.set_status(status);
             node.status_details.clone_from(&command.details);
@@ -142,6 +154,12 @@ pub(super) fn update_status(
         node.memory_pressure = command.memory_pressure;
         node.last_pressure_at = Some(origin.ts);
     }
+    // The node is back and its drain is not resumed.
+    if node.status() == NodeStatus::Ready && timed_out(node.drain.as_ref()) {
+        node.set_status(NodeStatus::DrainTimeout);
+        let reason = ErrorCode::DrainTimeout.as_str().to_owned();
+        node.status_details = [("reason".to_owned(), reason)].into();
+    }
     // A drain that timed out, or waits, is requested again.
     let retries = command.drain_mark == drain_mark::SET && before.draining;
     let lost_isolation = node.status() == NodeStatus::IsolationUnavailable
@@ -159,6 +177,17 @@ pub(super) fn update_status(
         )?;
     }
     Ok(())
+}
+
+/// Whether this node drains. Since the leader decided to give up the drain, a forced removal may have
+/// been requested, or the mark cleared.
+fn waits_for_replicas(node: &v1::Node) -> bool {
+    let skips = node.drain.as_ref().is_some_and(|drain| drain.skip_moves);
+    node.draining && !skips
+}
+
+fn timed_out(drain: Option<&v1::NodeDrain>) -> bool {
+    drain.is_some_and(|drain| drain.timed_out)
 }
 
 /// Updates the fields that are set.

@@ -1,5 +1,7 @@
 //! Members that drain before they leave.
 
+use jaco_proto::drain_mark;
+
 use super::*;
 
 #[test]
@@ -39,6 +41,72 @@ fn slow_drain_is_given_up() {
     cluster.now += DRAIN_LIMIT - Duration::from_secs(1);
     assert_eq!(cluster.plan(), Decision::Idle);
     assert_eq!(cluster.voters(), "abc");
+}
+
+#[test]
+fn each_replica_extends_its_drain_once() {
+    let mut cluster = Cluster::of(3);
+    let almost = DRAIN_LIMIT - Duration::from_secs(1);
+    let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect();
+    cluster.drain("b");
+    for remaining in [["x", "y", "z"].as_slice(), &["y", "z"], &["z"]] {
+        cluster.view.rows.get_mut(&2).unwrap().remaining = ids(remaining);
+        assert_eq!(cluster.plan(), Decision::Idle, "{remaining:?}");
+        cluster.now += almost;
+    }
+    // A replica that fails on its new host needs the old one again.
+    for remaining in [["y", "z"].as_slice(), &["z"]] {
+        cluster.view.rows.get_mut(&2).unwrap().remaining = ids(remaining);
+        assert_eq!(cluster.plan(), Decision::Idle, "{remaining:?}");
+    }
+    cluster.now += Duration::from_secs(1);
+    assert_eq!(cluster.plan(), Decision::Act(Action::EndDrain(2)));
+}
+
+/// State whose member `b` has a status, a version and the only replica.
+fn state_of_drain(status: v1::NodeStatus, version: &str) -> State {
+    let mut state = State::default();
+    for (hostname, status, version) in [("a", v1::NodeStatus::Ready, "1.0"), ("b", status, version)]
+    {
+        let node = v1::Node {
+            hostname: hostname.to_owned(),
+            status: status.into(),
+            version: version.to_owned(),
+            draining: hostname == "b",
+            ..Default::default()
+        };
+        state.nodes.insert(hostname.into(), node.into());
+    }
+    let row = v1::ReplicaDesired {
+        id: "app-web-0".to_owned(),
+        host: "b".to_owned(),
+        ..Default::default()
+    };
+    state.replicas_desired.insert(row.id.clone(), row.into());
+    state
+}
+
+#[test]
+fn timeout_is_recorded_among_equal_versions() {
+    let state = state_of_drain(v1::NodeStatus::Ready, "1.0");
+    let update = end_drain(&state, "b").unwrap();
+    assert_eq!(update.status(), v1::NodeStatus::DrainTimeout);
+    assert_eq!(update.drain_mark, drain_mark::KEEP);
+    assert!(update.drain.unwrap().timed_out);
+    assert_eq!(update.details["reason"], "drain_timeout");
+    assert_eq!(update.details["replicas"], "app-web-0");
+    let mixed = end_drain(&state_of_drain(v1::NodeStatus::Ready, "0.9"), "b").unwrap();
+    assert_eq!(mixed.status(), v1::NodeStatus::DrainTimeout);
+    assert_eq!((mixed.drain_mark, mixed.drain), (drain_mark::KEEP, None));
+    for host in ["a", "c"] {
+        assert_eq!(end_drain(&state, host), None, "{host} does not drain");
+        assert_eq!(clear_mark(&state, host), None, "{host} has no mark");
+    }
+    let cleared = clear_mark(&state, "b").unwrap();
+    assert_eq!(cleared.drain_mark, drain_mark::CLEAR);
+    let given_up = state_of_drain(v1::NodeStatus::DrainTimeout, "1.0");
+    assert_eq!(end_drain(&given_up, "b"), None);
+    assert_eq!(clear_mark(&given_up, "b"), None);
 }
 
 #[test]
@@ -89,8 +157,15 @@ fn draining_member_outside_configuration_is_removed() {
 #[test]
 fn marked_member_drains_while_replicas_need_it() {
     use v1::NodeStatus::{DrainTimeout, Offline, Ready};
-    let skips = Some(v1::NodeDrain { skip_moves: true });
-    let waits = Some(v1::NodeDrain { skip_moves: false });
+    let skips = Some(v1::NodeDrain {
+        skip_moves: true,
+        timed_out: false,
+    });
+    let waits = Some(v1::NodeDrain::default());
+    let recorded = Some(v1::NodeDrain {
+        skip_moves: false,
+        timed_out: true,
+    });
     type Row = (
         bool,
         v1::NodeStatus,
@@ -109,6 +184,9 @@ fn marked_member_drains_while_replicas_need_it() {
         (true, Ready, None, "a", Departure::Leaving),
         (true, DrainTimeout, None, "b", Departure::Staying),
         (true, DrainTimeout, None, "a", Departure::Staying),
+        (true, DrainTimeout, recorded, "b", Departure::Staying),
+        (true, Offline, recorded, "b", Departure::Staying),
+        (true, Ready, recorded, "a", Departure::Staying),
     ];
     for &(draining, status, drain, host, expected) in table {
         let mut state = State::default();

@@ -1,4 +1,4 @@
-use jaco_proto::v1::NodeStatus;
+use jaco_proto::{drain_mark, v1::NodeStatus};
 
 use super::*;
 
@@ -208,7 +208,10 @@ fn status_update_replaces_status_and_details_only() {
 fn drain_settings_live_as_long_as_the_mark() {
     let mut test = TestState::new();
     test.cluster();
-    let drain = Some(v1::NodeDrain { skip_moves: true });
+    let drain = Some(v1::NodeDrain {
+        skip_moves: true,
+        ..Default::default()
+    });
     let mark = |drain_mark, drain| {
         Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
             hostname: "a".into(),
@@ -231,6 +234,88 @@ fn drain_settings_live_as_long_as_the_mark() {
         let node = &test.state.nodes["a"];
         assert_eq!(node.drain, expected, "{drain_mark} {given:?}");
         assert_eq!(node.draining, drain_mark != 2);
+    }
+}
+
+/// Gives up the drain of `a`, as the leader does; a cluster of several versions does not record it.
+fn give_up(recorded: bool) -> Payload {
+    let mut update = status("a", NodeStatus::DrainTimeout, "drain_timeout");
+    if recorded {
+        update.drain = Some(v1::NodeDrain {
+            timed_out: true,
+            ..Default::default()
+        });
+    }
+    Payload::NodeStatusUpdate(update)
+}
+
+fn mark(drain_mark: i32, skip_moves: bool) -> Payload {
+    let drain = skip_moves.then_some(v1::NodeDrain {
+        skip_moves,
+        timed_out: false,
+    });
+    Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
+        hostname: "a".into(),
+        drain_mark,
+        drain,
+        ..Default::default()
+    })
+}
+
+#[test]
+fn status_after_drain_timeout_follows_liveness() {
+    use NodeStatus::{DrainTimeout, Offline, Ready, Unhealthy};
+    let mut test = TestState::new();
+    test.cluster();
+    let set = |status| Payload::NodeStatusUpdate(self::status("a", status, "health"));
+    let shown = |test: &TestState| {
+        let node = &test.state.nodes["a"];
+        let timed_out = node.drain.is_some_and(|drain| drain.timed_out);
+        (node.status(), node.draining && timed_out)
+    };
+    test.ok(set(Ready));
+    test.ok(mark(drain_mark::SET, false));
+    test.ok(give_up(true));
+    assert_eq!(shown(&test), (DrainTimeout, true));
+    for (written, expected) in [
+        (Unhealthy, Unhealthy),
+        (Offline, Offline),
+        // The node is back.
+        (Ready, DrainTimeout),
+    ] {
+        test.ok(set(written));
+        assert_eq!(shown(&test), (expected, true), "{written:?}");
+    }
+    let node = &test.state.nodes["a"];
+    assert_eq!(node.status_details["reason"], "drain_timeout");
+    // A repeated request, and a drain that is given up while the node is down.
+    test.ok(mark(drain_mark::SET, false));
+    test.ok(set(Ready));
+    assert_eq!(shown(&test), (Ready, false));
+    test.ok(set(Offline));
+    test.ok(give_up(true));
+    assert_eq!(shown(&test), (Offline, true));
+    let node = &test.state.nodes["a"];
+    assert_eq!(node.status_details["reason"], "health");
+    // A restart of its daemon.
+    let mut clear = status("a", Ready, "");
+    clear.drain_mark = drain_mark::CLEAR;
+    test.ok(Payload::NodeStatusUpdate(clear));
+    assert_eq!(shown(&test), (Ready, false));
+}
+
+#[test]
+fn timeout_of_an_ended_drain_is_ignored() {
+    for recorded in [false, true] {
+        let mut test = TestState::new();
+        test.cluster();
+        test.no_change(give_up(recorded));
+        test.ok(mark(drain_mark::SET, true));
+        test.no_change(give_up(recorded));
+        test.ok(mark(drain_mark::CLEAR, false));
+        test.no_change(give_up(recorded));
+        test.ok(mark(drain_mark::SET, false));
+        test.ok(give_up(recorded));
     }
 }
 

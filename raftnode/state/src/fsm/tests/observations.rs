@@ -229,7 +229,13 @@ fn old_host_without_isolation_is_still_trusted() {
     for status in [NodeStatus::IsolationUnavailable, NodeStatus::DrainTimeout] {
         let mut test = TestState::new();
         let index = moving(&mut test);
+        test.ok(Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
+            hostname: "a".into(),
+            drain_mark: 1,
+            ..Default::default()
+        }));
         member(&mut test, "a", status);
+        assert_eq!(test.state.nodes["a"].status(), status);
         let shown = test.observe(report("b", ReplicaState::Pulling, index));
         assert_eq!(shown.unwrap().host, "a", "{status:?}");
     }
