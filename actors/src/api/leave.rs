@@ -12,7 +12,7 @@ use jaco_policy::{
         DRAIN_LIMIT, Departure, DrainProgress, NO_TRANSFER_TARGET, can_leave, clear_mark,
         departure, leaving, request_removal, skips_drain,
     },
-    scheduler::{drain_check, projects::Projects},
+    scheduler::{drain_check, moves, projects::Projects},
 };
 use jaco_proto::{
     Error, ErrorCode,
@@ -289,7 +289,8 @@ async fn mark(node: &MemberContext, hostname: &str, force: bool) -> Result<u64, 
             .with("hostname", hostname)
             .with("reason", "no other member"));
     }
-    if is_requested(row, force) {
+    // A repeated request starts the moves again that were given up.
+    if is_requested(row, force) && (skips_drain(row) || !moves::any_given_up(&state, hostname)) {
         return Ok(row.raft_id);
     }
     if !leaving(row) {

@@ -12,10 +12,11 @@ use tonic::Status;
 /// the largest requests. Raft messages have a budget of their own, in [`PeerReceiver`], so that
 /// calls, which may wait for a commit, never hold up raft.
 const CALL_BYTES: usize = 34 << 20;
-/// Least charge for a frame of a call. A frame is kept as an allocation of its own, which with its
-/// header and its place in the body occupies about half of this.
+/// Least charge for a frame of a call: until its body is read, a frame is an allocation of its own,
+/// with a header and a place in a queue.
 pub(super) const LEAST_FRAME: usize = 256;
-/// Longest wait of a request for the budget, over all of its frames; shorter than the time in which a request must arrive.
+/// Longest wait of a request for the budget, over all of its frames; shorter than the time in which a
+/// request must arrive.
 pub(super) const BUDGET_WAIT: Duration = Duration::from_secs(5);
 
 /// Memory and streams of one member.

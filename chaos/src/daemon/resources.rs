@@ -100,17 +100,32 @@ pub(super) struct AddressPool {
 impl AddressPool {
     /// A pool that no network of the engine overlaps: daemons of other tests use the same engine.
     pub(super) async fn free(engine: &Engine) -> Result<Self> {
-        Self::beside(&engine.subnets().await?)
+        Self::free_among(async || engine.subnets().await).await
     }
 
-    fn beside(subnets: &[String]) -> Result<Self> {
-        let octet = POOLS.draw(16..240, |octet| {
-            let prefix = format!("10.{octet}.");
-            // 10.244.0.0/16, the default pool of every daemon, is beyond the range.
-            !subnets.iter().any(|subnet| subnet.starts_with(&prefix))
-        });
+    async fn free_among(subnets: impl AsyncFn() -> Result<Vec<String>>) -> Result<Self> {
+        // Held until the end, so that each is drawn once.
+        let mut taken = Vec::new();
+        loop {
+            let pool = Self::draw()?;
+            // Listed after the draw, which shows the networks that its last owner has left.
+            if !pool.overlaps(&subnets().await?) {
+                return Ok(pool);
+            }
+            taken.push(pool);
+        }
+    }
+
+    fn draw() -> Result<Self> {
+        // 10.244.0.0/16, the default pool of every daemon, is beyond the range.
+        let octet = POOLS.draw(16..240, |_| true);
         let octet = octet.context("no free pool of addresses")?;
         Ok(Self { octet })
+    }
+
+    fn overlaps(&self, subnets: &[String]) -> bool {
+        let prefix = format!("10.{}.", self.octet);
+        subnets.iter().any(|subnet| subnet.starts_with(&prefix))
     }
 
     /// Address and prefix length.
@@ -150,17 +165,22 @@ mod tests {
         assert!(ports.flatten().all(|port| seen.insert(port)));
     }
 
-    #[test]
-    fn pool_is_free_again_after_its_owner() {
-        let subnets: Vec<String> = (16..230)
-            .map(|octet| format!("10.{octet}.4.0/24"))
-            .collect();
-        let pools: Vec<_> = (0..10).map(|_| AddressPool::beside(&subnets)).collect();
-        let cidrs: BTreeSet<_> = pools.iter().flatten().map(AddressPool::cidr).collect();
+    #[tokio::test]
+    async fn pool_is_free_again_after_its_owner() {
+        let subnets = async || {
+            Ok(Vec::from_iter(
+                (16..230).map(|at| format!("10.{at}.4.0/24")),
+            ))
+        };
+        let mut pools = Vec::new();
+        for _ in 0..10 {
+            pools.push(AddressPool::free_among(subnets).await.unwrap());
+        }
+        let cidrs: BTreeSet<_> = pools.iter().map(AddressPool::cidr).collect();
         assert_eq!(cidrs.len(), 10, "{cidrs:?}");
         assert!(cidrs.contains("10.239.0.0/16"));
-        assert!(AddressPool::beside(&subnets).is_err());
+        assert!(AddressPool::free_among(subnets).await.is_err());
         drop(pools);
-        assert!(AddressPool::beside(&subnets).is_ok());
+        assert!(AddressPool::free_among(subnets).await.is_ok());
     }
 }

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jaco_policy::{
     membership::{request_removal, skips_drain},
-    scheduler::{drain_check, projects::Projects},
+    scheduler::{drain_check, moves, projects::Projects},
 };
-use jaco_proto::{replica_code::RESTART_EXHAUSTED, v1::command::Payload};
+use jaco_proto::v1::command::Payload;
 use jaco_state::State;
 
 use super::{
@@ -78,6 +78,10 @@ impl Cluster {
         let (Some(leader), true) = (self.leader(), staying > 2) else {
             return;
         };
+        let row = newest.nodes.get(&*format!("n{id}"));
+        if row.is_none_or(|row| skips_drain(row)) {
+            return;
+        }
         let strands = is_stuck(newest, &format!("n{id}"));
         self.mark(leader, id, strands);
     }
@@ -145,12 +149,7 @@ fn is_stuck(state: &State, host: &str) -> bool {
     let mut projects = Projects::reading_with(documents::templates);
     let is_spent = |id: &str| {
         let row = state.replicas_desired.get(id);
-        let seen = state.replicas_observed.get(id);
-        row.is_some_and(|row| row.host != host)
-            && seen.is_some_and(|seen| {
-                let moving = seen.details.get("move_code").map(String::as_str);
-                seen.code == RESTART_EXHAUSTED || moving == Some(RESTART_EXHAUSTED)
-            })
+        row.is_some_and(|row| row.host != host && moves::is_exhausted(state, row))
     };
     let remaining = drain_check::remaining(state, host);
     remaining.into_iter().any(is_spent)

@@ -18,6 +18,8 @@ const MAX_TICK_CREDIT: Duration = TICK.saturating_mul(2);
 pub(super) enum Action {
     /// Mark raft as stalled; it has made no progress for this long.
     Stalled(Duration),
+    /// Raft makes progress again.
+    Resumed,
     /// Give raft up; it has made no progress for this long.
     GiveUp(Duration),
 }
@@ -60,7 +62,10 @@ impl StallDetector {
         if progress != self.progress {
             self.progress = progress;
             self.idle = Duration::ZERO;
-            (self.stalled, self.given_up) = (false, false);
+            self.given_up = false;
+            if std::mem::take(&mut self.stalled) {
+                self.actions.push_back(Action::Resumed);
+            }
             return;
         }
         let gap = last.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
@@ -137,8 +142,9 @@ mod tests {
         }
         let stalled = [Action::Stalled(STALLED)];
         assert_eq!(fixture.hang(99, STALLED, Duration::ZERO), stalled);
-        assert_eq!(fixture.tick(100, Duration::ZERO), None);
-        assert_eq!(fixture.hang(100, STALLED, Duration::ZERO), stalled);
+        assert_eq!(fixture.tick(100, Duration::ZERO), Some(Action::Resumed));
+        assert_eq!(fixture.tick(101, Duration::ZERO), None);
+        assert_eq!(fixture.hang(101, STALLED, Duration::ZERO), stalled);
     }
 
     #[test]

@@ -24,8 +24,8 @@ pub(super) struct Watchdog {
 
 impl Watchdog {
     /// Watches the calling thread, raft's thread behind `args.handle`, until the watchdog is
-    /// dropped. While it makes no progress the status says so, and that this node does not lead;
-    /// raft's next status clears that. After
+    /// dropped. While it makes no progress the status says so, and that this node does not lead,
+    /// which lasts until raft's next status. After
     /// [`RaftLimits::give_up`](super::RaftLimits::give_up), calls `on_fatal` with [`Hung`].
     pub(super) fn start(args: &RaftArgs) -> io::Result<Self> {
         // An earlier thread may have left the allowance of a step that it did not finish.
@@ -41,6 +41,8 @@ impl Watchdog {
                 while let Some(action) = detector.poll_action() {
                     match action {
                         Action::Stalled(idle) => mark_stalled(&handle, idle),
+                        // The load of a large state goes on for long without a status.
+                        Action::Resumed => clear_stalled(&handle),
                         Action::GiveUp(idle) => {
                             let hung = Hung(idle);
                             tracing::error!(subsystem = "raft", "{hung}");
@@ -50,10 +52,7 @@ impl Watchdog {
                 }
             }
             // The thread may have ended before raft published a status.
-            handle
-                .shared
-                .status
-                .send_if_modified(|status| status.stalled_since.take().is_some());
+            clear_stalled(&handle);
             // It may hold what has to be released before raft counts as closed.
             drop(on_fatal);
             drop(alive);
@@ -65,6 +64,11 @@ impl Watchdog {
             _until_dropped: until_dropped,
         })
     }
+}
+
+fn clear_stalled(handle: &RaftHandle) {
+    let status = &handle.shared.status;
+    status.send_if_modified(|status| status.stalled_since.take().is_some());
 }
 
 fn mark_stalled(handle: &RaftHandle, idle: Duration) {

@@ -1,13 +1,13 @@
-//! Isolation of a member that is out of contact: the failure detector overwrites its status, so the
-//! details of the new one keep that deployments could not be isolated there. Pure.
+//! Isolation of a member that is out of contact or leaves: another status replaces its own, so the
+//! details of that one keep that deployments could not be isolated there. Pure.
 
 use jaco_proto::v1::{Node, NodeStatus};
 
-/// Key in the status details of an unhealthy or offline member: why it could not isolate
+/// Key in the status details of an unhealthy, offline or leaving member: why it could not isolate
 /// deployments; absent if it could.
 const LOST: &str = "isolation_unavailable";
 
-/// Returns the status detail to keep while `node` is unhealthy or offline, if it cannot isolate
+/// Returns the status detail to keep while `node` has another status, if it cannot isolate
 /// deployments.
 #[must_use]
 pub fn kept_detail(node: &Node) -> Option<(String, String)> {
@@ -23,12 +23,9 @@ pub fn lost(node: &Node) -> Option<&str> {
             let reason = node.status_details.get("reason");
             Some(reason.map_or("", String::as_str))
         }
-        NodeStatus::Unhealthy | NodeStatus::Offline => {
+        NodeStatus::Ready | NodeStatus::Unhealthy | NodeStatus::Offline => {
             node.status_details.get(LOST).map(String::as_str)
         }
-        NodeStatus::Unspecified
-        | NodeStatus::Joining
-        | NodeStatus::Ready
-        | NodeStatus::DrainTimeout => None,
+        NodeStatus::Unspecified | NodeStatus::Joining | NodeStatus::DrainTimeout => None,
     }
 }

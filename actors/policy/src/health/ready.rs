@@ -26,31 +26,35 @@ pub struct ReadyConditions {
 ///
 /// A joining node meets the same conditions as one that was down. A drain that timed out ends when
 /// the daemon restarts, which also clears the drain mark; otherwise a mark stays. A node that could
-/// not isolate deployments returns as such, unless it leaves, and gets no replicas in any case.
+/// not isolate deployments returns as such; while it leaves, the details of its status say so.
 #[must_use]
 pub fn update(state: &State, host: &str, conditions: ReadyConditions) -> Option<NodeStatusUpdate> {
     let node = state.nodes.get(host)?;
     let clears = conditions.never_ready && timed_out(node);
+    let unisolated = isolation::lost(node).filter(|_| !leaving(node));
     match node.status() {
         NodeStatus::Joining | NodeStatus::Unhealthy | NodeStatus::Offline => {}
         NodeStatus::DrainTimeout if clears => {}
+        // It was to leave, and stays.
+        NodeStatus::Ready if unisolated.is_some() => {}
         NodeStatus::DrainTimeout
         | NodeStatus::Unspecified
         | NodeStatus::Ready
-        // Ended by the node's own reconciliation.
+        // Ended by the node itself, once it can isolate deployments.
         | NodeStatus::IsolationUnavailable => return None,
     }
     let passed = conditions.current && conditions.seen_by_leader && conditions.orphans_cleared;
-    let unisolated = isolation::lost(node).filter(|_| !leaving(node));
-    let status = match unisolated {
-        Some(_) => NodeStatus::IsolationUnavailable,
-        None => NodeStatus::Ready,
+    let (status, details) = match unisolated {
+        Some(reason) => {
+            let reason = ("reason".to_owned(), reason.to_owned());
+            (NodeStatus::IsolationUnavailable, Some(reason))
+        }
+        None => (NodeStatus::Ready, isolation::kept_detail(node)),
     };
-    let reason = unisolated.map(|reason| ("reason".to_owned(), reason.to_owned()));
     passed.then(|| NodeStatusUpdate {
         hostname: host.to_owned(),
         status: status.into(),
-        details: reason.into_iter().collect(),
+        details: details.into_iter().collect(),
         drain_mark: if clears {
             drain_mark::CLEAR
         } else {
@@ -168,11 +172,19 @@ mod tests {
             assert_eq!(said.status(), NodeStatus::IsolationUnavailable);
             assert_eq!(said.details["reason"], "ruleset");
         }
-        // A leaving node reports no other status, and gets no replicas anyway.
+        // A leaving node reports no other status, until it stays after all.
         node(&mut state, &|node| node.draining = true);
         let said = update_of(&state, PASSED).unwrap();
         assert_eq!(said.status(), NodeStatus::Ready);
-        assert!(said.details.is_empty());
+        node(&mut state, &|node| {
+            node.set_status(NodeStatus::Ready);
+            node.status_details.clone_from(&said.details);
+        });
+        assert_eq!(isolation::lost(&state.nodes["n1"]), Some("ruleset"));
+        assert!(update_of(&state, PASSED).is_none());
+        node(&mut state, &|node| node.draining = false);
+        let said = update_of(&state, PASSED).unwrap();
+        assert_eq!(said.status(), NodeStatus::IsolationUnavailable);
     }
 
     fn update_of(state: &State, conditions: ReadyConditions) -> Option<NodeStatusUpdate> {

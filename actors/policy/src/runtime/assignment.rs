@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use jaco_engine::spec::{declares_healthcheck, image};
 use jaco_proto::{
     manifest::compose::{Condition, PullPolicy, Service},
-    v1::{NodeStatus, ReplicaDesired, ReplicaObserved, ReplicaState},
+    v1::{ReplicaDesired, ReplicaObserved, ReplicaState},
 };
 use jaco_state::State;
 
@@ -13,6 +13,7 @@ use super::{
     documents::Documents,
     replica::core::{Assignment, DesiredReplica, StartGate},
 };
+use crate::health::isolation;
 
 /// Returns the assignment of replica `id` on `host`.
 #[must_use]
@@ -104,10 +105,8 @@ pub(crate) fn with_service<T>(
 }
 
 fn gate(state: &State, host: &str, row: &ReplicaDesired, service: &Service) -> StartGate {
-    let isolated = state
-        .nodes
-        .get(host)
-        .is_none_or(|node| node.status() != NodeStatus::IsolationUnavailable);
+    let node = state.nodes.get(host);
+    let isolated = node.is_none_or(|node| isolation::lost(node).is_none());
     let unmet = service.depends_on.iter().find(|(name, dependency)| {
         dependency.required && !satisfied(state, &row.deployment, name, dependency.condition)
     });
@@ -172,7 +171,7 @@ mod tests {
 
     use jaco_proto::{
         manifest::compose::{Dependency, Project},
-        v1::{Deployment, Node},
+        v1::{Deployment, Node, NodeStatus},
     };
 
     use super::*;

@@ -36,6 +36,14 @@ pub fn is_exhausted(state: &State, row: &v1::ReplicaDesired) -> bool {
     start_code(state, row) == Some(RESTART_EXHAUSTED)
 }
 
+/// Whether a replica that `host` serves until it runs elsewhere spent its restart budget there.
+#[must_use]
+pub fn any_given_up(state: &State, host: &str) -> bool {
+    let rows = state.replicas_desired.values();
+    rows.filter(|row| row.previous_host == host)
+        .any(|row| is_exhausted(state, row))
+}
+
 /// Whether the start of `row` on its host has failed, and is not certain to end soon.
 #[must_use]
 pub fn is_stopped(state: &State, row: &v1::ReplicaDesired) -> bool {

@@ -196,6 +196,45 @@ async fn resumed_removal_begins_a_new_drain() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn repeated_removal_retries_moves_given_up() {
+    let drained = Drained::start(&[]).await;
+    let moved = v1::ReplicaDesired {
+        deployment: "other".to_owned(),
+        previous_host: "n3".to_owned(),
+        ..row("x", "web", "n2")
+    };
+    drained
+        .commit(Payload::ReplicaDesiredUpsert(v1::ReplicaDesiredUpsert {
+            replica: Some(moved),
+        }))
+        .await;
+    let first = drained.remove(1, false);
+    drained.until(1, leaving).await;
+    let before = drained.0.state(1).replicas_desired["x"].raft_index;
+    drained
+        .commit(Payload::ReplicaObservedUpdate(v1::ReplicaObservedUpdate {
+            replica: Some(v1::ReplicaObserved {
+                id: "x".to_owned(),
+                host: "n2".to_owned(),
+                state: v1::ReplicaState::Failed.into(),
+                code: jaco_proto::replica_code::RESTART_EXHAUSTED.to_owned(),
+                desired_raft_index: before,
+                ..Default::default()
+            }),
+        }))
+        .await;
+    let repeated = drained.remove(1, false);
+    let mut states = drained.0.group.handle(1).subscribe();
+    let reissued = states.wait_for(|state| state.replicas_desired["x"].raft_index > before);
+    let reissued = tokio::time::timeout(Duration::from_secs(60), reissued).await;
+    reissued.expect("the move is not retried").unwrap();
+    drained.delete_row_on(1).await;
+    for call in [first, repeated] {
+        call.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn stopping_node_ends_the_waiting_call() {
     // The leader, and a member that forwards the call to it.
     for through in [1, 2] {

@@ -4,7 +4,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::yaml::{Map, Node, Resolved, Scalar, Value};
+use crate::{
+    manifest::grammar,
+    yaml::{Map, Node, Resolved, Scalar, Value},
+};
 
 use super::{
     Port, Project, Service,
@@ -31,13 +34,23 @@ const NETWORKED: [&str; 7] = [
 const NULLABLE: [&str; 4] = ["command", "entrypoint", "env_file", "image"];
 /// Values of keys without an effect that ask for what happens anyway. Containers that end are restarted
 /// three times whatever a service asks for, which is close to two values of `restart`.
-const DEFAULTS: [(&str, &str); 6] = [
+const DEFAULTS: [(&str, &str); 7] = [
     ("driver", "bridge"),
     ("driver", "local"),
+    ("endpoint_mode", "vip"),
     ("mode", "ingress"),
     ("mode", "replicated"),
     ("restart", "always"),
     ("restart", "unless-stopped"),
+];
+
+/// Keys without an effect whose values are booleans in any spelling, and which one is the default.
+const BOOLEANS: [(&str, bool); 5] = [
+    ("attachable", false),
+    ("enable_ipv4", true),
+    ("enable_ipv6", false),
+    ("external", false),
+    ("internal", false),
 ];
 
 /// Returns a warning per service, network or volume with such settings.
@@ -185,14 +198,17 @@ fn unused_mount_keys(mount: &Map) -> Vec<String> {
 /// Returns those of `keys` with a value that asks for something else than what happens, with `path`
 /// before them.
 fn set_keys(map: &Map, path: &str, keys: &[&str]) -> Vec<String> {
-    let set = keys.iter().filter(|key| {
-        let node = map.get(key);
-        node.is_some_and(|node| match (**key, node.text().unwrap_or_default()) {
-            // Without its key this setting is true.
-            ("enable_ipv4", text) => text == "false",
-            setting => is_set(node) && !DEFAULTS.contains(&setting),
-        })
-    });
+    let is_asked = |key: &str, node: &Node| {
+        let text = node.text().unwrap_or_default();
+        let boolean = BOOLEANS.iter().find(|(name, _)| *name == key);
+        match boolean.zip(grammar::boolean(text)) {
+            Some(((_, default), value)) => value != *default,
+            None => is_set(node) && !DEFAULTS.contains(&(key, text)),
+        }
+    };
+    let set = keys
+        .iter()
+        .filter(|key| map.get(key).is_some_and(|node| is_asked(key, node)));
     set.map(|key| format!("{path}{key}")).collect()
 }
 

@@ -149,19 +149,22 @@ impl<'a> Plan<'a> {
         let mut moving = self.moving(&placed, &rows);
         for placed in &placed {
             let row = rows.get(placed.id.as_str()).copied();
-            if row.is_some_and(|row| self.leaves_serving_host(row, placed)) {
-                if !moving.is_empty() && !moving.contains(placed.id.as_str()) {
-                    continue;
+            let mut host = placed.host.as_str();
+            if let Some(row) = row.filter(|row| self.leaves_serving_host(row, placed)) {
+                if moving.is_empty() || moving.contains(placed.id.as_str()) {
+                    moving.insert(&placed.id);
+                } else {
+                    // It waits, and is changed where it is.
+                    host = &row.host;
                 }
-                moving.insert(&placed.id);
             }
             let changed = row.is_none_or(|row| {
-                row.host != placed.host
+                row.host != host
                     || row.image != template.image
                     || row.spec_hash != template.spec_hash
             });
             if changed || rearm::is_due(self.state, deployment, &placed.id) {
-                let replica = self.replica(owner, placed, row, template);
+                let replica = self.replica(owner, placed, host, row, template);
                 self.upsert(owner, replica);
             }
         }
@@ -182,6 +185,7 @@ impl<'a> Plan<'a> {
         &self,
         (deployment, service): (&str, &str),
         placed: &Placed,
+        host: &str,
         row: Option<&v1::ReplicaDesired>,
         template: &Template,
     ) -> v1::ReplicaDesired {
@@ -190,12 +194,12 @@ impl<'a> Plan<'a> {
             deployment: deployment.to_owned(),
             service: service.to_owned(),
             index: placed.index,
-            host: placed.host.clone(),
+            host: host.to_owned(),
             image: template.image.clone(),
             raft_index: 0, // set by the apply
             spec_hash: template.spec_hash.clone(),
             previous_host: row
-                .and_then(|row| self.previous_host(row, &placed.host))
+                .and_then(|row| self.previous_host(row, host))
                 .unwrap_or_default()
                 .to_owned(),
         }
@@ -219,7 +223,7 @@ impl<'a> Plan<'a> {
     /// Ids of the replicas for which the others wait before they leave a host that serves them.
     ///
     /// The replicas of a service move one at a time: an ingress that follows the state late, or a
-    /// new container that fails, then never concerns more than one. A move that has stopped, or
+    /// new container that does not come up, then never concerns more than one. A move that has stopped, or
     /// whose new host is out of contact, does not hold up the others: its previous host serves on.
     fn moving<'p>(
         &self,
@@ -240,10 +244,12 @@ impl<'a> Plan<'a> {
         moving.map(|placed| placed.id.as_str()).collect()
     }
 
-    /// Whether a container of `row` may serve on the host that it leaves for its new place.
+    /// Whether a container of `row` may serve on the host that it leaves for its new place. None does
+    /// before the first report.
     fn leaves_serving_host(&self, row: &v1::ReplicaDesired, placed: &Placed) -> bool {
         row.host != placed.host
             && self.hosts.serves(&row.host)
+            && self.state.replicas_observed.contains_key(&row.id)
             && !moves::is_exhausted(self.state, row)
     }
 

@@ -65,7 +65,7 @@ const CASES: [Case; 17] = [
         file: "{services: {web: {image: x, deploy: {@}}}}",
         path: "deploy.",
         required: &[],
-        values: "endpoint_mode: vip
+        values: "endpoint_mode: dnsrr
                  labels: {a: b}
                  mode: global
                  placement: {constraints: [a]}

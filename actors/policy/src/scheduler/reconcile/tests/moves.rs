@@ -201,6 +201,36 @@ fn former_moves_do_not_block() {
 }
 
 #[test]
+fn waiting_replica_is_changed_where_it_is() {
+    let mut fixture = draining(2);
+    fixture.commit_pass();
+    fixture.deploy("app", &[("web", 2)], "web nginx changed");
+    assert_eq!(
+        fixture.commit_pass(),
+        ["app-web-0 n2 n1", "app-web-1 n1 "],
+        "an apply does not wait for the moves"
+    );
+    assert_eq!(fixture.plan(), Pass::default());
+    fixture.report_running("app-web-0", "n2");
+    fixture.report_running("app-web-1", "n1");
+    assert_eq!(fixture.commit_pass(), ["app-web-1 n2 n1"]);
+}
+
+#[test]
+fn unstarted_replicas_do_not_wait() {
+    let mut fixture = Fixture::new(&["n1"]);
+    fixture.deploy("app", &[("web", 3)], "web nginx h");
+    fixture.commit_pass();
+    fixture.report_running("app-web-0", "n1");
+    fixture.node("n2", NodeStatus::Ready);
+    fixture.drain("n1");
+    assert_eq!(
+        fixture.commit_pass(),
+        ["app-web-0 n2 n1", "app-web-1 n2 n1", "app-web-2 n2 n1"]
+    );
+}
+
+#[test]
 fn spent_container_is_not_kept_for_a_move() {
     let mut fixture = draining(3);
     fixture.report("app-web-2", "n1", ReplicaState::Failed, "restart_exhausted");
