@@ -44,7 +44,7 @@ pub use track::ProposalLoss;
 pub use write::Write;
 
 use quorum::QuorumTracker;
-use reads::Reads;
+use reads::{PeerRequests, Reads};
 use track::Proposals;
 use write::Stage;
 
@@ -95,6 +95,7 @@ pub struct RaftCore<S: Storage> {
     stage: Stage,
     proposals: Proposals,
     reads: Reads,
+    peer_requests: PeerRequests,
     quorum: QuorumTracker,
     outcomes: VecDeque<Outcome>,
     applied_term: u64,
@@ -115,6 +116,7 @@ impl<S: Storage> RaftCore<S> {
             stage: Stage::Idle,
             proposals: Proposals::default(),
             reads: Reads::new(config.id, config.incarnation),
+            peer_requests: PeerRequests::default(),
             quorum: QuorumTracker::default(),
             outcomes: VecDeque::new(),
             applied_term,
@@ -251,10 +253,12 @@ impl<S: Storage> RaftCore<S> {
     pub fn handle_message(&mut self, message: Message) -> Result<(), Refused> {
         inbound::check(&self.raw, &message)?;
         let from = message.from;
-        // raft-rs would forward the read under the sender's id, which peers reject; drop it, the
-        // sender retries.
+        // raft-rs would forward the read under the sender's id, which peers reject, and confirm later
+        // reads by answers to an earlier copy; drop such a read, the sender retries.
         let for_leader = message.get_msg_type() == MessageType::MsgReadIndex;
-        if for_leader && self.raw.raft.state != StateRole::Leader {
+        let leads = self.raw.raft.state == StateRole::Leader;
+        let mut is_new = |entry: &Entry| self.peer_requests.handle_request(from, &entry.data);
+        if for_leader && !(leads && message.entries.first().is_some_and(&mut is_new)) {
             self.quorum.record_message(from, self.raw.raft.leader_id);
             return Ok(());
         }

@@ -3,9 +3,17 @@
 //! Each request costs a round of messages to all members, so reads that arrive while requests are
 //! open share the next one. A response also answers every read requested before it.
 //!
+//! raft-rs confirms requests in the order in which it got them, and a request by the responses with
+//! its context. So no context may be passed to it twice: a late response to the first copy would
+//! confirm reads that came before the second. A request that is sent again gets another context, and
+//! a leader passes on no copy of another member's request.
+//!
 //! Source: Ongaro, "Consensus: Bridging Theory and Practice", section 6.4.
 
-use std::{collections::BTreeMap, mem};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    mem,
+};
 
 use super::Ticket;
 
@@ -32,12 +40,13 @@ struct Read {
     since: u64,
 }
 
-/// A request, and the reads that share it.
+/// The reads that share a request.
 #[derive(Debug)]
 struct Round {
     reads: Vec<Read>,
     since: u64,
-    sent: bool,
+    /// Number of the request to send now.
+    due: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -48,8 +57,42 @@ pub(super) struct Reads {
     tick: u64,
     /// Reads for the next request.
     waiting: Vec<Read>,
-    /// Open requests, by number.
+    /// Open rounds, by the number of their first request.
     rounds: BTreeMap<u64, Round>,
+}
+
+/// Number of runs of one member whose requests are known.
+const RUNS: usize = 4;
+
+/// The newest requests of other members.
+#[derive(Debug, Default)]
+pub(super) struct PeerRequests {
+    /// Newest number of each of the last runs, by member.
+    newest: BTreeMap<u64, VecDeque<(u64, u64)>>,
+}
+
+impl PeerRequests {
+    /// Handles a request of member `from`; returns whether it is new. Requests that an earlier one
+    /// has overtaken do not count as new: the member sends another one.
+    pub(super) fn handle_request(&mut self, from: u64, context: &[u8]) -> bool {
+        let Some((id, incarnation, number)) = parse(context) else {
+            return false;
+        };
+        if id != from {
+            return false;
+        }
+        let runs = self.newest.entry(from).or_default();
+        if let Some((_, newest)) = runs.iter_mut().find(|(run, _)| *run == incarnation) {
+            let is_new = number > *newest;
+            *newest = number.max(*newest);
+            return is_new;
+        }
+        runs.push_back((incarnation, number));
+        if runs.len() > RUNS {
+            runs.pop_front();
+        }
+        true
+    }
 }
 
 impl Reads {
@@ -74,7 +117,10 @@ impl Reads {
         // The response to the newest request answers all of them.
         if let Some(mut newest) = self.rounds.last_entry() {
             let newest = newest.get_mut();
-            newest.sent &= !(self.tick - newest.since).is_multiple_of(RESEND_TICKS);
+            if (self.tick - newest.since).is_multiple_of(RESEND_TICKS) {
+                newest.due = Some(self.next);
+                self.next += 1;
+            }
         }
     }
 
@@ -86,29 +132,27 @@ impl Reads {
             let round = Round {
                 reads: mem::take(&mut self.waiting),
                 since: self.tick,
-                sent: false,
+                due: Some(self.next),
             };
             self.rounds.insert(self.next, round);
             self.next += 1;
         }
         let (id, incarnation) = (self.id, self.incarnation);
-        let unsent = self.rounds.iter_mut().filter(|(_, round)| !round.sent);
-        unsent
-            .map(|(number, round)| {
-                round.sent = true;
-                context(id, incarnation, *number)
-            })
-            .collect()
+        let due = self
+            .rounds
+            .values_mut()
+            .filter_map(|round| round.due.take());
+        due.map(|number| context(id, incarnation, number)).collect()
     }
 
     /// Returns the reads answered by the response with context `answer`; none if they were answered
     /// or expired before, or belong to another run.
     pub(super) fn answered(&mut self, answer: &[u8]) -> Vec<Ticket> {
-        let number = answer.get(16..24).and_then(|bytes| bytes.try_into().ok());
-        let Some(number) = number.map(u64::from_be_bytes) else {
-            return Vec::new();
+        let number = match parse(answer) {
+            Some((id, run, number)) if (id, run) == (self.id, self.incarnation) => number,
+            _ => return Vec::new(),
         };
-        if number >= self.next || answer != context(self.id, self.incarnation, number) {
+        if number >= self.next {
             return Vec::new();
         }
         let later = self.rounds.split_off(&(number + 1));
@@ -156,6 +200,17 @@ fn context(id: u64, incarnation: u64, number: u64) -> Vec<u8> {
         .collect()
 }
 
+/// Member, run and number of the request with this context.
+fn parse(context: &[u8]) -> Option<(u64, u64, u64)> {
+    let bytes: &[u8; 24] = context.try_into().ok()?;
+    let (parts, _) = bytes.as_chunks::<8>();
+    let [id, incarnation, number] = parts else {
+        return None;
+    };
+    let [id, incarnation, number] = [id, incarnation, number].map(|part| u64::from_be_bytes(*part));
+    Some((id, incarnation, number))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,9 +227,51 @@ mod tests {
             reads.tick();
         }
         let again = reads.due();
-        assert_eq!(again, [context(1, 7, 0)]);
+        assert_eq!(again, [context(1, 7, 1)], "no context is used twice");
         assert_eq!(reads.answered(&again[0]), [40]);
         assert_eq!(reads.answered(&again[0]), NONE, "answers come once");
+    }
+
+    #[test]
+    fn each_request_of_a_round_may_be_answered() {
+        for answer in 0..3 {
+            let mut reads = Reads::new(1, 7);
+            reads.add(40);
+            reads.due();
+            for _ in 0..2 * RESEND_TICKS {
+                reads.tick();
+                reads.due();
+            }
+            reads.add(41);
+            assert_eq!(reads.due(), [context(1, 7, 3)]);
+            assert_eq!(reads.answered(&context(1, 7, answer)), [40]);
+            assert_eq!(reads.answered(&context(1, 7, 3)), [41]);
+        }
+    }
+
+    #[test]
+    fn request_of_a_member_counts_once() {
+        let mut peers = PeerRequests::default();
+        for (from, asked, is_new) in [
+            (2, context(2, 7, 5), true),
+            (2, context(2, 7, 5), false),
+            (2, context(2, 7, 4), false),
+            (2, context(2, 7, 6), true),
+            (3, context(3, 7, 5), true),
+            (3, context(2, 7, 9), false),
+            // Another run, beside late requests of the earlier one.
+            (2, context(2, 8, 0), true),
+            (2, context(2, 7, 6), false),
+            (2, context(2, 8, 0), false),
+            (2, vec![], false),
+            (2, [context(2, 8, 9), vec![0]].concat(), false),
+        ] {
+            assert_eq!(peers.handle_request(from, &asked), is_new, "{asked:?}");
+        }
+        for run in 9..100 {
+            assert!(peers.handle_request(2, &context(2, run, 0)));
+        }
+        assert_eq!(peers.newest[&2].len(), RUNS);
     }
 
     #[test]

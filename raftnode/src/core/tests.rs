@@ -6,7 +6,7 @@ mod hostile;
 mod quorum;
 mod sim;
 
-use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, Message, MessageType};
+use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, Entry, Message, MessageType};
 
 use super::*;
 use sim::SimCluster;
@@ -271,6 +271,54 @@ fn follower_drops_reads_meant_for_the_leader() {
     cluster.tick(follower);
     cluster.deliver_all();
     assert_eq!(cluster.check(), Ok(()));
+}
+
+#[test]
+fn late_answers_confirm_no_later_read() {
+    let mut cluster = SimCluster::new(3, 16);
+    let leader = cluster.elect();
+    assert!(cluster.converge(), "never converged");
+    cluster.isolate(leader);
+    let (asker, other) = (leader % 3 + 1, (leader + 1) % 3 + 1);
+    let context: Vec<u8> = [asker, 7, 0]
+        .into_iter()
+        .flat_map(u64::to_be_bytes)
+        .collect();
+    let term = cluster.status(leader).term;
+    let request = || {
+        let entry = Entry {
+            data: context.clone(),
+            ..Entry::default()
+        };
+        let mut message = Message {
+            from: asker,
+            to: leader,
+            entries: vec![entry],
+            ..Message::default()
+        };
+        message.set_msg_type(MessageType::MsgReadIndex);
+        message
+    };
+    let response = |from| {
+        let mut message = Message {
+            from,
+            to: leader,
+            term,
+            context: context.clone(),
+            ..Message::default()
+        };
+        message.set_msg_type(MessageType::MsgHeartbeatResponse);
+        message
+    };
+    cluster.inject(leader, request()).unwrap();
+    cluster.inject(leader, response(asker)).unwrap();
+    cluster.answer(leader);
+    // Another node may lead by now. The network delivers the request twice, and a response late.
+    cluster.read(leader);
+    cluster.inject(leader, request()).unwrap();
+    cluster.inject(leader, response(other)).unwrap();
+    cluster.answer(leader);
+    assert!(cluster.reads().is_empty(), "{:?}", cluster.reads());
 }
 
 #[test]
