@@ -370,7 +370,8 @@ fn is_replaced(error: &str) -> bool {
     .any(|text| error.contains(text))
 }
 
-/// Imports an image with nothing but a static busybox.
+/// Imports an image with nothing but a static busybox. Its label makes it another image than those of
+/// other tests, which remove theirs.
 fn import(image: &str) {
     let archive = Command::new("tar")
         .args(["-C", "/", "-c", "bin/busybox", "--transform", "s,^usr/,,"])
@@ -383,7 +384,14 @@ fn import(image: &str) {
     );
     let mut import = Command::new("docker")
         .args(["-H", &format!("unix://{}", socket()), "import"])
-        .args(["-c", "ENV PATH=/bin", "-", image])
+        .args([
+            "-c",
+            "ENV PATH=/bin",
+            "-c",
+            &format!("LABEL test={image}"),
+            "-",
+            image,
+        ])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .spawn()

@@ -139,13 +139,14 @@ impl Fixture {
         let Self {
             path, args, _dir, ..
         } = self;
-        let storage = Arc::downgrade(&args.storage);
         drop(args);
         // The thread of the stopped actor releases the storage last.
-        while storage.strong_count() > 0 {
-            tokio::task::yield_now().await;
+        loop {
+            match Storage::open(&path) {
+                Err(storage::Error::Locked(_)) => tokio::task::yield_now().await,
+                opened => return (opened.unwrap(), _dir),
+            }
         }
-        (Storage::open(&path).unwrap(), _dir)
     }
 }
 
