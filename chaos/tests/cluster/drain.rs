@@ -149,7 +149,9 @@ async fn removed_member_serves_until_others_do() {
 
     tokio::time::sleep(Duration::from_secs(2)).await;
     let served = leaver_load.stop().await;
-    let end_of_service = served.iter().find(|(_, good)| !good).map(|(at, _)| *at);
+    // A request in a container that stops may be lost; the service goes on in the other one.
+    let last = served.iter().rev().find(|(_, good)| *good);
+    let end_of_service = last.expect("the leaver never served").0;
     let mut first = None;
     for (index, load) in loads {
         let outcomes = load.stop().await;
@@ -166,11 +168,8 @@ async fn removed_member_serves_until_others_do() {
     let first = first.expect("no other node serves");
     println!(
         "{host} serves until {:?}, another node from {:?}",
-        end_of_service.map(|at| at - start),
+        end_of_service - start,
         first - start
     );
-    assert!(
-        end_of_service.is_none_or(|end| end >= first),
-        "nobody served in between"
-    );
+    assert!(end_of_service >= first, "nobody served in between");
 }
