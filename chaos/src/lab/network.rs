@@ -26,8 +26,9 @@ use super::{
     netns,
 };
 
-/// Network of every lab; labs do not share namespaces, so equal addresses do not conflict.
-const NETWORK: [u8; 3] = [10, 99, 0];
+/// Network of every lab; labs do not share namespaces, so equal addresses do not conflict. Apart from
+/// the mesh network and the default pool of container addresses.
+const NETWORK: [u8; 3] = [172, 31, 99];
 /// The namespace's own address, where the registry listens.
 pub const HUB: Ipv4Addr = Ipv4Addr::new(NETWORK[0], NETWORK[1], NETWORK[2], 254);
 /// The interface of each node.
@@ -207,7 +208,7 @@ impl LabNetwork {
         let (old, new) = (pairs(&self.impaired), pairs(&impaired));
         rules(&mut lines, IMPAIRED_RULE, &through, &old, &new);
         if !impaired.is_empty() || self.relay.is_some() {
-            self.relay()?.set(impaired.clone());
+            self.relay()?.set(impaired.clone())?;
         }
         if !lines.is_empty() {
             netns::batch(Some(&self.namespace), &lines)?;
@@ -252,9 +253,10 @@ fn rules(
 /// The thread that reads packets from the TUN interface and writes them back.
 #[derive(Debug)]
 struct TunRelay {
+    tun: File,
     queue: Arc<Mutex<PacketQueue>>,
-    /// Closing it ends the thread.
-    stop: Option<UnixStream>,
+    /// A byte wakes the thread; closing it ends the thread.
+    control: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -269,39 +271,58 @@ impl TunRelay {
             ),
         )?;
         let queue = Arc::new(Mutex::new(PacketQueue::new(seed)));
-        let (stop, stopped) = UnixStream::pair()?;
-        let shared = Arc::clone(&queue);
+        let (control, woken) = UnixStream::pair()?;
+        let (shared, device) = (Arc::clone(&queue), tun.try_clone()?);
         let thread = std::thread::Builder::new()
             .name("lab-relay".to_owned())
             .spawn(move || {
                 // An error means that the interface is gone, so no packets are left to relay.
-                let _ = relay(tun, &stopped, &shared);
+                let _ = relay(device, &woken, &shared);
             })?;
         Ok(Self {
+            tun,
             queue,
-            stop: Some(stop),
+            control: Some(control),
             thread: Some(thread),
         })
     }
 
-    fn set(&self, impaired: BTreeMap<Direction, Impairment>) {
+    /// Replaces the impairments; packets that have reached the interface keep the earlier ones.
+    fn set(&self, impaired: BTreeMap<Direction, Impairment>) -> io::Result<()> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        while enqueue(&self.tun, &mut queue)? == BURST {}
         queue.set(impaired);
+        drop(queue);
+        // The thread does not know the due times of the packets that were just queued.
+        let mut control = self.control.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        control.write_all(&[0])
     }
 }
 
 impl Drop for TunRelay {
     fn drop(&mut self) {
-        drop(self.stop.take());
+        drop(self.control.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join(); // a panic was printed already
         }
     }
 }
 
-/// Relays packets until the other end of `stopped` is closed.
-fn relay(mut tun: File, stopped: &UnixStream, queue: &Mutex<PacketQueue>) -> io::Result<()> {
-    let mut packet = vec![0; PACKET_MAX];
+/// Queues packets that have reached the interface, at most [`BURST`]; returns their number.
+fn enqueue(mut tun: &File, queue: &mut PacketQueue) -> io::Result<usize> {
+    let mut packet = [0; PACKET_MAX];
+    for count in 0..BURST {
+        match tun.read(&mut packet) {
+            Ok(length) => queue.handle_packet(Instant::now(), &packet[..length]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(count),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(BURST)
+}
+
+/// Relays packets until the other end of `control` is closed.
+fn relay(mut tun: File, mut control: &UnixStream, queue: &Mutex<PacketQueue>) -> io::Result<()> {
     loop {
         let due = queue
             .lock()
@@ -314,23 +335,17 @@ fn relay(mut tun: File, stopped: &UnixStream, queue: &Mutex<PacketQueue>) -> io:
         });
         let mut ready = [
             PollFd::from_borrowed_fd(tun.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(stopped.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(control.as_fd(), PollFlags::IN),
         ];
         match poll(&mut ready, wait.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        if !ready[1].revents().is_empty() {
+        if !ready[1].revents().is_empty() && control.read(&mut [0; 64])? == 0 {
             return Ok(());
         }
         let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
-        for _ in 0..BURST {
-            match tun.read(&mut packet) {
-                Ok(length) => queue.handle_packet(Instant::now(), &packet[..length]),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error),
-            }
-        }
+        enqueue(&tun, &mut queue)?;
         while let Some(packet) = queue.poll_packet(Instant::now()) {
             // The kernel refuses packets that are neither IPv4 nor IPv6; these are dropped.
             let _ = tun.write(&packet);

@@ -43,7 +43,10 @@ async fn api_answers_on_socket_and_tls() {
     assert!(refused.contains("token_invalid"), "{refused}");
     let said = lab.node(1).jaco(&["cluster", "status"]).await.unwrap();
     let said = String::from_utf8(said.stdout).unwrap();
-    assert!(said.contains("n1") && said.contains("10.99.0.1"), "{said}");
+    assert!(
+        said.contains("n1") && said.contains("172.31.99.1"),
+        "{said}"
+    );
 }
 
 #[tokio::test]

@@ -218,5 +218,10 @@ async fn packets_are_reordered_and_duplicated() {
         ..Impairment::default()
     };
     pair.lab.impair(&[1], &[2], doubled).unwrap();
-    assert_eq!(pair.send(0, 10), (0..20).map(|n| n / 2).collect::<Vec<_>>());
+    let arrived = pair.listen(1, |number| number != END);
+    (0..10)
+        .chain([END])
+        .for_each(|number| pair.send_one(0, number));
+    let twice: Vec<u32> = (0..20).map(|n| n / 2).collect();
+    assert_eq!(arrived.join().unwrap(), twice);
 }
