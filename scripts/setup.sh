@@ -6,13 +6,15 @@ set -euo pipefail
 cd "$ROOT"
 
 packages=(
-  # Building: a C++ compiler and libclang for RocksDB and its bindings.
-  g++ libclang-dev make pkg-config
+  # Building: a C++ compiler and libclang for RocksDB and its bindings, the libraries of nf_tables.
+  g++ libclang-dev libmnl-dev libnftnl-dev make pkg-config
   # Running: the container engine, a static shell for images built here, an HTTP client.
   busybox-static ca-certificates curl docker.io iproute2 mount util-linux
-  # Testing: a second engine, a real registry with passwords, clocks that can be set, and a foreign
-  # gRPC client, which lives in a virtual environment; git lists the files that a check reads.
-  aardvark-dns apache2-utils docker-registry libfaketime netavark podman
+  # Testing: what the kernel says of rules and tunnels that we wrote, a peer of another make, a second
+  # engine, a real registry with passwords, clocks that can be set, and a foreign gRPC client, which
+  # lives in a virtual environment; git lists the files that a check reads.
+  aardvark-dns apache2-utils docker-registry iptables libfaketime netavark nftables podman
+  tcpdump wireguard-go wireguard-tools
   git python3 python3-venv
 )
 

@@ -1,17 +1,29 @@
 //! Network mechanisms of JACO, independent of actors and of the replicated state.
 //!
+//! - [`dns`]: sockets of DNS servers and forwarders.
+//! - [`firewall`]: tables, chains and sets of the kernel's packet filter.
 //! - [`interfaces`]: the network interfaces of this machine and their addresses.
+//! - [`link`]: links, addresses and routes of the kernel.
+//! - [`netns`]: network namespaces, and work inside them.
 //! - [`pki`]: keys, certificates, fingerprints and their files.
+//! - [`probe`]: probes of the container networks, as by a container.
 //! - [`process`]: inherited sockets, temporary change of user, immediate exit.
 //! - [`proxy`]: the HTTP data plane of the ingress.
 //! - [`quic`]: the transport between members.
 //! - [`tls`]: server and client configurations; there is no unverified mode.
 //! - [`tun`]: interfaces whose packets a program reads and writes.
+//! - [`wireguard`]: the data plane of the encrypted mesh.
 
+pub mod dns;
+pub mod firewall;
 pub mod interfaces;
+pub mod link;
+pub mod netns;
 pub mod pki;
+pub mod probe;
 pub mod process;
 pub mod proxy;
 pub mod quic;
 pub mod tls;
 pub mod tun;
+pub mod wireguard;

@@ -1,0 +1,146 @@
+//! The kernel's packet filter, nf_tables: one table that is replaced and read as a whole, rules at
+//! the top of chains of others, and notifications of changes.
+//!
+//! Every function works in the network namespace of the calling thread, blocks, and needs
+//! `CAP_NET_ADMIN`. Rules are written with libnftnl; answers of the kernel are parsed here.
+//!
+//! - [`read_table`], [`replace_table`]: the table `inet jaco`.
+//! - [`read_chain`], [`edit_chain`]: rules that match source and destination, in chains of
+//!   iptables-nft.
+//! - [`Changes`], [`AsyncChanges`]: notifications of changes of any table.
+
+mod changes;
+mod expression;
+mod message;
+mod read;
+mod socket;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+use std::{io, net::Ipv4Addr};
+
+pub use changes::{AsyncChanges, Changes};
+pub use read::{read_chain, read_table};
+pub use write::{edit_chain, replace_table};
+
+/// Name of the table, in family `inet`.
+pub const TABLE: &str = "jaco";
+
+/// Why the packet filter was not read or changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The kernel refused a request.
+    #[error("nf_tables refused to {0}")]
+    Refused(&'static str, #[source] io::Error),
+    /// The kernel's answer could not be parsed.
+    #[error("malformed answer of nf_tables: {0}")]
+    Malformed(&'static str),
+    /// The tables changed during every attempt to read them.
+    #[error("the tables changed while they were read")]
+    Unstable,
+    /// The rules are more than one batch can hold.
+    #[error("a batch of {0} bytes is too large")]
+    TooLarge(usize),
+    /// A name or a rule cannot be written.
+    #[error("{0} cannot be written")]
+    Unsupported(String),
+}
+
+/// Contents of a table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    /// Flags of the table (`NFT_TABLE_F_*` of `linux/netfilter/nf_tables.h`).
+    pub flags: u32,
+    /// Sets.
+    pub sets: Vec<Set>,
+    /// Chains.
+    pub chains: Vec<Chain>,
+}
+
+/// A named set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Set {
+    /// Name.
+    pub name: String,
+    /// Whether it holds intervals of IPv4 addresses and nothing else; only these can be written.
+    pub of_intervals: bool,
+    /// First and last address of each element, sorted; empty unless `of_intervals`.
+    pub elements: Vec<(u32, u32)>,
+}
+
+/// A chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chain {
+    /// Name.
+    pub name: String,
+    /// Attachment to the packet path; `None` for a chain that is only jumped to.
+    pub base: Option<Base>,
+    /// Rules, in order.
+    pub rules: Vec<Rule>,
+}
+
+/// Attachment of a chain to the packet path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Base {
+    /// Type, such as `filter`.
+    pub kind: String,
+    /// Hook (`NF_INET_*` of `linux/netfilter.h`).
+    pub hook: u32,
+    /// Priority.
+    pub priority: i32,
+    /// Whether packets that no rule decides on are accepted.
+    pub accepts: bool,
+}
+
+/// A rule of the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// `ct state established,related accept`
+    AcceptEstablished,
+    /// `ip saddr @set ip daddr @set accept`
+    AcceptWithin(String),
+    /// `ip saddr @set ip daddr @set drop`
+    DropWithin(String),
+    /// Any other rule, which cannot be written.
+    Foreign,
+}
+
+/// A rule `-s source -d destination -j verdict` of iptables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PairRule {
+    /// Source: address and length of the prefix in bits.
+    pub source: (Ipv4Addr, u8),
+    /// Destination: address and length of the prefix in bits.
+    pub destination: (Ipv4Addr, u8),
+    /// Verdict: return to the calling chain if true, else accept.
+    pub returns: bool,
+}
+
+/// A rule of a chain of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChainRule {
+    /// Handle in the kernel.
+    pub handle: u64,
+    /// The rule, if it is of this form.
+    pub rule: Option<PairRule>,
+}
+
+/// A change of a chain of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edit {
+    /// Deletes the rule with this handle.
+    Delete(u64),
+    /// Inserts a rule before all others.
+    InsertFirst(PairRule),
+}
+
+/// Parses bytes as messages of the kernel about a table; never panics.
+///
+/// # Errors
+/// [`Error::Malformed`].
+pub fn parse(bytes: &[u8]) -> Result<Table, Error> {
+    read::parse(bytes)
+}

@@ -1,0 +1,240 @@
+//! Reading of tables and chains.
+
+use std::collections::BTreeMap;
+
+use super::{
+    Base, Chain, ChainRule, Error, Rule, Set, TABLE, Table, expression,
+    message::{Attributes, INET, IPV4, Message, Messages, NF_TABLES, Writer},
+    socket::Socket,
+};
+
+const NEW_TABLE: u16 = 0;
+const GET_TABLE: u16 = 1;
+const NEW_CHAIN: u16 = 3;
+const GET_CHAIN: u16 = 4;
+const NEW_RULE: u16 = 6;
+const GET_RULE: u16 = 7;
+const NEW_SET: u16 = 9;
+const GET_SET: u16 = 10;
+const NEW_ELEMENT: u16 = 12;
+const GET_ELEMENT: u16 = 13;
+const GET_GENERATION: u16 = 16;
+
+/// Attempts to read the tables without a change in between.
+const ATTEMPTS: usize = 8;
+/// Flag of a set of intervals.
+const INTERVAL: u32 = 4;
+/// Data type of IPv4 addresses.
+const IPV4_ADDRESS: u32 = 7;
+/// Flag of an element that ends an interval.
+const INTERVAL_END: u32 = 1;
+
+/// Reads the table `inet jaco`; `None` if it does not exist.
+///
+/// # Errors
+/// [`Error::Unstable`] if the tables change all the time.
+pub fn read_table() -> Result<Option<Table>, Error> {
+    let mut socket = Socket::open(0)?;
+    consistent(&mut socket, |socket| {
+        let mut found = Parser::default();
+        let mut name = Writer::default();
+        name.put_text(1, TABLE);
+        let each = |message: &Message<'_>| found.message(message);
+        if !socket.get((GET_TABLE, INET), &name.0, each)? {
+            return Ok(None);
+        }
+        for kind in [GET_SET, GET_CHAIN, GET_RULE] {
+            socket.dump((kind, INET), &name.0, |message| found.message(message))?;
+        }
+        for index in 0..found.table.sets.len() {
+            if !found.table.sets[index].of_intervals {
+                continue;
+            }
+            let mut set = Writer::default();
+            set.put_text(1, TABLE);
+            set.put_text(2, &found.table.sets[index].name);
+            let each = |message: &Message<'_>| found.elements_of(index, message);
+            socket.dump((GET_ELEMENT, INET), &set.0, each)?;
+        }
+        Ok(Some(found.finish()))
+    })
+}
+
+/// Reads the rules of a chain of a table of family `ip`; `None` if it does not exist.
+///
+/// # Errors
+/// As [`read_table`].
+pub fn read_chain(table: &str, chain: &str) -> Result<Option<Vec<ChainRule>>, Error> {
+    let mut socket = Socket::open(0)?;
+    consistent(&mut socket, |socket| {
+        let names = |chain_attribute| {
+            let mut names = Writer::default();
+            names.put_text(1, table);
+            names.put_text(chain_attribute, chain);
+            names.0
+        };
+        if !socket.get((GET_CHAIN, IPV4), &names(3), |_| Ok(()))? {
+            return Ok(None);
+        }
+        let mut rules = Vec::new();
+        socket.dump((GET_RULE, IPV4), &names(2), |message| {
+            let rule = message.attributes();
+            // Kernels may list the rules of other chains, too.
+            if rule.text(1)? == table && rule.text(2)? == chain {
+                let handle = rule.find(3)?.and_then(|handle| handle.try_into().ok());
+                let handle = handle.ok_or(Error::Malformed("a rule without a handle"))?;
+                rules.push(ChainRule {
+                    handle: u64::from_be_bytes(handle),
+                    rule: expression::pair_rule(rule.nested(4)?)?,
+                });
+            }
+            Ok(())
+        })?;
+        Ok(Some(rules))
+    })
+}
+
+/// Repeats `read` until no table changed meanwhile.
+fn consistent<T>(
+    socket: &mut Socket,
+    read: impl Fn(&mut Socket) -> Result<T, Error>,
+) -> Result<T, Error> {
+    for _ in 0..ATTEMPTS {
+        let before = generation(socket)?;
+        let outcome = match read(socket) {
+            // The rest of an unfinished list would be taken for the next answer.
+            Err(Error::Unstable) => {
+                *socket = Socket::open(0)?;
+                continue;
+            }
+            outcome => outcome,
+        };
+        if generation(socket)? == before {
+            return outcome;
+        }
+        *socket = Socket::open(0)?;
+    }
+    Err(Error::Unstable)
+}
+
+/// Number of changes of the tables of this namespace.
+fn generation(socket: &mut Socket) -> Result<u32, Error> {
+    let mut generation = None;
+    socket.get((GET_GENERATION, 0), &[], |message| {
+        generation = message.attributes().number(1)?;
+        Ok(())
+    })?;
+    generation.ok_or(Error::Malformed("no generation"))
+}
+
+/// Parses a datagram with messages about a table.
+pub(super) fn parse(bytes: &[u8]) -> Result<Table, Error> {
+    let mut found = Parser::default();
+    for message in Messages(bytes) {
+        let message = message?;
+        if message.kind == NF_TABLES | NEW_ELEMENT {
+            if let Some(last) = found.table.sets.len().checked_sub(1) {
+                found.elements_of(last, &message)?;
+            }
+        } else {
+            found.message(&message)?;
+        }
+    }
+    Ok(found.finish())
+}
+
+/// Collects the messages about a table.
+#[derive(Default)]
+struct Parser {
+    table: Table,
+    rules: BTreeMap<String, Vec<Rule>>,
+    /// Keys of the elements of each set, in the order of the sets; true at the end of an interval.
+    elements: BTreeMap<usize, Vec<(u32, bool)>>,
+}
+
+impl Parser {
+    fn message(&mut self, message: &Message<'_>) -> Result<(), Error> {
+        let attributes = message.attributes();
+        let name = |kind| attributes.text(kind);
+        if message.family() != INET || name(1)? != TABLE {
+            return Ok(());
+        }
+        match message.kind ^ NF_TABLES {
+            NEW_TABLE => self.table.flags = attributes.number(2)?.unwrap_or_default(),
+            NEW_CHAIN => self.table.chains.push(Chain {
+                name: name(3)?,
+                base: base(&attributes)?,
+                rules: Vec::new(),
+            }),
+            NEW_RULE => {
+                let rule = expression::rule(attributes.nested(4)?)?;
+                self.rules.entry(name(2)?).or_default().push(rule);
+            }
+            NEW_SET => {
+                let flags = attributes.number(3)?.unwrap_or_default();
+                let kind = attributes.number(4)?;
+                self.table.sets.push(Set {
+                    name: name(2)?,
+                    of_intervals: flags == INTERVAL && kind == Some(IPV4_ADDRESS),
+                    elements: Vec::new(),
+                });
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn elements_of(&mut self, set: usize, message: &Message<'_>) -> Result<(), Error> {
+        let elements = self.elements.entry(set).or_default();
+        for element in message.attributes().nested(3)? {
+            let element = Attributes(element?.1);
+            let key = element.nested(1)?.number(1)?;
+            let flags = element.number(3)?.unwrap_or_default();
+            // One without a key matches whatever the others do not.
+            let key = key.ok_or(Error::Malformed("an element without a key"))?;
+            elements.push((key, flags & INTERVAL_END != 0));
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Table {
+        for (index, keys) in self.elements {
+            self.table.sets[index].elements = intervals(keys);
+        }
+        for chain in &mut self.table.chains {
+            chain.rules = self.rules.remove(&chain.name).unwrap_or_default();
+        }
+        self.table
+    }
+}
+
+/// Attachment of a chain.
+fn base(chain: &Attributes<'_>) -> Result<Option<Base>, Error> {
+    const ACCEPT: u32 = 1;
+    let hook = chain.nested(4)?;
+    let Some(number) = hook.number(1)? else {
+        return Ok(None);
+    };
+    Ok(Some(Base {
+        kind: chain.text(7)?,
+        hook: number,
+        priority: hook.number(2)?.unwrap_or_default().cast_signed(),
+        accepts: chain.number(5)? == Some(ACCEPT),
+    }))
+}
+
+/// Joins the first key of each interval and the one after it; the last interval may be open.
+fn intervals(mut keys: Vec<(u32, bool)>) -> Vec<(u32, u32)> {
+    // An end sorts before the beginning of the next interval with the same key.
+    keys.sort_unstable_by_key(|(key, ends)| (*key, !ends));
+    let mut intervals = Vec::with_capacity(keys.len() / 2);
+    let mut open = None;
+    for (key, ends) in keys {
+        if let Some(first) = open.take() {
+            intervals.push((first, key.saturating_sub(1).max(first)));
+        }
+        open = (!ends).then_some(key);
+    }
+    intervals.extend(open.map(|first| (first, u32::MAX)));
+    intervals
+}

@@ -1,0 +1,150 @@
+//! Packets between containers of two hosts, as far as the ruleset of one of them decides.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
+    thread,
+    time::Duration,
+};
+
+use super::*;
+
+/// Longest wait for a packet that should pass, and wait for one that should not.
+const PASSES: Duration = Duration::from_secs(10);
+const DROPPED: Duration = Duration::from_millis(200);
+const PORT: u16 = 7;
+
+/// A router between containers, each in a namespace of its own with an address 10.244.n.2.
+struct Lab {
+    router: Namespace,
+    containers: Vec<(Ipv4Addr, Namespace)>,
+}
+
+impl Lab {
+    fn new(blocks: &[u8]) -> Self {
+        let router = Namespace::create().unwrap();
+        let ip = |line: String| run("ip", &line.split(' ').collect::<Vec<_>>());
+        router
+            .within(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap())
+            .unwrap();
+        let containers = blocks.iter().map(|n| {
+            let container = Namespace::create().unwrap();
+            // The namespace is named by a process in it.
+            let mut holder = container
+                .within(|| Command::new("sleep").arg("60").spawn().unwrap())
+                .unwrap();
+            router
+                .within(|| {
+                    let pid = holder.id();
+                    ip(format!(
+                        "link add v{n} type veth peer name eth0 netns {pid}"
+                    ));
+                    ip(format!("address add 10.244.{n}.1/24 dev v{n}"));
+                    ip(format!("link set v{n} up"));
+                })
+                .unwrap();
+            container
+                .within(|| {
+                    ip(format!("address add 10.244.{n}.2/24 dev eth0"));
+                    ip("link set eth0 up".to_owned());
+                    ip(format!("route add default via 10.244.{n}.1"));
+                })
+                .unwrap();
+            holder.kill().unwrap();
+            holder.wait().unwrap();
+            (Ipv4Addr::new(10, 244, *n, 2), container)
+        });
+        Self {
+            containers: containers.collect(),
+            router,
+        }
+    }
+
+    fn apply(&self, table: &Table) {
+        let done = self.router.within(|| replace_table(table));
+        done.unwrap().unwrap();
+    }
+
+    /// Whether a connection and a datagram reach container `to` from container `from`.
+    fn reaches(&self, from: usize, to: usize, expected: bool) -> (bool, bool) {
+        let wait = if expected { PASSES } else { DROPPED };
+        let (address, server) = &self.containers[to];
+        let target = SocketAddr::from((*address, PORT));
+        let open = || {
+            let udp = UdpSocket::bind(target)?;
+            udp.set_read_timeout(Some(wait))?;
+            io::Result::Ok((TcpListener::bind(target)?, udp))
+        };
+        let (tcp, udp) = server.within(open).unwrap().unwrap();
+        let receives = thread::spawn(move || {
+            let received = udp.recv(&mut [0; 8]);
+            drop(tcp);
+            received.is_ok()
+        });
+        let send = || {
+            let connected = TcpStream::connect_timeout(&target, wait).is_ok();
+            let sender = UdpSocket::bind("0.0.0.0:0").unwrap();
+            // A refusal of an earlier datagram may show here.
+            let _ = sender.send_to(b"x", target);
+            connected
+        };
+        let connected = self.containers[from].1.within(send).unwrap();
+        (connected, receives.join().unwrap())
+    }
+}
+
+#[test]
+fn packets_pass_within_a_network_only() {
+    let lab = Lab::new(&[1, 2, 3]);
+    let networks = [set("a", &[block(1), block(2)]), set("b", &[block(3)])];
+    lab.apply(&table(networks.to_vec()));
+    for (from, to, expected) in [
+        (0, 1, true),
+        (1, 0, true),
+        (0, 2, false),
+        (2, 0, false),
+        (1, 2, false),
+    ] {
+        assert_eq!(
+            lab.reaches(from, to, expected),
+            (expected, expected),
+            "{from} to {to}"
+        );
+    }
+    // A block that joins the other network changes sides at once.
+    let networks = [set("a", &[block(1)]), set("b", &[block(2), block(3)])];
+    lab.apply(&table(networks.to_vec()));
+    for (from, to, expected) in [(0, 1, false), (1, 2, true), (2, 1, true), (2, 0, false)] {
+        assert_eq!(
+            lab.reaches(from, to, expected),
+            (expected, expected),
+            "{from} to {to}"
+        );
+    }
+}
+
+#[test]
+fn established_connection_survives_a_replaced_table() {
+    let lab = Lab::new(&[1, 2]);
+    let network = table(vec![set("a", &[block(1), block(2)])]);
+    lab.apply(&network);
+    let target = SocketAddr::from((lab.containers[1].0, PORT));
+    let listener = lab.containers[1]
+        .1
+        .within(|| TcpListener::bind(target).unwrap());
+    let client = lab.containers[0]
+        .1
+        .within(|| TcpStream::connect(target).unwrap());
+    let (mut client, mut server) = (client.unwrap(), listener.unwrap().accept().unwrap().0);
+    server.set_read_timeout(Some(PASSES)).unwrap();
+    for _ in 0..20 {
+        lab.apply(&network);
+        client.write_all(b"x").unwrap();
+        server.read_exact(&mut [0]).unwrap();
+    }
+    // Nor does the repair of a flushed table.
+    lab.router.within(|| nft("flush ruleset")).unwrap();
+    lab.apply(&network);
+    client.write_all(b"x").unwrap();
+    server.read_exact(&mut [0]).unwrap();
+}

@@ -1,0 +1,301 @@
+//! Batches of changes, each of which takes effect as a whole or not at all.
+
+use std::{ffi::CString, net::Ipv4Addr};
+
+use nftnl::{
+    Batch, Chain as NftChain, ChainType, MsgType, NlMsg, Policy, ProtoFamily, Rule as NftRule,
+    Table as NftTable, expr,
+    expr::{Bitwise, Cmp, CmpOp, NetworkHeaderField, Payload, Verdict, ct::States},
+    nftnl_sys::{self as sys},
+    set::Set as NftSet,
+};
+
+use super::{
+    Base, Chain, Edit, Error, PairRule, Rule, Set, TABLE, Table,
+    message::{self, APPEND, CREATE, Writer},
+    socket::Socket,
+};
+
+const NEW_ELEMENT: u16 = 12;
+/// Flag of a set of intervals.
+const INTERVAL: u32 = 4;
+/// Flag of an element that ends an interval.
+const INTERVAL_END: u32 = 1;
+/// Elements per message: an attribute is shorter than 64 KiB.
+const ELEMENTS: usize = 1000;
+/// Size of a name with its final zero (`NFT_NAME_MAXLEN`).
+const NAME_BYTES: usize = 256;
+/// Offset of the flags in a netlink header.
+const FLAGS_AT: usize = 6;
+
+/// Replaces the table `inet jaco` by `table` in one batch; at no time is the old one gone and the
+/// new one not there. The flags are not written.
+///
+/// # Errors
+/// [`Error::Unsupported`] for a rule that is foreign or names no set of the table. The kernel's
+/// table is unchanged then, as after any other error.
+pub fn replace_table(table: &Table) -> Result<(), Error> {
+    let mut batch = Batch::new();
+    let name = text(TABLE)?;
+    let handle = NftTable::new(&name, ProtoFamily::Inet);
+    // Deleting a table that does not exist would fail.
+    batch.add(&handle, MsgType::Add);
+    batch.add(&handle, MsgType::Del);
+    batch.add(&handle, MsgType::Add);
+    let mut sets = Vec::with_capacity(table.sets.len());
+    for (set, id) in table.sets.iter().zip(1..) {
+        sets.push((&*set.name, add_set(&mut batch, &handle, set, id)?));
+    }
+    sets.sort_unstable_by_key(|(name, _)| *name);
+    for chain in &table.chains {
+        add_chain(&mut batch, &handle, chain, &sets)?;
+    }
+    commit(batch)
+}
+
+/// Changes a chain of a table of family `ip` in one batch.
+///
+/// # Errors
+/// When a rule to delete is gone, or the chain is; nothing has changed then.
+pub fn edit_chain(table: &str, chain: &str, edits: &[Edit]) -> Result<(), Error> {
+    let mut batch = Batch::new();
+    let table = NftTable::new(text(table)?, ProtoFamily::Ipv4);
+    let chain = NftChain::new(text(chain)?, &table);
+    for edit in edits {
+        let mut rule = NftRule::new(&chain);
+        match edit {
+            Edit::Delete(handle) => {
+                rule.set_handle(*handle);
+                batch.add(&rule, MsgType::Del);
+            }
+            Edit::InsertFirst(pair) => {
+                add_pair(&mut rule, pair);
+                batch.add(&First(rule), MsgType::Add);
+            }
+        }
+    }
+    commit(batch)
+}
+
+fn commit(batch: Batch) -> Result<(), Error> {
+    let batch = batch.finalize();
+    Socket::open(0)?.commit(batch.iter())
+}
+
+fn text(text: &str) -> Result<CString, Error> {
+    let name = CString::new(text).ok().filter(|_| text.len() < NAME_BYTES);
+    name.ok_or_else(|| Error::Unsupported(format!("the name {text:?}")))
+}
+
+fn add_set<'a>(
+    batch: &mut Batch,
+    table: &'a NftTable,
+    set: &Set,
+    id: u32,
+) -> Result<NftSet<'a, Ipv4Addr>, Error> {
+    if !set.of_intervals {
+        return Err(Error::Unsupported(format!("the set {}", set.name)));
+    }
+    let name = text(&set.name)?;
+    let handle = NftSet::<Ipv4Addr>::new_named(&name, id, table, ProtoFamily::Inet);
+    #[expect(unsafe_code, reason = "libnftnl's flags of a set have no safe wrapper")]
+    // SAFETY: the pointer is that of a set which lives until the end of this function.
+    unsafe {
+        sys::nftnl_set_set_u32(
+            handle.as_ptr().as_ptr(),
+            sys::NFTNL_SET_FLAGS as u16,
+            INTERVAL,
+        );
+    }
+    batch.add(&handle, MsgType::Add);
+    let keys = keys(&set.elements);
+    for keys in keys.chunks(ELEMENTS) {
+        batch.add(&elements(&set.name, id, keys), MsgType::Add);
+    }
+    Ok(handle)
+}
+
+/// First key of each interval and the one after it; true at the end of an interval.
+fn keys(intervals: &[(u32, u32)]) -> Vec<(u32, bool)> {
+    let mut keys = Vec::with_capacity(2 * intervals.len() + 1);
+    if intervals.first().is_some_and(|(first, _)| *first > 0) {
+        // nft begins every set of intervals with the end of one.
+        keys.push((0, true));
+    }
+    for (first, last) in intervals {
+        keys.push((*first, false));
+        keys.extend(last.checked_add(1).map(|end| (end, true)));
+    }
+    keys
+}
+
+fn elements(set: &str, id: u32, keys: &[(u32, bool)]) -> Raw {
+    let mut body = Writer::default();
+    body.put_text(1, TABLE);
+    body.put_text(2, set);
+    body.put_number(4, id);
+    body.nest(3, |list| {
+        for (key, ends) in keys {
+            list.nest(1, |element| {
+                element.nest(1, |data| data.put_number(1, *key));
+                if *ends {
+                    element.put_number(3, INTERVAL_END);
+                }
+            });
+        }
+    });
+    Raw {
+        kind: NEW_ELEMENT,
+        flags: CREATE,
+        body: body.0,
+    }
+}
+
+fn add_chain(
+    batch: &mut Batch,
+    table: &NftTable,
+    chain: &Chain,
+    sets: &[(&str, NftSet<'_, Ipv4Addr>)],
+) -> Result<(), Error> {
+    let mut handle = NftChain::new(text(&chain.name)?, table);
+    if let Some(base) = &chain.base {
+        attach(&mut handle, base)?;
+    }
+    batch.add(&handle, MsgType::Add);
+    for rule in &chain.rules {
+        let mut written = NftRule::new(&handle);
+        match rule {
+            Rule::AcceptEstablished => add_established(&mut written),
+            Rule::AcceptWithin(set) => add_within(&mut written, find(sets, set)?, &Verdict::Accept),
+            Rule::DropWithin(set) => add_within(&mut written, find(sets, set)?, &Verdict::Drop),
+            Rule::Foreign => return Err(Error::Unsupported("a foreign rule".to_owned())),
+        }
+        batch.add(&written, MsgType::Add);
+    }
+    Ok(())
+}
+
+fn attach(chain: &mut NftChain<'_>, base: &Base) -> Result<(), Error> {
+    let kind = match &*base.kind {
+        "filter" => ChainType::Filter,
+        other => return Err(Error::Unsupported(format!("a chain of type {other}"))),
+    };
+    let hook = match base.hook {
+        1 => nftnl::Hook::In,
+        2 => nftnl::Hook::Forward,
+        3 => nftnl::Hook::Out,
+        other => return Err(Error::Unsupported(format!("a chain at hook {other}"))),
+    };
+    chain.set_type(kind);
+    chain.set_hook(hook, base.priority);
+    chain.set_policy(if base.accepts {
+        Policy::Accept
+    } else {
+        Policy::Drop
+    });
+    Ok(())
+}
+
+fn find<'a, 'b>(
+    sets: &'a [(&str, NftSet<'b, Ipv4Addr>)],
+    name: &str,
+) -> Result<&'a NftSet<'b, Ipv4Addr>, Error> {
+    let found = sets.binary_search_by(|(set, _)| (*set).cmp(name));
+    let index = found.map_err(|_| Error::Unsupported(format!("a rule about the set {name}")))?;
+    Ok(&sets[index].1)
+}
+
+fn add_established(rule: &mut NftRule<'_>) {
+    let states = (States::ESTABLISHED | States::RELATED).bits();
+    rule.add_expr(&expr::Conntrack::State);
+    rule.add_expr(&Bitwise::new(states, 0_u32));
+    rule.add_expr(&Cmp::new(CmpOp::Neq, 0_u32));
+    rule.add_expr(&Verdict::Accept);
+}
+
+fn add_within(rule: &mut NftRule<'_>, set: &NftSet<'_, Ipv4Addr>, verdict: &Verdict) {
+    // Packets of IPv6 have other bytes at the place of the addresses.
+    rule.add_expr(&expr::Meta::NfProto);
+    rule.add_expr(&Cmp::new(CmpOp::Eq, message::IPV4));
+    for offset in [12, 16] {
+        rule.add_expr(&header(offset, 4));
+        rule.add_expr(&expr::Lookup::new(set));
+    }
+    rule.add_expr(verdict);
+}
+
+/// Adds the expressions that iptables-nft writes, which it can read for that reason.
+fn add_pair(rule: &mut NftRule<'_>, pair: &PairRule) {
+    for (offset, (address, prefix)) in [(12, pair.source), (16, pair.destination)] {
+        let mask = u32::MAX
+            .checked_shl(32 - u32::from(prefix.min(32)))
+            .unwrap_or(0);
+        let address = address.octets();
+        if prefix % 8 == 0 {
+            // Whole bytes need no mask.
+            let length = usize::from(prefix / 8).clamp(1, 4);
+            rule.add_expr(&header(offset, length as u32));
+            rule.add_expr(&Cmp::new(CmpOp::Eq, &address[..length]));
+        } else {
+            rule.add_expr(&header(offset, 4));
+            rule.add_expr(&Bitwise::new(&mask.to_be_bytes()[..], &[0_u8; 4][..]));
+            rule.add_expr(&Cmp::new(CmpOp::Eq, &address[..]));
+        }
+    }
+    rule.add_expr(&expr::Counter);
+    rule.add_expr(if pair.returns {
+        &Verdict::Return
+    } else {
+        &Verdict::Accept
+    });
+}
+
+/// Loads bytes of the IP header. nftnl calls the fields bits, and passes them on as bytes.
+fn header(offset: u32, length: u32) -> Payload {
+    Payload::Network(NetworkHeaderField::Raw {
+        offset_bits: offset,
+        length_bits: length,
+    })
+}
+
+/// A rule that goes before all others of its chain; nftnl appends.
+struct First<'a>(NftRule<'a>);
+
+#[expect(
+    unsafe_code,
+    reason = "nftnl's messages write into a buffer of libnftnl"
+)]
+// SAFETY: writes what `Rule` does and changes flags in the header that it wrote.
+unsafe impl NlMsg for First<'_> {
+    unsafe fn write(&self, buf: *mut std::ffi::c_void, seq: u32, msg_type: MsgType) {
+        // SAFETY: the caller's promise about `buf`; the header is written by then.
+        unsafe {
+            self.0.write(buf, seq, msg_type);
+            let flags = buf.cast::<u8>().add(FLAGS_AT).cast::<u16>();
+            flags.write_unaligned(flags.read_unaligned() & !APPEND);
+        }
+    }
+}
+
+/// A message of whole attributes in family `inet`.
+struct Raw {
+    kind: u16,
+    flags: u16,
+    body: Vec<u8>,
+}
+
+#[expect(
+    unsafe_code,
+    reason = "nftnl's messages write into a buffer of libnftnl"
+)]
+// SAFETY: the buffer holds more than 64 KiB, and the body at most `ELEMENTS` elements of 24 bytes
+// and two names, each shorter than the 256 bytes that the kernel takes.
+unsafe impl NlMsg for Raw {
+    unsafe fn write(&self, buf: *mut std::ffi::c_void, seq: u32, _: MsgType) {
+        let bytes = message::request(self.kind, self.flags, message::INET, seq, &self.body);
+        // SAFETY: `buf` has room for the longest message, as above, and does not overlap.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), buf.cast(), bytes.len());
+        }
+    }
+}

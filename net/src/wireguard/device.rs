@@ -1,0 +1,377 @@
+//! The parts that the threads of a device share.
+
+mod receive;
+mod transmit;
+
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use arc_swap::ArcSwap;
+use boringtun::{noise::rate_limiter::RateLimiter, x25519};
+use rustix::{
+    event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
+    io::Errno,
+};
+
+use super::{
+    Config, Drops, Error, Peer, PeerStats, PublicKey,
+    socket::{self, Socket},
+    table::Table,
+    tunnel::{MESSAGE_ROOM, Tunnel},
+};
+use crate::tun;
+
+/// Interval of the timers of all sessions; they count in seconds.
+const TICK: Duration = Duration::from_millis(250);
+/// Handshake messages in a second that are answered without a cookie. The limiter counts a message
+/// twice: before the key of its sender is computed, and in the session.
+const HANDSHAKES: u64 = 2 * 256;
+/// Most threads for each direction, by default.
+const MAX_WORKERS: usize = 8;
+
+/// State that all threads share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    table: ArcSwap<Table<Tunnel>>,
+    identity: Identity,
+    drops: Counters,
+    stopping: Stop,
+    failure: Mutex<Option<String>>,
+}
+
+/// The keys of the device, and its defence against floods of handshakes.
+struct Identity {
+    secret: x25519::StaticSecret,
+    public: x25519::PublicKey,
+    limiter: Arc<RateLimiter>,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    unroutable: AtomicU64,
+    no_endpoint: AtomicU64,
+    wrong_source: AtomicU64,
+    invalid: AtomicU64,
+    unknown_peer: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// Wakes threads that wait for packets.
+#[derive(Debug)]
+struct Stop {
+    event: OwnedFd,
+    stopped: AtomicBool,
+}
+
+/// The running threads.
+#[derive(Debug)]
+pub(super) struct Threads {
+    shared: Arc<Shared>,
+    sockets: Arc<[Socket]>,
+    port: u16,
+    /// Serialises changes of the peers.
+    changing: Mutex<()>,
+    handles: Vec<JoinHandle<()>>,
+}
+
+impl Threads {
+    pub(super) fn start(config: &Config) -> Result<Self, Error> {
+        let cores = || {
+            thread::available_parallelism()
+                .map_or(1, usize::from)
+                .min(MAX_WORKERS)
+        };
+        let workers = config.workers.map_or_else(cores, usize::from);
+        let failed = |source| Error::Socket {
+            port: config.port,
+            source,
+        };
+        let sockets: Arc<[Socket]> = socket::open(config.port, workers).map_err(failed)?.into();
+        let port = sockets[0].port().map_err(failed)?;
+        let tun = |source| Error::Tun {
+            name: config.name.clone(),
+            source,
+        };
+        let queues = tun::open_queues(&config.name, workers).map_err(tun)?;
+        tun::set_mtu(&config.name, config.mtu).map_err(tun)?;
+
+        let shared = Arc::new(Shared::new(config).map_err(Error::Threads)?);
+        let mut threads = Self {
+            shared,
+            sockets,
+            port,
+            changing: Mutex::new(()),
+            handles: Vec::new(),
+        };
+        let udp = queues.udp;
+        for (at, queue) in queues.files.into_iter().enumerate() {
+            let queue = Arc::new(queue);
+            let (shared, sockets) = (Arc::clone(&threads.shared), Arc::clone(&threads.sockets));
+            let file = Arc::clone(&queue);
+            threads.spawn(format!("wg-tx-{at}"), move || {
+                transmit::run(&shared, &file, &sockets[at])
+            })?;
+            let (shared, sockets) = (Arc::clone(&threads.shared), Arc::clone(&threads.sockets));
+            threads.spawn(format!("wg-rx-{at}"), move || {
+                receive::run(&shared, &queue, &sockets[at], udp)
+            })?;
+        }
+        let (shared, sockets) = (Arc::clone(&threads.shared), Arc::clone(&threads.sockets));
+        threads.spawn("wg-timer".to_owned(), move || {
+            shared.run_timers(&sockets[0])
+        })?;
+        Ok(threads)
+    }
+
+    /// Starts a thread whose end, for any reason, makes the device fail.
+    fn spawn(
+        &mut self,
+        name: String,
+        work: impl FnOnce() -> io::Result<()> + Send + 'static,
+    ) -> Result<(), Error> {
+        let shared = Arc::clone(&self.shared);
+        let thread = thread::Builder::new().name(name.clone()).spawn(move || {
+            let work = std::panic::AssertUnwindSafe(work);
+            match std::panic::catch_unwind(work) {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => shared.fail(format!("{name}: {error}")),
+                Err(_) => shared.fail(format!("{name} panicked")),
+            }
+        });
+        self.handles.push(thread.map_err(Error::Threads)?);
+        Ok(())
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(super) fn set_peers(&self, peers: Vec<Peer>) -> Result<(), Error> {
+        let _guard = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let identity = &self.shared.identity;
+        identity.check(&peers)?;
+        let own = PublicKey(identity.public.to_bytes());
+        let make = |peer: &Peer, index| {
+            Tunnel::new(
+                identity.secret.clone(),
+                peer,
+                index,
+                Arc::clone(&identity.limiter),
+            )
+        };
+        let (table, changes) = self.shared.table.load().replace(peers, own, make)?;
+        let table = Arc::new(table);
+        self.shared.table.store(Arc::clone(&table));
+        for key in &changes.moved {
+            if let Some(entry) = table.by_key(*key) {
+                entry.tunnel.set_endpoint(entry.peer.endpoint);
+            }
+        }
+        for key in changes.added.iter().chain(&changes.moved) {
+            if let Some(entry) = table.by_key(*key) {
+                self.greet(&entry.tunnel, false);
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins a handshake with a peer whose address is known; retries are up to the timers.
+    fn greet(&self, tunnel: &Tunnel, force: bool) {
+        let mut buffer = [0; MESSAGE_ROOM];
+        if let Some(endpoint) = tunnel.endpoint()
+            && let Some(message) = tunnel.initiate(force, &mut buffer)
+        {
+            let _ = self.sockets[0].send(endpoint, message);
+        }
+    }
+
+    pub(super) fn force_handshakes(&self) {
+        for entry in self.shared.table.load().iter() {
+            self.greet(&entry.tunnel, true);
+        }
+    }
+
+    pub(super) fn stats(&self) -> Vec<PeerStats> {
+        let table = self.shared.table.load_full();
+        table
+            .iter()
+            .map(|entry| entry.tunnel.stats(&entry.peer))
+            .collect()
+    }
+
+    pub(super) fn drops(&self) -> Drops {
+        let drops = &self.shared.drops;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Drops {
+            unroutable: read(&drops.unroutable),
+            no_endpoint: read(&drops.no_endpoint),
+            wrong_source: read(&drops.wrong_source),
+            invalid: read(&drops.invalid),
+            unknown_peer: read(&drops.unknown_peer),
+            refused: read(&drops.refused),
+        }
+    }
+
+    pub(super) fn failure(&self) -> Option<String> {
+        self.shared
+            .failure
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.shared.stopping.stop();
+        for handle in self.handles.drain(..) {
+            // A panic was noted as the failure.
+            let _ = handle.join();
+        }
+    }
+}
+
+impl Identity {
+    /// Refuses keys whose shared secret would be known to all (RFC 7748, section 6.1).
+    fn check(&self, peers: &[Peer]) -> Result<(), Error> {
+        for peer in peers {
+            let key = x25519::PublicKey::from(peer.public_key.0);
+            if !self.secret.diffie_hellman(&key).was_contributory() {
+                return Err(Error::InvalidPeer(peer.public_key));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", PublicKey(self.public.to_bytes()))
+    }
+}
+
+impl Shared {
+    fn new(config: &Config) -> io::Result<Self> {
+        let secret = config.private_key.secret();
+        let public = x25519::PublicKey::from(&secret);
+        let limiter = Arc::new(RateLimiter::new(&public, HANDSHAKES));
+        Ok(Self {
+            table: ArcSwap::default(),
+            identity: Identity {
+                secret,
+                public,
+                limiter,
+            },
+            drops: Counters::default(),
+            stopping: Stop {
+                event: eventfd(0, EventfdFlags::CLOEXEC)?,
+                stopped: AtomicBool::new(false),
+            },
+            failure: Mutex::new(None),
+        })
+    }
+
+    /// Keeps the first failure, and stops the other threads: half a device serves nothing.
+    fn fail(&self, reason: String) {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.get_or_insert(reason);
+        self.stopping.stop();
+    }
+
+    fn run_timers(&self, socket: &Socket) -> io::Result<()> {
+        let mut buffer = [0; MESSAGE_ROOM];
+        while !self.stopping.wait(None, TICK)? {
+            let now = Instant::now();
+            self.identity.limiter.reset_count();
+            for entry in self.table.load_full().iter() {
+                let Some(endpoint) = entry.tunnel.endpoint() else {
+                    continue;
+                };
+                if let Some(message) = entry.tunnel.tick(entry.peer.keepalive, now, &mut buffer) {
+                    let _ = socket.send(endpoint, message);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Stop {
+    fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+        // The counter is never read, so it stays readable for every thread.
+        let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Waits until the descriptor is ready or the time is over; `true` if the device stops.
+    fn wait(
+        &self,
+        ready: Option<(BorrowedFd<'_>, PollFlags)>,
+        timeout: Duration,
+    ) -> io::Result<bool> {
+        let timeout = Timespec::try_from(timeout).ok();
+        let stop = || PollFd::new(&self.event, PollFlags::IN);
+        let outcome = match ready {
+            Some((descriptor, flags)) => {
+                let descriptor = PollFd::from_borrowed_fd(descriptor, flags);
+                poll(&mut [stop(), descriptor], timeout.as_ref())
+            }
+            None => poll(&mut [stop()], timeout.as_ref()),
+        };
+        match outcome {
+            Ok(_) | Err(Errno::INTR) => Ok(self.is_stopped()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn wait_readable(&self, descriptor: impl AsFd) -> io::Result<bool> {
+        self.wait(
+            Some((descriptor.as_fd(), PollFlags::IN)),
+            Duration::from_secs(3600),
+        )
+    }
+
+    fn wait_writable(&self, descriptor: impl AsFd) -> io::Result<bool> {
+        self.wait(
+            Some((descriptor.as_fd(), PollFlags::OUT)),
+            Duration::from_secs(1),
+        )
+    }
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Whether a call on a TUN descriptor failed because the interface no longer exists.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::BADFD | Errno::FAULT | Errno::NODEV)
+    )
+}
+
+/// Writes one frame to the interface. Refused packets are counted: there is no sender to tell.
+fn write_frame(queue: &File, frame: &[u8], shared: &Shared) -> io::Result<()> {
+    match io::Write::write(&mut &*queue, frame) {
+        Ok(_) => Ok(()),
+        Err(error) if is_gone(&error) => Err(error),
+        Err(_) => {
+            count(&shared.drops.refused);
+            Ok(())
+        }
+    }
+}
