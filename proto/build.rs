@@ -6,7 +6,9 @@ use std::{env, fs, path::PathBuf};
 use prost::Message as _;
 use tonic_prost_build::Config;
 
-const FILES: [&str; 6] = ["error", "entities", "events", "commands", "fsm", "services"];
+const FILES: [&str; 7] = [
+    "error", "entities", "events", "commands", "fsm", "network", "services",
+];
 
 /// Messages without a derived `Debug`; `src/redacted.rs` implements a redacted one.
 const REDACTED: [&str; 28] = [

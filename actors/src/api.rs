@@ -26,6 +26,7 @@ mod leave;
 mod logs;
 pub mod methods;
 mod names;
+mod network;
 mod registry;
 mod server;
 mod stream;

@@ -5,12 +5,15 @@
 //! state, it resumes its membership.
 
 mod builder;
+mod network_probe;
 mod verticals;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use jaco_net::tls::{self, CertSlot};
-use jaco_raftnode::{RaftHandle, RaftStatus};
+use jaco_policy::network::readiness::IsolationStatus;
+use jaco_proto::v1::NodeStatus;
+use jaco_raftnode::{RaftHandle, RaftStatus, State, StateReader as _};
 use jaco_supervision::{ChildSpec, GaveUp, StartTreeError, Strategy, SupervisorSpec, Tree};
 use tokio::{sync::mpsc, time::timeout};
 
@@ -29,6 +32,8 @@ pub use builder::{ConfigError, NodeBuilder};
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for raft to close; a disk that does not answer would hold it up for ever.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit for the first test of the isolation ruleset, which needs a leader.
+const ISOLATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for another voter to take over leadership when the node stops.
 const HANDOVER_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -98,6 +103,10 @@ impl Node {
         };
         let certificate = CertSlot::new(&identity);
         let tls = tls::api_server(certificate.clone())?;
+        let mesh_key = match config.mesh {
+            Some(_) => Some(layout.mesh_key()?),
+            None => None,
+        };
         let (report, fatal) = mpsc::unbounded_channel();
         let metrics = Metrics::new(&hostname, config.clock.clone());
         let telemetry = TelemetryArgs {
@@ -108,6 +117,7 @@ impl Node {
             config,
             metrics,
             certificate,
+            mesh_key,
             tls,
             fatal: report,
             setup_token,
@@ -193,6 +203,32 @@ impl Node {
     #[must_use]
     pub fn shared(&self) -> &Arc<NodeContext> {
         &self.shared
+    }
+
+    /// Waits until the isolation ruleset of a member was tested, and a failure of the test is part
+    /// of the replicated state; at most 30 seconds. Returns at once where there is no isolation, and
+    /// on a node without a cluster.
+    pub async fn isolation_tested(&self) {
+        let Some(member) = self.shared.try_running() else {
+            return;
+        };
+        let Some(mut status) = member.firewall.get().cloned() else {
+            return;
+        };
+        let tested = async {
+            let pending = IsolationStatus::Pending;
+            let tested = status.wait_for(|status| status.isolation != pending).await;
+            let failed = tested
+                .is_ok_and(|status| matches!(status.isolation, IsolationStatus::Unavailable(_)));
+            let reported = |state: &Arc<State>| {
+                let node = state.nodes.get(&member.hostname);
+                node.is_none_or(|node| node.status() == NodeStatus::IsolationUnavailable)
+            };
+            if failed {
+                let _ = member.raft.subscribe().wait_for(reported).await; // the node may stop
+            }
+        };
+        let _ = timeout(ISOLATION_TIMEOUT, tested).await; // the node may wait for a leader
     }
 
     /// Handle of the replicated state, to read, follow and change it; `None` before a cluster
@@ -336,7 +372,7 @@ fn hostname(config: &NodeConfig) -> Result<String, StartError> {
 mod tests {
     use std::pin::pin;
 
-    use jaco_raftnode::{State, testing::MemoryGroup};
+    use jaco_raftnode::testing::MemoryGroup;
 
     use super::*;
 

@@ -14,7 +14,7 @@ pub mod actor;
 pub mod contact;
 pub mod failure_detector;
 
-pub use actor::{Args, HealthActor};
+pub use actor::{Args, HealthActor, NetworkStatus};
 pub use contact::{Contact, ContactSwitch};
 pub(crate) use failure_detector::LeaderClaim;
 pub use failure_detector::{FailureDetector, Hosts};

@@ -187,7 +187,7 @@ pub mod testing;
 
 pub use api::Client;
 pub use assembly::{ConfigError, Node, NodeBuilder, StartError};
-pub use node::NodeConfig;
+pub use node::{MeshSettings, NodeConfig};
 
 /// The port to the container engine.
 pub use jaco_engine as engine;

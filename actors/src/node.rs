@@ -25,7 +25,7 @@ pub(crate) mod submit;
 mod subnets;
 
 pub use actor::NodeActor;
-pub use config::NodeConfig;
+pub use config::{MeshSettings, NodeConfig};
 pub use context::{MemberContext, NodeContext};
 pub use export::Export;
 pub use files::FilesError;

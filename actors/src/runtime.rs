@@ -63,6 +63,12 @@ pub enum NetworkError {
 pub trait Networks: Send + Sync + 'static {
     /// Ensures that a network exists on this host; idempotent.
     async fn ensure(&self, deployment: &str, network: &str) -> Result<Attachment, NetworkError>;
+
+    /// Number of repairs so far, after which addresses of containers may have changed; never
+    /// changes by default.
+    fn repairs(&self) -> watch::Receiver<u64> {
+        watch::Sender::new(0).subscribe()
+    }
 }
 
 #[async_trait]
@@ -79,6 +85,10 @@ impl Networks for BridgeDirectory {
             }
             Err(error) => Err(NetworkError::Unavailable(chain(&error))),
         }
+    }
+
+    fn repairs(&self) -> watch::Receiver<u64> {
+        Self::repairs(self)
     }
 }
 
@@ -128,6 +138,8 @@ pub(crate) struct RuntimeContext {
     pub(crate) deferred: ReplicaIdSet,
     /// Replicas that have no assignment here and whose actor creates nothing any more.
     pub(crate) leaving: ReplicaIdSet,
+    /// Replicas whose container uses the network namespace of another one.
+    pub(crate) borrowers: ReplicaIdSet,
     /// Handles of the replica actors; they outlive a restart of the manager.
     replica_handles: Mutex<BTreeMap<String, Handle<replica::Msg>>>,
 }
@@ -144,6 +156,7 @@ impl RuntimeContext {
             orphans_cleared: watch::Sender::new(None),
             deferred: ReplicaIdSet::default(),
             leaving: ReplicaIdSet::default(),
+            borrowers: ReplicaIdSet::default(),
             replica_handles: Mutex::default(),
         }
     }

@@ -97,6 +97,7 @@ impl Lab {
             config: self.config(),
             metrics: Metrics::new("", self.clock.clone()),
             certificate: self.certificate.clone(),
+            mesh_key: None,
             tls: self.tls.clone(),
             fatal: mpsc::unbounded_channel().0,
             setup_token: None,

@@ -12,6 +12,8 @@ mod external_changes;
 mod health;
 #[path = "engine_rules/namespaces.rs"]
 mod namespaces;
+#[path = "engine_rules/networks.rs"]
+mod networks;
 #[path = "engine_rules/private_engine.rs"]
 mod private_engine;
 #[path = "engine_rules/relay.rs"]

@@ -12,10 +12,14 @@ use std::{
 
 use jaco_actors::network::{
     SharedEngine,
-    bridge::{self, DesiredNetwork, Error},
+    bridge::{self, BridgeReady, DesiredNetwork, Error},
+    interfaces,
 };
 use jaco_engine::{EngineError, docker::DockerEngine};
-use jaco_policy::network::{bridge::Removal, names::NetworkId};
+use jaco_policy::network::{
+    bridge::{Removal, plan},
+    names::NetworkId,
+};
 
 /// Everything a test creates in the engine, under one name; removed on drop.
 struct Lab {
@@ -45,6 +49,10 @@ impl Lab {
             cluster_id: format!("cluster-{}", self.name),
             cidr: cidr.parse().unwrap(),
         }
+    }
+
+    async fn ensure(&self, wanted: &DesiredNetwork) -> Result<BridgeReady, Error> {
+        bridge::ensure(&self.engine, &*interfaces::of_this_host(), wanted).await
     }
 
     fn network(&self) -> String {
@@ -110,7 +118,7 @@ fn must(command: &mut Command) -> String {
 async fn network_is_created_once_with_its_options() {
     let lab = Lab::new();
     let wanted = lab.wanted(0);
-    let ready = bridge::ensure(&lab.engine, &wanted).await.unwrap();
+    let ready = lab.ensure(&wanted).await.unwrap();
     assert_eq!(ready.engine_network, lab.network());
     assert_eq!(ready.gateway, wanted.cidr.gateway());
 
@@ -141,16 +149,16 @@ async fn network_is_created_once_with_its_options() {
     let name = wanted.id.bridge_name();
     assert!(bridges.contains(&format!(": {name}: ")), "{bridges}");
 
-    assert_eq!(bridge::ensure(&lab.engine, &wanted).await, Ok(ready));
+    assert_eq!(lab.ensure(&wanted).await, Ok(ready));
     assert_eq!(lab.inspect("{{.Id}}"), id);
 }
 
 #[tokio::test]
 async fn network_with_another_block_is_replaced() {
     let lab = Lab::new();
-    bridge::ensure(&lab.engine, &lab.wanted(0)).await.unwrap();
+    lab.ensure(&lab.wanted(0)).await.unwrap();
     let container = lab.container(true);
-    bridge::ensure(&lab.engine, &lab.wanted(1)).await.unwrap();
+    lab.ensure(&lab.wanted(1)).await.unwrap();
     let subnets = lab.inspect("{{range .IPAM.Config}}{{.Subnet}}{{end}}");
     assert_eq!(subnets, lab.wanted(1).cidr.to_string());
     let all = must(docker().args(["ps", "-aq", "--no-trunc"]));
@@ -161,7 +169,7 @@ async fn network_with_another_block_is_replaced() {
 async fn network_in_use_is_not_removed() {
     let lab = Lab::new();
     let wanted = lab.wanted(0);
-    bridge::ensure(&lab.engine, &wanted).await.unwrap();
+    lab.ensure(&wanted).await.unwrap();
     let remove = || bridge::remove(&lab.engine, &wanted.cluster_id, &wanted.id);
     // Attached, although it was never started.
     let container = lab.container(false);
@@ -179,8 +187,8 @@ async fn network_without_our_labels_is_never_touched() {
     let lab = Lab::new();
     let id = must(docker().args(["network", "create", &lab.network()]));
     let wanted = lab.wanted(0);
-    let error = bridge::ensure(&lab.engine, &wanted).await.unwrap_err();
-    assert_eq!(error, Error::Foreign(lab.network()));
+    let error = lab.ensure(&wanted).await.unwrap_err();
+    assert_eq!(error, Error::Plan(plan::Error::Foreign(lab.network())));
     let gone = bridge::remove(&lab.engine, &wanted.cluster_id, &wanted.id).await;
     assert_eq!(gone, Ok(Removal::Gone));
     assert_eq!(lab.inspect("{{.Id}}"), id);
@@ -192,21 +200,24 @@ async fn block_of_another_network_is_reported_as_taken() {
     let wanted = lab.wanted(0);
     let range = wanted.cidr.to_string();
     must(docker().args(["network", "create", "--subnet", &range, &other.network()]));
-    let error = bridge::ensure(&lab.engine, &wanted).await.unwrap_err();
-    assert!(
-        matches!(&error, Error::BlockInUse(cidr, _) if *cidr == wanted.cidr),
-        "{error:?}"
-    );
+    let error = lab.ensure(&wanted).await.unwrap_err();
+    // The bridge of the other network has an address, unless the engine makes it later.
+    let block = match &error {
+        Error::BlockInUse(cidr, _) | Error::Plan(plan::Error::AddressInUse { cidr, .. }) => *cidr,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(block, wanted.cidr);
     let elsewhere = lab.wanted(1);
-    bridge::ensure(&lab.engine, &elsewhere).await.unwrap();
+    lab.ensure(&elsewhere).await.unwrap();
 }
 
 #[tokio::test]
 async fn missing_engine_is_reported_as_unreachable() {
     let engine: SharedEngine = Arc::new(DockerEngine::new("/nonexistent/engine.sock"));
-    let error = bridge::ensure(&engine, &Lab::new().wanted(0))
-        .await
-        .unwrap_err();
+    let wanted = Lab::new().wanted(0);
+    let interfaces = interfaces::of_this_host();
+    let ensured = bridge::ensure(&engine, &*interfaces, &wanted).await;
+    let error = ensured.unwrap_err();
     assert!(
         matches!(error, Error::Engine(EngineError::Unreachable(_))),
         "{error:?}"

@@ -5,6 +5,7 @@ use std::{
     io::{Seek, SeekFrom},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -17,8 +18,7 @@ use crate::{Api, Engine, engine, until, wait::WAIT_TIMEOUT};
 pub mod proc;
 pub(crate) mod resources;
 
-use resources::AddressPool;
-pub use resources::{free_ports, program};
+pub use resources::{AddressPool, free_ports, program};
 
 /// Hostname of the one node.
 pub const HOST: &str = "chaos";
@@ -42,6 +42,9 @@ pub struct Settings {
     pub environment: Vec<(String, String)>,
     /// Command line that starts the daemon: the daemon's own is appended to it, and it must `exec`.
     pub launcher: Vec<String>,
+    /// Address pool; by default one of its own. A daemon with the state of another one needs its
+    /// pool.
+    pub pool: Option<Arc<AddressPool>>,
     /// Suppresses the end of the log on drop, for programs whose output is parsed.
     pub quiet: bool,
 }
@@ -63,7 +66,7 @@ pub struct Daemon {
     launcher: Vec<String>,
     http_port: u16,
     quiet: bool,
-    _pool: AddressPool,
+    pool: Arc<AddressPool>,
 }
 
 impl Daemon {
@@ -82,15 +85,25 @@ impl Daemon {
         let docker = settings.docker_socket.unwrap_or_else(engine::socket);
         let hostname = settings.hostname.as_deref().unwrap_or(HOST);
         let [listen, cluster, http] = free_ports()?;
-        let pool = AddressPool::free(&engine).await?;
+        let pool = match settings.pool {
+            Some(pool) => pool,
+            None => Arc::new(AddressPool::free(&engine).await?),
+        };
         let config = format!(
             "data_dir: {}\nunix_socket: {}\ndocker_socket: unix://{}\n\
              listen_addr: 127.0.0.1:{listen}\ncluster_addr: 127.0.0.1:{cluster}\n\
-             http_port: {http}\nhostname: {hostname}\nipam_pool: {}\n{}",
+             http_port: {http}\nhostname: {hostname}\nipam_pool: {}\n{}{}",
             data_dir.display(),
             dir.path().join(SOCKET).display(),
             docker.display(),
             pool.cidr(),
+            // Daemons of other tests share the network namespace, which has room for one ruleset and
+            // one mesh.
+            if settings.config.contains("isolation:") {
+                ""
+            } else {
+                "isolation: off\n"
+            },
             settings.config,
         );
         fs::write(dir.path().join("jacod.yaml"), config)?;
@@ -108,7 +121,7 @@ impl Daemon {
             launcher: settings.launcher,
             http_port: http,
             quiet: settings.quiet,
-            _pool: pool,
+            pool,
         })
     }
 
@@ -121,6 +134,12 @@ impl Daemon {
         daemon.spawn()?;
         daemon.init().await?;
         Ok(daemon)
+    }
+
+    /// Address pool of the daemon.
+    #[must_use]
+    pub fn pool(&self) -> Arc<AddressPool> {
+        Arc::clone(&self.pool)
     }
 
     /// Initialises a cluster on the running daemon.

@@ -1,7 +1,8 @@
 //! The containers that really run, queried from the container engine itself.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
+    net::Ipv4Addr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -50,6 +51,10 @@ pub struct Container {
     pub started_at: String,
     /// Whether its process runs.
     pub running: bool,
+    /// Id of its process; 0 unless it runs.
+    pub pid: u32,
+    /// Its address on each engine network that it is attached to.
+    pub addresses: BTreeMap<String, Ipv4Addr>,
 }
 
 /// The container engine of this machine.
@@ -216,7 +221,13 @@ impl Engine {
                 continue;
             };
             let state = seen.state.unwrap_or_default();
+            let networks = seen.network_settings.and_then(|s| s.networks);
+            let addresses = networks.unwrap_or_default().into_iter();
             found.push(Container {
+                pid: state.pid.and_then(|pid| pid.try_into().ok()).unwrap_or(0),
+                addresses: addresses
+                    .filter_map(|(name, end)| Some((name, end.ip_address?.parse().ok()?)))
+                    .collect(),
                 replica: replica.clone(),
                 id,
                 started_at: state.started_at.unwrap_or_default(),

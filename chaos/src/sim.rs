@@ -1,9 +1,10 @@
 //! Deterministic simulation of a whole cluster: one thread, virtual time, one seed.
 //!
 //! Several nodes with the production cores (raft and the state machine, the membership policy, the
-//! scheduler's passes, node health, replicas) run on simulated machines: a disk that loses unsynced
-//! writes, an engine that fails and loses answers, clocks that drift, and a network that loses,
-//! delays, duplicates and partitions. Faults and all other choices are drawn from the seed, so a
+//! scheduler's passes, node health, replicas, address blocks, bridges, isolation and mesh) run on
+//! simulated machines: a disk that loses unsynced writes, an engine that fails and loses answers, a
+//! kernel whose ruleset, routes and mesh device other programs change, clocks that drift, and a
+//! network that loses, delays, duplicates and partitions. Faults and all other choices are drawn from the seed, so a
 //! failing seed fails again in the same way, event by event.
 //!
 //! Properties checked at each event that could break them; those marked with * once in a virtual
@@ -30,6 +31,8 @@
 //! | ready when settled | a node that reports itself ready runs no container whose row moved away before it confirmed its state |
 //! | one container per replica * | a node that has applied a row's removal, move or new issue stops the old container as soon as it can |
 //! | drains end * | after the faults, a member that leaves hands a replica over within two minutes after the last one, and is then removed; a removal is forced only if nothing else can end its drain |
+//! | no forbidden connection | no packet that begins a connection arrives at a container of another network; no member's mesh accepts a machine that left |
+//! | no plaintext | no packet to a container of another host leaves a machine unencrypted, once the machine had the time to route that host's block |
 //! | not appended * | a command reported to its client as not appended is never committed |
 //!
 //! With a benign fault instead of faults (pauses under five seconds, 5 % loss, or a delay of 200 ms
@@ -42,14 +45,24 @@
 //! the node is in touch with the leader. Time in which the daemon is down or paused does not count,
 //! and a request that a failing engine refused may be retried after half a minute.
 //!
+//! Packets are judged by what the kernels hold at that moment: the rulesets of both machines, their
+//! bridges and routes, and the addresses that the mesh allows at both ends. A change by another
+//! program excuses what follows from it until the daemon could repair it: two seconds after it, or
+//! after the daemon was down, paused or without a leader, and longer while requests to the kernel
+//! fail or are slow. Containers of blocks that no row has any more are not judged: no ruleset
+//! contains such a block, and they are being stopped.
+//!
 //! After the faults stop, the following must hold within a bounded virtual time: one leader, equal
 //! states on all nodes, as many voters as the table in `expected.rs` says, all members ready,
 //! exactly the rows that the deployments ask for, every replica running where its row says and
-//! nowhere else (or its restart budget spent), and an empty scheduler pass. Then every member
+//! nowhere else (or its restart budget spent), containers of one network that reach each other on
+//! all machines, the ruleset of the newest state in every kernel, no bridge without a block, and an
+//! empty scheduler pass. Then every member
 //! accepts a write and answers a consistent read.
 
 mod audit;
 mod boot;
+mod bridges;
 mod calls;
 mod client;
 mod cluster;
@@ -64,13 +77,18 @@ mod fault;
 mod find_bug;
 mod health;
 mod inject;
+mod ipam;
+mod isolation;
+mod kernel;
 mod members;
+mod mesh;
 mod mutation;
 mod network;
 mod node;
 mod oracle;
 mod orphan_check;
 mod proposals;
+mod reachability;
 mod run;
 mod runtime;
 mod shrink;

@@ -73,6 +73,11 @@ fn every_seed_holds() {
         "containers kept for a move",
         "stalled disks",
         "proposals unknown in time",
+        "blocks allocated",
+        "networks removed",
+        "starts that waited for the ruleset",
+        "kernels tampered with",
+        "meshes changed",
     ] {
         assert!(
             tally.counts.contains_key(what),

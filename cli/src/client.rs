@@ -18,6 +18,7 @@ mod get;
 mod lifecycle;
 mod local_daemon;
 mod logs;
+mod net;
 mod node;
 mod output;
 mod packaging;
@@ -205,6 +206,7 @@ async fn remote(command: Command, globals: &Globals, ui: &mut Ui<'_>) -> Result<
         Command::Backup(args) => backup::run(&args, globals.destination(), client, ui).await,
         Command::Restore(args) => restore::run(&args, globals.socket(), ui).await,
         Command::Actors(args) => actors::run(&args, &client()?, ui).await,
+        Command::Net(args) => net::run(&args, &client()?, ui).await,
     }
 }
 

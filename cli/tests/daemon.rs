@@ -31,9 +31,15 @@ impl Workdir {
         let workdir = Self(tempfile::tempdir().unwrap());
         let dir = workdir.0.path().display();
         let host = unique_loopback_address();
+        // Daemons of other tests share the network namespace, which has room for one mesh.
+        let isolation = if extra.contains("isolation") {
+            ""
+        } else {
+            "isolation: off\n"
+        };
         let config = format!(
             "data_dir: {dir}/data\nunix_socket: {dir}/s\ndocker_socket: unix://{dir}/no-engine\n\
-             listen_addr: {host}:7000\ncluster_addr: {host}:7001\nhostname: one\n{extra}"
+             listen_addr: {host}:7000\ncluster_addr: {host}:7001\nhostname: one\n{extra}{isolation}"
         );
         fs::write(workdir.path("jacod.yaml"), config).unwrap();
         workdir
@@ -277,6 +283,10 @@ fn invalid_configuration_is_logged_and_exits_with_one() {
         (
             "wg_port: 70000\n",
             "jacod.yaml: wg_port 70000 is out of range",
+        ),
+        (
+            "wg_backend: kernel\n",
+            "wg_backend kernel is not supported by this version",
         ),
         (
             "ipam_pool: 10.0.0.0/4\n",

@@ -14,6 +14,7 @@
 mod cluster;
 mod compose;
 mod config;
+mod dns;
 mod env_file;
 mod error_status;
 mod grpc_server;
@@ -26,9 +27,11 @@ mod peer_frames;
 mod proxy_path;
 mod registry;
 mod tree;
+mod wireguard;
 
 pub use compose::compose;
 pub use config::config;
+pub use dns::dns;
 pub use env_file::env_file;
 pub use error_status::error_status;
 pub use grpc_server::grpc_server;
@@ -38,14 +41,16 @@ pub use log_lines::log_lines;
 pub use peer_frames::peer_frames;
 pub use proxy_path::proxy_path;
 pub use registry::registry;
+pub use wireguard::wireguard;
 
 /// A property of one input.
 pub type Target = fn(&[u8]);
 
 /// All targets, by the name of their program and of their directory in `corpus/`.
-pub const TARGETS: [(&str, Target); 11] = [
+pub const TARGETS: [(&str, Target); 13] = [
     ("compose", compose),
     ("config", config),
+    ("dns", dns),
     ("env_file", env_file),
     ("error_status", error_status),
     ("grpc_server", grpc_server),
@@ -55,4 +60,5 @@ pub const TARGETS: [(&str, Target); 11] = [
     ("peer_frames", peer_frames),
     ("proxy_path", proxy_path),
     ("registry", registry),
+    ("wireguard", wireguard),
 ];

@@ -24,12 +24,13 @@ pub(crate) use values::port_number;
 use crate::yaml;
 use read::Fields;
 
-const KEYS: [&str; 21] = [
+const KEYS: [&str; 22] = [
     "data_dir",
     "listen_addr",
     "cluster_addr",
     "unix_socket",
     "wg_port",
+    "wg_backend",
     "acme_email",
     "acme_ca",
     "acme_enabled",
@@ -62,6 +63,8 @@ pub struct DaemonConfig {
     pub unix_socket: PathBuf,
     /// UDP port of the mesh.
     pub wg_port: u16,
+    /// Implementation of the mesh.
+    pub wg_backend: WgBackend,
     /// ACME contact for deployments without their own; may be empty.
     pub acme_email: String,
     /// Directory URL of the certificate authority.
@@ -78,6 +81,9 @@ pub struct DaemonConfig {
     pub ipam_pool: Pool,
     /// Prefix length of one container subnet, 24 to 28.
     pub ipam_block: u8,
+    /// Whether the file sets the pool or the prefix length. Both are fixed when a cluster is created,
+    /// so settings that differ from the cluster's are errors, and defaults are not.
+    pub ipam_is_set: bool,
     /// Interval of the node's status reports, 5 s to 5 min.
     pub node_status_interval: Duration,
     /// Name resolution for containers.
@@ -114,6 +120,17 @@ pub enum Isolation {
     Off,
 }
 
+/// Implementation of the encrypted mesh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WgBackend {
+    /// The best one that this machine has.
+    Auto,
+    /// WireGuard of the kernel.
+    Kernel,
+    /// The daemon's own implementation.
+    Userspace,
+}
+
 impl Default for DaemonConfig {
     fn default() -> Self {
         let any = |port| HostPort {
@@ -126,6 +143,7 @@ impl Default for DaemonConfig {
             cluster_addr: any(7001),
             unix_socket: "/var/run/jaco/jaco.sock".into(),
             wg_port: 51820,
+            wg_backend: WgBackend::Auto,
             acme_email: String::new(),
             acme_ca: "https://acme-v02.api.letsencrypt.org/directory".to_owned(),
             acme_enabled: true,
@@ -137,6 +155,7 @@ impl Default for DaemonConfig {
                 prefix: 16,
             },
             ipam_block: 24,
+            ipam_is_set: false,
             node_status_interval: Duration::from_secs(30),
             dns: Dns::default(),
             docker_socket: "/var/run/docker.sock".into(),
@@ -176,9 +195,10 @@ impl DaemonConfig {
             return Err(Error::SameAddresses);
         }
         let ipam_pool = fields.text("ipam_pool")?.map(Pool::parse).transpose()?;
+        let ipam_block = field::number(&fields, "ipam_block", 24, 28)?;
+        let ipam_is_set = ipam_pool.is_some() || ipam_block.is_some();
         let ipam_pool = ipam_pool.unwrap_or(default.ipam_pool);
-        let ipam_block =
-            field::number(&fields, "ipam_block", 24, 28)?.unwrap_or(default.ipam_block);
+        let ipam_block = ipam_block.unwrap_or(default.ipam_block);
 
         Ok(Self {
             data_dir: field::path(&fields, "data_dir")?.unwrap_or(default.data_dir),
@@ -186,6 +206,7 @@ impl DaemonConfig {
             cluster_addr,
             unix_socket: field::path(&fields, "unix_socket")?.unwrap_or(default.unix_socket),
             wg_port: field::port(&fields, "wg_port")?.unwrap_or(default.wg_port),
+            wg_backend: field::wg_backend(&fields)?.unwrap_or(default.wg_backend),
             acme_email: field::optional_text(&fields, "acme_email")?.unwrap_or(default.acme_email),
             acme_ca: field::acme_ca(&fields)?.unwrap_or(default.acme_ca),
             acme_enabled: fields
@@ -198,6 +219,7 @@ impl DaemonConfig {
             log_level: field::log_level(&fields)?.unwrap_or(default.log_level),
             ipam_pool,
             ipam_block,
+            ipam_is_set,
             node_status_interval: field::status_interval(&fields)?
                 .unwrap_or(default.node_status_interval),
             dns: Dns {

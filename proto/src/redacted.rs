@@ -34,11 +34,13 @@ redacted! {
     ChallengeToken { token, domain, expires_at } hides { key_auth };
     ClusterInit {
         cluster_id, ca_cert, self_hostname, self_address, cluster_name, self_raft_id,
-        self_server_cert_fingerprint, self_grpc_address
+        self_server_cert_fingerprint, self_grpc_address, ipam_pool, ipam_block
     } hides { ca_key, operator_token_hashed_secret };
     ClusterInitResponse { cluster_id } hides { operator_token };
     ClusterJoinRequest { peer_addr } hides { join_token };
-    ClusterMeta { cluster_id, ca_cert, created_at, cluster_name, next_raft_id } hides { ca_key };
+    ClusterMeta {
+        cluster_id, ca_cert, created_at, cluster_name, next_raft_id, ipam_pool, ipam_block
+    } hides { ca_key };
     Command { cluster_id, raft_index, ts, identity, payload, traceparent } hides {};
     Deployment {
         name, applied_revision, previous_revision, status, status_details, services, updated_at,
@@ -56,7 +58,8 @@ redacted! {
     JoinTokenIssue { expires_at } hides { hashed_secret };
     LogLine { replica_id, host, stream, ts } hides { line };
     NodeJoinRequest {
-        name, csr_pem, advertise_addr, wireguard_pubkey, grpc_address, sent_at
+        name, csr_pem, advertise_addr, wireguard_pubkey, grpc_address, sent_at, ipam_pool,
+        ipam_block
     } hides { join_token };
     RegistryCredential { registry, username, updated_at } hides { secret };
     RegistryCredentialAddRequest { registry, username } hides { secret };

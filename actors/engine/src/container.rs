@@ -71,8 +71,23 @@ pub struct Inspected {
     pub oom_killed: bool,
     /// Result of the health check, if there is one.
     pub health: Option<Health>,
-    /// Address by engine network name; networks without an address are omitted.
+    /// Whose network namespace it uses.
+    pub namespace: NetworkNamespace,
+    /// Address by engine network name, of the container whose network namespace it uses; networks
+    /// without an address are omitted.
     pub addresses: BTreeMap<String, String>,
+}
+
+/// Whose network namespace a container uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NetworkNamespace {
+    /// One of its own, or none.
+    #[default]
+    Own,
+    /// That of another container, which runs.
+    Lent,
+    /// That of another container, which has ended and took its attachments along.
+    Lost,
 }
 
 /// Kind of a container event.

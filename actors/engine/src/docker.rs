@@ -68,19 +68,32 @@ impl DockerEngine {
     }
 
     async fn list_by(&self, labels: Vec<String>) -> Result<Vec<Found>, EngineError> {
-        let filters = serde_json::json!({ "label": labels }).to_string();
-        let query = form_urlencoded::Serializer::new(String::new())
-            .append_pair("all", "1")
-            .append_pair("filters", &filters)
-            .finish();
-        let path = format!("/containers/json?{query}");
-        let listed: Vec<convert::Summary> = self.connection.document(&path).await?;
+        let filters = serde_json::json!({ "label": labels });
+        let listed = self.connection.summaries(&filters).await?;
         Ok(listed.into_iter().map(convert::found).collect())
     }
 
     async fn details(&self, container: &str) -> Result<convert::Details, EngineError> {
-        let path = format!("/containers/{container}/json");
-        self.connection.document(&path).await
+        self.connection.details(container).await
+    }
+}
+
+impl Connection {
+    /// Lists containers in any state.
+    async fn summaries(
+        &self,
+        filters: &serde_json::Value,
+    ) -> Result<Vec<convert::Summary>, EngineError> {
+        let query = form_urlencoded::Serializer::new(String::new())
+            .append_pair("all", "1")
+            .append_pair("filters", &filters.to_string())
+            .finish();
+        self.document(&format!("/containers/json?{query}")).await
+    }
+
+    async fn details(&self, container: &str) -> Result<convert::Details, EngineError> {
+        self.document(&format!("/containers/{container}/json"))
+            .await
     }
 }
 
@@ -105,7 +118,16 @@ impl Engine for DockerEngine {
     }
 
     async fn inspect(&self, container: &str) -> Result<Inspected, EngineError> {
-        Ok(convert::inspected(self.details(container).await?))
+        let details = self.details(container).await?;
+        let lender = match details.lender() {
+            Some(lender) => match self.details(lender).await {
+                Ok(lender) => Some(lender),
+                Err(EngineError::NotFound(_)) => None,
+                Err(error) => return Err(error),
+            },
+            None => None,
+        };
+        Ok(convert::inspected(details, lender))
     }
 
     fn pull(

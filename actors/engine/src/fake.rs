@@ -12,7 +12,7 @@ use tokio::sync::{broadcast, oneshot, watch};
 
 use crate::{
     Credential, Engine, EngineError, Event, EventKind, Found, Inspected, LogFrame, LogRequest,
-    LogStream, Status,
+    LogStream, NetworkNamespace, Status,
     labels::{LABEL_CLUSTER, LABEL_RAFT_INDEX, LABEL_REPLICA},
     spec::ContainerSpec,
 };
@@ -56,6 +56,8 @@ struct Inner {
     stopping_takes: Duration,
     /// Containers whose removal fails.
     stuck: BTreeSet<String>,
+    /// Whose network namespace a container uses, unless its own.
+    namespaces: BTreeMap<String, NetworkNamespace>,
     /// Calls whose next answer is held back.
     holds: BTreeMap<HeldCall, oneshot::Receiver<()>>,
     /// Cloned by every open log read; its reference count is the number of open reads.
@@ -170,6 +172,11 @@ impl FakeEngine {
         } else {
             inner.stuck.remove(id);
         }
+    }
+
+    /// Sets whose network namespace a container uses.
+    pub fn set_namespace(&self, id: &str, namespace: NetworkNamespace) {
+        self.inner().namespaces.insert(id.to_owned(), namespace);
     }
 
     /// Holds back the answer of the next such call, which takes place at once, until the sender is
@@ -382,6 +389,7 @@ impl Engine for FakeEngine {
             exit_code: 1,
             oom_killed: false,
             health: None,
+            namespace: inner.namespaces.get(container).copied().unwrap_or_default(),
             addresses: BTreeMap::new(),
         })
     }

@@ -24,8 +24,11 @@ pub mod spec;
 
 pub use container::{
     DEFAULT_GRACE, Engine, Event, EventKind, Found, Health, Inspected, LogFrame, LogRequest,
-    LogStream, StartSlot, Status,
+    LogStream, NetworkNamespace, StartSlot, Status,
 };
 pub use credential::Credential;
 pub use error::{EngineError, printable};
-pub use network::{EngineNetwork, EngineResult, NetworkEngine, NetworkSpec};
+pub use network::{
+    Endpoint, EngineNetwork, EngineResult, NetworkEngine, NetworkEvent, NetworkSpec,
+    NetworkedContainer,
+};

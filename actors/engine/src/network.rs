@@ -1,8 +1,8 @@
 //! The port to the networks of an engine.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 
-use futures::future::BoxFuture;
+use futures::{future::BoxFuture, stream::BoxStream};
 
 use crate::{EngineError, cidr::Cidr};
 
@@ -30,10 +30,47 @@ pub struct NetworkSpec {
     pub bridge: String,
     /// Address block; the second address is the gateway.
     pub cidr: Cidr,
+    /// Address of the block that no container gets; Docker only.
+    pub reserved: Option<Ipv4Addr>,
     /// MTU in bytes.
     pub mtu: u16,
     /// Labels.
     pub labels: BTreeMap<String, String>,
+}
+
+/// Container of a cluster and its networks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NetworkedContainer {
+    /// Engine id.
+    pub id: String,
+    /// Replica it belongs to, according to its label.
+    pub replica_id: Option<String>,
+    /// Log index of the row it was created from; `None` when missing or unparsable.
+    pub raft_index: Option<u64>,
+    /// Whether its process runs.
+    pub running: bool,
+    /// Address by network name; `None` while it has none there.
+    pub networks: BTreeMap<String, Option<Ipv4Addr>>,
+}
+
+/// Attachment of a container to a network.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Engine id of the container.
+    pub container: String,
+    /// Names under which other containers of the network find it.
+    pub aliases: Vec<String>,
+    /// Its address; when attaching, `None` lets the engine choose one.
+    pub address: Option<Ipv4Addr>,
+}
+
+/// Change of a network that JACO did not necessarily make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NetworkEvent {
+    /// The network of this name was removed.
+    Destroyed(String),
+    /// A container was detached from the network of this name.
+    Disconnected(String),
 }
 
 /// Result of an engine call.
@@ -51,4 +88,14 @@ pub trait NetworkEngine: Send + Sync + 'static {
     fn attached(&self, network: &EngineNetwork) -> EngineResult<Vec<String>>;
     /// Stops a container, forcibly after `grace`, and removes it.
     fn evict(&self, container: String, grace: Duration) -> EngineResult<()>;
+    /// Lists the containers of a cluster in any state, with their networks.
+    fn containers(&self, cluster_id: &str) -> EngineResult<Vec<NetworkedContainer>>;
+    /// Attachments of running containers to a network, of this cluster or not.
+    fn endpoints(&self, network: &EngineNetwork) -> EngineResult<Vec<Endpoint>>;
+    /// Attaches a container to the network of a name.
+    fn connect(&self, network: &str, endpoint: Endpoint) -> EngineResult<()>;
+    /// Detaches a container from a network by id, even if its bridge is gone.
+    fn disconnect(&self, network: String, container: String) -> EngineResult<()>;
+    /// Streams changes of networks; ends or fails with the connection.
+    fn network_events(&self) -> BoxStream<'static, Result<NetworkEvent, EngineError>>;
 }

@@ -383,7 +383,7 @@ impl View {
 pub fn rows(state: &State) -> BTreeMap<u64, Member> {
     let rows = state.nodes.values().filter(|node| node.raft_id != 0);
     let rows = rows.map(|node| {
-        let (departure, remaining) = drain::departure_and_remaining(state, node);
+        let (departure, remaining) = departure(state, node);
         let member = Member {
             hostname: node.hostname.clone(),
             departure,

@@ -20,7 +20,7 @@ use super::{
     forward::{self, Resumed},
     join,
     leave::Removal,
-    names,
+    names, network,
     stream::{ResponseStream, guarded},
 };
 
@@ -245,6 +245,16 @@ impl Cluster for ClusterService {
         let node = self.0.node().running()?;
         let response = digest::compare(&node).await;
         let state = node.raft.state();
+        Ok(node.read_response(&state, response))
+    }
+
+    async fn network_status(
+        &self,
+        _: Request<v1::NetworkStatusRequest>,
+    ) -> Result<Response<v1::NetworkStatusResponse>, Status> {
+        let node = self.0.node().running()?;
+        let state = node.raft.state();
+        let response = network::status(&node, &state);
         Ok(node.read_response(&state, response))
     }
 }

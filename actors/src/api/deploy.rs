@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status};
 use super::{
     apply,
     caller::Caller,
-    logs, names,
+    logs, names, network,
     stream::{ResponseStream, guarded},
 };
 use crate::node::NodeContext;
@@ -64,7 +64,9 @@ impl Deploy for DeployService {
         let node = self.0.running()?;
         let state = node.raft.state();
         let last_heartbeat = |host: &str| node.failure_detector.last_heartbeat(host);
-        let response = views::status(&state, request.get_ref(), &last_heartbeat);
+        let mut response = views::status(&state, request.get_ref(), &last_heartbeat);
+        let deployment = &request.get_ref().deployment_filter;
+        response.network_faults = network::faults_of(&node, &state, deployment);
         Ok(node.read_response(&state, response))
     }
 

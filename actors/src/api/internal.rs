@@ -19,7 +19,7 @@ use tonic::{Request, Response, Status};
 
 use super::{
     caller::Caller,
-    digest, logs,
+    digest, logs, network,
     stream::{ResponseStream, guarded},
 };
 use crate::{
@@ -178,6 +178,15 @@ impl Internal for InternalService {
     ) -> Result<Response<v1::StateDigestResponse>, Status> {
         let (_, node) = self.member(&request)?;
         let response = digest::answer(&node, request.get_ref()).await;
+        Ok(Response::new(response))
+    }
+
+    async fn report_network(
+        &self,
+        request: Request<v1::ReportNetworkRequest>,
+    ) -> Result<Response<v1::ReportNetworkResponse>, Status> {
+        let (sender, node) = self.member(&request)?;
+        let response = network::receive(&node, &sender, request.into_inner())?;
         Ok(Response::new(response))
     }
 }

@@ -1,7 +1,10 @@
 //! The members' side of a join: tokens that admit one node each, and the admission of a node.
 
 use jaco_net::pki::{self, Fingerprint, MAX_CLOCK_SKEW, certificates};
-use jaco_policy::node::validate::{KEY_BYTES, is_dialable};
+use jaco_policy::{
+    network::ipam::Pool,
+    node::validate::{KEY_BYTES, is_dialable},
+};
 use jaco_proto::{
     Error, ErrorCode,
     secret::SecretString,
@@ -76,6 +79,8 @@ pub(super) async fn admit(
         wireguard_pubkey,
         grpc_address,
         sent_at,
+        ipam_pool,
+        ipam_block,
     } = request;
     // Read before the wait for other joins, which is not part of the difference.
     let received_at = node.clock.timestamp();
@@ -92,6 +97,7 @@ pub(super) async fn admit(
     )?;
     let hashed_secret = check_token(&state, &join_token, &now)?;
     check_clock(sent_at, received_at)?;
+    check_pool(&state, &ipam_pool, ipam_block)?;
     // Names in certificates are compared without case: the certificate of one such name would be
     // valid for the other.
     let mut members = state.nodes.keys();
@@ -197,6 +203,26 @@ fn check_clock(joiner: Option<Timestamp>, leader: Timestamp) -> Result<(), Error
         .with("limit", format!("{}s", MAX_CLOCK_SKEW.as_secs())))
 }
 
+/// Refuses a joiner whose configuration names another address pool than the cluster has. An older
+/// joiner names none, and an older cluster has none to compare with.
+fn check_pool(state: &State, range: &str, block: u32) -> Result<(), Error> {
+    let Some(pool) = Pool::of_cluster(state).filter(|_| !range.is_empty()) else {
+        return Ok(());
+    };
+    if (pool.range().to_string().as_str(), u32::from(pool.block())) == (range, block) {
+        return Ok(());
+    }
+    let message = format!(
+        "the cluster's address pool is {pool}, but the joining node is configured with {range:?} in \
+         blocks of /{block}"
+    );
+    Err(Error::new(ErrorCode::ValidationFailed, message)
+        .with("field", "ipam_pool")
+        .with("value", format!("{range} /{block}"))
+        .with("ipam_pool", pool.range())
+        .with("ipam_block", pool.block()))
+}
+
 /// Refuses an address that another member has: two members behind one address are not
 /// distinguishable.
 fn check_free(state: &State, address: &str) -> Result<(), Error> {
@@ -252,7 +278,44 @@ fn check_token(state: &State, text: &SecretString, now: &Timestamp) -> Result<[u
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+
+    #[test]
+    fn joiner_with_another_pool_is_refused() {
+        let cluster = |range: &str, block| State {
+            cluster: Some(Arc::new(v1::ClusterMeta {
+                ipam_pool: range.to_owned(),
+                ipam_block: block,
+                ..Default::default()
+            })),
+            ..State::default()
+        };
+        let state = cluster("10.128.0.0/12", 26);
+        for (range, block, accepted) in [
+            ("", 0, true),
+            ("10.128.0.0/12", 26, true),
+            ("10.128.0.0/12", 24, false),
+            ("10.244.0.0/16", 26, false),
+            ("garbage", 26, false),
+        ] {
+            let checked = check_pool(&state, range, block);
+            assert_eq!(checked.is_ok(), accepted, "{range} {block}");
+            let Err(error) = checked else { continue };
+            assert_eq!(error.code, ErrorCode::ValidationFailed);
+            assert_eq!(error.details["field"], "ipam_pool");
+            assert!(
+                error.message.contains("10.128.0.0/12 in blocks of /26"),
+                "{error:?}"
+            );
+            assert_eq!(
+                check_pool(&cluster("", 0), range, block),
+                Ok(()),
+                "an older cluster"
+            );
+        }
+    }
 
     #[test]
     fn joiner_with_another_time_is_refused() {

@@ -71,20 +71,17 @@ impl Progress {
         let Some(row) = row.filter(|row| row.raft_id == raft_id) else {
             return Self::Gone;
         };
-        let left = || {
-            let left = drain_check::remaining(state, hostname);
-            left.into_iter().map(str::to_owned).collect()
-        };
         match departure(state, row) {
-            Departure::Draining => Self::Draining(left()),
-            Departure::Leaving => Self::Leaving,
-            Departure::Staying if row.draining => Self::TimedOut(left()),
-            Departure::Staying => Self::GivenUp,
+            (Departure::Draining, left) => Self::Draining(left.into_iter().collect()),
+            (Departure::Leaving, _) => Self::Leaving,
+            (Departure::Staying, _) if row.draining => {
+                let left = drain_check::remaining(state, hostname);
+                Self::TimedOut(left.into_iter().map(str::to_owned).collect())
+            }
+            (Departure::Staying, _) => Self::GivenUp,
         }
     }
-}
 
-impl Progress {
     /// The replicas that still need a draining member.
     fn draining(&self) -> Option<&[String]> {
         match self {

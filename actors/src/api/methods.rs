@@ -11,6 +11,8 @@ pub(super) const APPLY_BYTES: usize = 16 << 20;
 /// Size limit of a request to join in bytes, which carries its credential: two names and a signing
 /// request.
 pub(super) const JOIN_BYTES: usize = 64 << 10;
+/// Size limit of a report about the networks of a member in bytes.
+pub(super) const REPORT_BYTES: usize = 4 << 20;
 /// Size limit of a request without credentials in bytes; it has no fields.
 pub(super) const STATUS_BYTES: usize = 1 << 10;
 /// Time limit of a forwarded call.
@@ -193,6 +195,7 @@ pub const METHODS: &[Method] = {
         Method::new("Cluster/Actors", Operator, Read, Local),
         Method::new("Cluster/KillActor", LocalOperator, Write, Local),
         Method::new("Cluster/Digest", Operator, Read, Local),
+        Method::new("Cluster/NetworkStatus", Operator, Read, Local),
         Method::new("Deploy/Apply", Operator, Write, Leader).max_bytes(APPLY_BYTES),
         Method::new("Deploy/Rollback", Operator, Write, Leader).max_bytes(APPLY_BYTES),
         Method::new("Deploy/Delete", Operator, Write, Leader).max_bytes(APPLY_BYTES),
@@ -215,6 +218,7 @@ pub const METHODS: &[Method] = {
         Method::new("Internal/Logs", Peer, Read, Local).streaming(),
         Method::new("Internal/EnsureSubnet", Peer, Write, Local),
         Method::new("Internal/StateDigest", Peer, Read, Local),
+        Method::new("Internal/ReportNetwork", Peer, Write, Local).max_bytes(REPORT_BYTES),
     ]
 };
 
@@ -382,6 +386,7 @@ mod tests {
             "Cluster/Join",
             "Cluster/KillActor",
             "Internal/EnsureSubnet",
+            "Internal/ReportNetwork",
             "Internal/SignNodeCert",
             "Internal/Submit",
         ]);
@@ -400,7 +405,7 @@ mod tests {
         }
         let internal = having(|method| method.class == Class::Peer);
         assert!(internal.iter().all(|name| name.starts_with("Internal/")));
-        assert_eq!(internal.len(), 5);
+        assert_eq!(internal.len(), 6);
     }
 
     #[test]

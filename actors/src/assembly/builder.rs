@@ -7,7 +7,14 @@ use std::{
     sync::Arc,
 };
 
-use crate::{clock::Clock, network::ipam::Pool, node::NodeConfig};
+use jaco_policy::network::dns::forwarders::loops_back;
+use jaco_proto::config::HostPort;
+
+use crate::{
+    clock::Clock,
+    network::{dns::DnsConfig, ipam::Pool},
+    node::{MeshSettings, NodeConfig},
+};
 
 /// Longest path of a unix socket, in bytes (`sockaddr_un`, unix(7), less its final zero).
 const SOCKET_PATH_BYTES: usize = 107;
@@ -51,6 +58,9 @@ pub enum ConfigError {
         /// The port.
         port: u16,
     },
+    /// Queries to the upstream server could come back to the node's own responders.
+    #[error("dns forwarder {0} leads back to this cluster")]
+    ForwarderLoop(HostPort),
 }
 
 /// Collects the settings of a node; created by
@@ -127,10 +137,33 @@ impl NodeBuilder {
         self
     }
 
-    /// Sets the address pool of the containers. Default: `10.244.0.0/16` in blocks of /24. Nodes
-    /// that share an engine need pools that do not overlap.
+    /// Sets the address pool of the containers. Default: that of the cluster; `10.244.0.0/16` in
+    /// blocks of /24 in a new one. The pool is fixed when a cluster is created: a node with another
+    /// one cannot join it. Clusters that share an engine need pools that do not overlap.
     pub fn ipam(mut self, pool: Pool) -> Self {
         self.0.ipam = pool;
+        self.0.ipam_is_set = true;
+        self
+    }
+
+    /// Serves the names of services to their containers, at the gateway of each bridge. Default:
+    /// not served. Needs the capability `CAP_NET_BIND_SERVICE`.
+    pub fn dns(mut self, dns: DnsConfig) -> Self {
+        self.0.dns = Some(dns);
+        self
+    }
+
+    /// Connects the containers of all members over an encrypted mesh, on a UDP port of all
+    /// addresses. Default: none, since a network namespace has room for one mesh only.
+    pub fn mesh(mut self, settings: MeshSettings) -> Self {
+        self.0.mesh = Some(settings);
+        self
+    }
+
+    /// Isolates deployments from each other by a ruleset of the kernel. Default: `false`, since all
+    /// nodes of a network namespace share its table.
+    pub fn isolation(mut self, enforced: bool) -> Self {
+        self.0.isolation = enforced;
         self
     }
 
@@ -183,6 +216,13 @@ impl NodeBuilder {
             check_socket("unix_socket", path)?;
         }
         check_socket("docker_socket", &config.docker_socket)?;
+        let forwarders = config.dns.iter().flat_map(|dns| &dns.forwarders);
+        for forwarder in forwarders {
+            let address = forwarder.host.parse::<IpAddr>();
+            if address.is_ok_and(|address| loops_back(address, config.ipam)) {
+                return Err(ConfigError::ForwarderLoop(forwarder.clone()));
+            }
+        }
         // The ingress binds its port on every address.
         let ingress = config
             .http_port
@@ -268,6 +308,15 @@ mod tests {
             setting,
             address: address(text),
         };
+        let server = |host: &str| HostPort {
+            host: host.to_owned(),
+            port: 53,
+        };
+        let forwarding_to = |first, second| DnsConfig {
+            forwarders: vec![server(first), server(second)],
+            ..DnsConfig::default()
+        };
+        let looping = |host| ConfigError::ForwarderLoop(server(host));
         let too_long = |setting| ConfigError::SocketPath {
             setting,
             path: long.clone().into(),
@@ -302,6 +351,14 @@ mod tests {
                     second: "metrics_addr",
                     port: 7000,
                 },
+            ),
+            (
+                new().dns(forwarding_to("1.1.1.1", "127.0.0.11")),
+                looping("127.0.0.11"),
+            ),
+            (
+                new().dns(forwarding_to("dns.example", "10.244.9.1")),
+                looping("10.244.9.1"),
             ),
             (
                 new().listen_addr(address("10.0.0.5:80")).http_port(80),

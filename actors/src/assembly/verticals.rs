@@ -4,16 +4,29 @@ use std::sync::Arc;
 
 use jaco_engine::docker::DockerEngine;
 use jaco_net::proxy::{Proxy, Settings};
-use jaco_raftnode::{ForwardingProposer, LeaderProposer, NoTransport, RaftArgs, actor::spawn};
+use jaco_raftnode::{
+    ForwardingProposer, LeaderProposer, NoTransport, RaftArgs, StateReader as _, actor::spawn,
+};
 use jaco_supervision::{ChildSpec, Strategy, SupervisorSpec};
 use ractor::SpawnErr;
+use tokio::sync::watch;
 
+use super::network_probe::network_probe;
 use crate::{
     api::{ApiContext, admission::Transport, service},
     health,
     ingress::{self, ProxyActor, ProxyArgs},
-    membership, network,
-    node::{LeaderAllocator, MemberContext, leader::leading},
+    membership,
+    network::{
+        self,
+        gate::{NoIsolation, SharedGate},
+        ipam::Pool,
+        mesh::{self, MeshStatus},
+    },
+    node::{
+        LeaderAllocator, MemberContext, NodeContext,
+        leader::{leader_known, leading},
+    },
     peer::{self, PeerTransport, Services},
     runtime, scheduler,
 };
@@ -30,15 +43,61 @@ pub(super) fn build(
     let is_leader = leading(&node.raft);
     let clock = node.clock.clone();
 
-    let (network, _, directory, allocator) = network::supervisor(network::Args {
+    let pool = Pool::of_cluster(&node.raft.state()).unwrap_or(shared.config.ipam);
+    let directory = network::dns::Directory::default();
+    let dns = shared.config.dns.clone().map(|config| network::dns::Args {
+        host: node.hostname.clone(),
+        raft: raft.clone(),
+        fresh: node.failure_detector.fresh(),
+        pool,
+        config,
+        metrics: shared.metrics().clone(),
+        directory: directory.clone(),
+    });
+    let responders: Arc<dyn network::responders::Responders> = match &dns {
+        Some(_) => Arc::new(directory),
+        None => Arc::new(network::responders::NoResponders),
+    };
+    let mut firewall = shared.config.isolation.then(|| firewall(node, pool));
+    let enforced = firewall.as_ref().map(|args| args.status.subscribe());
+    let mesh = mesh(shared, node, pool, enforced);
+    if let Some(firewall) = &mut firewall {
+        firewall.mesh = mesh.as_ref().map(|(args, _)| args.status.subscribe());
+    }
+    let network_status = health::NetworkStatus {
+        firewall: firewall.as_ref().map(|args| args.status.subscribe()),
+        mesh: mesh.as_ref().map(|(args, _)| args.status.subscribe()),
+    };
+    if let Some(status) = &network_status.firewall {
+        let _ = node.firewall.set(status.clone()); // set once: the verticals are assembled once
+    }
+    let (firewall, gate): (_, SharedGate) = match firewall {
+        Some(args) => {
+            let (child, gate) = network::firewall::child(args);
+            (Some(child), Arc::new(gate))
+        }
+        None => (None, Arc::new(NoIsolation)),
+    };
+    // Without isolation every forbidden path would be reported as a breach.
+    let probe =
+        { shared.config.isolation }.then(|| network_probe(node, Arc::clone(&gate), mesh.as_ref()));
+    let mesh = mesh.map(|(mesh, _)| mesh);
+    let (network, _, networks, allocator) = network::supervisor(network::Args {
         cluster_id: node.cluster_id.clone(),
         host: node.hostname.clone(),
         raft: raft.clone(),
         is_leader: is_leader.clone(),
         clock: clock.clone(),
-        pool: shared.config.ipam,
+        pool,
         engine: Arc::new(DockerEngine::new(&shared.config.docker_socket)),
+        cluster: submitter.clone(),
         remote: Arc::new(LeaderAllocator(node.leader.clone())),
+        interfaces: network::interfaces::of_this_host(),
+        gate,
+        firewall,
+        responders,
+        mesh: mesh.clone(),
+        dns,
     });
     let _ = node.allocator.set(allocator); // set once: the verticals are assembled once
     let (runtime, access) = runtime::supervisor(
@@ -46,7 +105,7 @@ pub(super) fn build(
         runtime::Deps {
             host: node.hostname.clone(),
             engine: node.engine.clone(),
-            networks: Arc::new(directory),
+            networks: Arc::new(networks),
             raft: submitter.clone(),
             clock: clock.clone(),
             contact: health::Contact::of(&node.failure_detector),
@@ -62,6 +121,7 @@ pub(super) fn build(
         orphans_cleared: access.orphans_cleared(),
         engine: node.engine.clone(),
         clock: clock.clone(),
+        network: network_status,
     });
     let _ = node.runtime.set(access); // set once: the verticals are assembled once
     let (scheduler, _) = scheduler::supervisor(scheduler::Args::new(
@@ -78,18 +138,52 @@ pub(super) fn build(
             mesh: false,
         };
         let proxy = Proxy::observed(Settings::default(), Arc::new(shared.metrics().clone()));
-        let proxy = ProxyArgs::new(raft, facts, node.failure_detector.fresh(), port, proxy);
+        let mut proxy = ProxyArgs::new(raft, facts, node.failure_detector.fresh(), port, proxy);
+        if let Some(mesh) = mesh {
+            proxy = proxy.with_mesh(mesh.status.subscribe());
+        }
         ingress = ingress.child(ChildSpec::worker::<ProxyActor>("proxy", proxy).0);
     }
     let (ingress, _) = ChildSpec::supervisor("ingress", ingress);
-    vec![
-        raft_supervisor(api, node, ca_pem),
-        health,
-        network,
-        runtime,
-        scheduler,
-        ingress,
-    ]
+    let raft = raft_supervisor(api, node, ca_pem);
+    let first = [raft, health, network].into_iter().chain(probe);
+    first.chain([runtime, scheduler, ingress]).collect()
+}
+
+/// Arguments of the mesh and its device, if the node has one.
+fn mesh(
+    shared: &Arc<NodeContext>,
+    node: &Arc<MemberContext>,
+    pool: Pool,
+    firewall: Option<watch::Receiver<network::firewall::Status>>,
+) -> Option<(mesh::Args, mesh::KernelPort)> {
+    let (settings, key) = (shared.config.mesh?, shared.mesh_key.clone()?);
+    let waiting = MeshStatus::Unavailable("the mesh device is not set up yet".to_owned());
+    let device = mesh::KernelPort::new(key, settings.port);
+    let mesh = mesh::Args {
+        host: node.hostname.clone(),
+        port: settings.port,
+        pool,
+        firewall,
+        raft: Arc::new(node.raft.clone()),
+        mesh: Arc::new(device.clone()),
+        status: watch::Sender::new(waiting),
+    };
+    Some((mesh, device))
+}
+
+/// Firewall of a node that isolates deployments.
+fn firewall(node: &Arc<MemberContext>, pool: Pool) -> network::firewall::Args {
+    network::firewall::Args {
+        host: node.hostname.clone(),
+        raft: Arc::new(node.submitter()),
+        leader_known: leader_known(&node.raft),
+        pool,
+        mesh: None,
+        clock: node.clock.clone(),
+        port: Arc::new(network::firewall::KernelPort::default()),
+        status: watch::Sender::default(),
+    }
 }
 
 /// Supervisor of the raft actor and its dependents, which start after it and restart with it.

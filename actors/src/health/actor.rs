@@ -4,12 +4,18 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use jaco_engine::Engine;
-use jaco_policy::health::{
-    core::{self, Action::Propose as StatusProposal},
-    fencing::{self, ContactEpoch},
-    isolation,
-    liveness::Action,
-    ready::{self, ReadyConditions},
+use jaco_policy::{
+    health::{
+        core::{self, Action::Propose as StatusProposal},
+        fencing::{self, ContactEpoch},
+        isolation,
+        liveness::Action,
+        ready::{self, ReadyConditions},
+    },
+    network::{
+        firewall::core as firewall,
+        readiness::{self, MeshStatus, Readiness},
+    },
 };
 use jaco_proto::v1::{self, NodeStatus, command::Payload};
 use jaco_raftnode::{Committed, ForwardingProposer, LeaderProposer, ProposeError, State};
@@ -62,6 +68,31 @@ pub struct Args {
     pub engine: Arc<dyn Engine>,
     /// Clock for the timestamps of commands.
     pub clock: Clock,
+    /// Network of this node.
+    pub network: NetworkStatus,
+}
+
+/// State of the parts of a node's network that it needs to be ready. A part that is absent is
+/// waived.
+#[derive(Clone, Debug, Default)]
+pub struct NetworkStatus {
+    /// Isolation of deployments.
+    pub firewall: Option<watch::Receiver<firewall::Status>>,
+    /// Mesh between the nodes.
+    pub mesh: Option<watch::Receiver<MeshStatus>>,
+}
+
+impl NetworkStatus {
+    fn assess(&self, members: usize) -> Readiness {
+        let isolation = self.firewall.as_ref();
+        let isolation = isolation.map(|status| status.borrow().isolation.clone());
+        let mesh = self.mesh.as_ref().map(|status| status.borrow().clone());
+        readiness::assess(
+            &isolation.unwrap_or_default(),
+            &mesh.unwrap_or_default(),
+            members,
+        )
+    }
 }
 
 impl fmt::Debug for Args {
@@ -255,6 +286,7 @@ impl HealthActor {
             failure_detector,
             host,
             orphans_cleared,
+            network,
             ..
         } = &self.args;
         let conditions = conditions(failure_detector, orphans_cleared);
@@ -263,7 +295,14 @@ impl HealthActor {
         if conditions.current && state.nodes.get(host).is_some_and(ready) {
             failure_detector.note_ready();
         }
-        let Some(update) = ready::update(&state, host, conditions) else {
+        let network = network.assess(state.nodes.len());
+        if let Readiness::Waits(reason) = &network
+            && state.nodes.get(host).is_some_and(|node| !ready(node))
+            && self.ready_errors.is_new(reason)
+        {
+            warn!(subsystem = "scheduler/health", error = %reason, "this node is not ready yet");
+        }
+        let Some(update) = ready::update(&state, host, conditions, &network) else {
             return;
         };
         self.returning = true;

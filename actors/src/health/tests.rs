@@ -22,7 +22,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{Args, Contact, FailureDetector, HealthActor};
+use super::{Args, Contact, FailureDetector, HealthActor, NetworkStatus};
 use crate::{
     clock::Clock,
     peer::{Heartbeat, HeartbeatHandler, Sender},
@@ -187,6 +187,7 @@ async fn node(raft: &MemoryRaft, host: &str) -> Node {
         orphans_cleared: cleared_contacts(&failure_detector, &orphans_cleared),
         engine: Arc::new(engine.clone()),
         clock,
+        network: NetworkStatus::default(),
     };
     let (spec, _) = ChildSpec::worker::<HealthActor>("health", args);
     let root = SupervisorSpec::new(Strategy::OneForOne).child(spec);

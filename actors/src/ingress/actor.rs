@@ -11,7 +11,10 @@ use std::{
 };
 
 use jaco_net::proxy::{Proxy, ProxyServer};
-use jaco_policy::debounce::{Action, Debounce};
+use jaco_policy::{
+    debounce::{Action, Debounce},
+    network::readiness::MeshStatus,
+};
 use jaco_raftnode::{State, StateReader};
 use jaco_supervision::{Context, Failure, Reply, Worker};
 use tokio::{sync::watch, time::Instant};
@@ -34,6 +37,7 @@ pub struct ProxyArgs {
     state: Arc<dyn StateReader>,
     facts: NodeFacts,
     fresh: watch::Receiver<Hosts>,
+    mesh: Option<watch::Receiver<MeshStatus>>,
     http_port: u16,
     proxy: Proxy,
     /// Whether there ever was a route; from then on the port stays open for the lifetime of the
@@ -58,10 +62,18 @@ impl ProxyArgs {
             state,
             facts,
             fresh,
+            mesh: None,
             http_port,
             proxy,
             opened,
         }
+    }
+
+    /// Serves replicas of other hosts while the mesh is up.
+    #[must_use]
+    pub fn with_mesh(mut self, status: watch::Receiver<MeshStatus>) -> Self {
+        self.mesh = Some(status);
+        self
     }
 }
 
@@ -79,7 +91,7 @@ impl fmt::Debug for ProxyArgs {
 pub enum Msg {
     /// The state changed.
     Changed(Arc<State>),
-    /// The set of fresh hosts changed.
+    /// The set of fresh hosts changed, or the mesh went up or down.
     Fresh,
     /// The debounce deadline passed.
     DebounceElapsed,
@@ -128,6 +140,10 @@ impl Worker for ProxyActor {
         actor.open(ctx);
         ctx.watch(states, Msg::Changed);
         ctx.watch(fresh, |_| Msg::Fresh);
+        if let Some(mut mesh) = actor.args.mesh.clone() {
+            mesh.mark_unchanged();
+            ctx.watch(mesh, |_| Msg::Fresh);
+        }
         Ok(actor)
     }
 
@@ -184,7 +200,11 @@ impl ProxyActor {
     /// Installs the table of the current state in the proxy.
     fn publish(&self) {
         let fresh = self.args.fresh.borrow().clone();
-        let table = route_table(&self.seen, &self.args.facts, &fresh);
+        let mut facts = self.args.facts.clone();
+        if let Some(mesh) = &self.args.mesh {
+            facts.mesh = *mesh.borrow() == MeshStatus::Up;
+        }
+        let table = route_table(&self.seen, &facts, &fresh);
         if !table.is_empty() {
             self.args.opened.store(true, Ordering::Relaxed);
         }

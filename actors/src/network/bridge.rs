@@ -1,30 +1,32 @@
 //! Bridge network of one (deployment, network) on this host.
 //!
-//! [`plan`] compares the engine's networks with the wanted one; [`jaco_policy::network::bridge`]
-//! decides when to ensure and when to remove it; `actor` drives both.
+//! [`jaco_policy::network::bridge`] compares the engine's networks with the wanted one and decides
+//! when to ensure, repair and remove it; `actor` drives both, `repair` restores what was lost.
 
 mod actor;
+mod repair;
 
-use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
+use std::{net::Ipv4Addr, time::Duration};
 
-use jaco_engine::{
-    EngineError, EngineNetwork, NetworkSpec,
-    cidr::Cidr,
-    labels::{LABEL_CLUSTER, LABEL_DEPLOYMENT, LABEL_NETWORK, LABEL_SUBNET},
-};
+use jaco_engine::{EngineError, EngineNetwork, cidr::Cidr};
 use jaco_policy::network::{
-    bridge::{Removal, refused_blocks::is_address_conflict},
+    bridge::{
+        Removal,
+        plan::{self, Plan, is_of_cluster, owner, plan},
+        refused_blocks::is_address_conflict,
+    },
     names::NetworkId,
 };
 
-use super::{SharedEngine, ipam};
+use super::{SharedEngine, gate::NotEnforced, interfaces::Interfaces, ipam};
 
 pub use actor::{Args, BridgeActor, BridgeContext, Msg};
+pub use jaco_policy::network::bridge::plan::DesiredNetwork;
 
-/// MTU that leaves room for the mesh's encapsulation in a 1500-byte frame.
-const MTU: u16 = 1420;
 /// Grace period of a container evicted from a network.
 const EVICTION_GRACE: Duration = Duration::from_secs(10);
+/// Times that differing networks are removed before a request fails.
+const MAX_REMOVALS: usize = 3;
 
 /// Network that containers can join.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,20 +51,18 @@ pub enum Error {
     /// The host already uses addresses of the block for something else.
     #[error("block {0} is taken on this host")]
     BlockInUse(Cidr, #[source] EngineError),
-    /// A network of this name was not created by JACO and is never touched.
-    #[error("network {0:?} exists and is foreign")]
-    Foreign(String),
-    /// A network of this name belongs to another deployment or network.
-    #[error("network_name_conflict: {name:?} belongs to {owner}")]
-    NameConflict {
-        /// Engine name that both networks map to.
-        name: String,
-        /// Network that has the name.
-        owner: NetworkId,
-    },
-    /// Both candidate names of the Linux bridge are taken.
-    #[error("bridge names {0:?} and {1:?} are both taken")]
-    NoBridgeName(String, String),
+    /// The network cannot be, because of something else on this host.
+    #[error(transparent)]
+    Plan(#[from] plan::Error),
+    /// The host did not list its interfaces.
+    #[error("failed to list the interfaces: {0}")]
+    Interfaces(String),
+    /// The network returns whenever it was removed.
+    #[error("network {0:?} returns after its removal")]
+    Contested(String),
+    /// The isolation of the block is not in force.
+    #[error(transparent)]
+    NotEnforced(NotEnforced),
     /// The bridge's actor exhausted its restarts; it is started again after at most this time.
     #[error("the bridge's actor gave up and is started again within {} s", .0.as_secs())]
     Exhausted(Duration),
@@ -71,134 +71,66 @@ pub enum Error {
     Unavailable,
 }
 
-/// Target of [`ensure`]: a network of this host.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DesiredNetwork {
-    /// Deployment and network name.
-    pub id: NetworkId,
-    /// Cluster it belongs to.
-    pub cluster_id: String,
-    /// This host's address block.
-    pub cidr: Cidr,
-}
-
-/// Steps from the engine's networks to the wanted one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Plan {
-    /// The network exists as wanted.
-    Reuse,
-    /// Remove these networks and their containers, then create one.
-    Replace {
-        /// Networks of ours that differ from the wanted one; may be empty.
-        remove: Vec<EngineNetwork>,
-        /// The network to create.
-        create: NetworkSpec,
-    },
-}
-
-/// Compares the engine's bridge networks with `wanted`.
-///
-/// Returns [`Error::Foreign`] or [`Error::NameConflict`] if the engine name belongs to another
-/// network, and [`Error::NoBridgeName`] if both Linux names are taken.
-pub fn plan(wanted: &DesiredNetwork, networks: &[EngineNetwork]) -> Result<Plan, Error> {
-    let name = wanted.id.engine_name();
-    let (same, others): (Vec<_>, Vec<_>) = networks.iter().partition(|found| found.name == name);
-    for found in &same {
-        match owner(found) {
-            None => return Err(Error::Foreign(name)),
-            Some(owner) if owner != wanted.id => return Err(Error::NameConflict { name, owner }),
-            Some(_) => {}
+impl Error {
+    /// Block that this host cannot use.
+    fn unusable_block(&self) -> Option<Cidr> {
+        match self {
+            Self::BlockInUse(cidr, _) | Self::Plan(plan::Error::AddressInUse { cidr, .. }) => {
+                Some(*cidr)
+            }
+            Self::Subnet(_)
+            | Self::Engine(_)
+            | Self::Plan(_)
+            | Self::Interfaces(_)
+            | Self::Contested(_)
+            | Self::NotEnforced(_)
+            | Self::Exhausted(_)
+            | Self::Unavailable => None,
         }
     }
-    if let [only] = same.as_slice()
-        && matches_wanted(only, wanted)
-    {
-        return Ok(Plan::Reuse);
-    }
-    let taken = |bridge: &String| {
-        others
-            .iter()
-            .any(|other| other.bridge.as_ref() == Some(bridge))
-    };
-    let (short, fallback) = (wanted.id.bridge_name(), wanted.id.fallback_bridge_name());
-    let bridge = match (taken(&short), taken(&fallback)) {
-        (false, _) => short,
-        (true, false) => fallback,
-        (true, true) => return Err(Error::NoBridgeName(short, fallback)),
-    };
-    let create = NetworkSpec {
-        name,
-        bridge,
-        cidr: wanted.cidr,
-        mtu: MTU,
-        labels: labels(wanted),
-    };
-    let remove = same.into_iter().cloned().collect();
-    Ok(Plan::Replace { remove, create })
 }
 
-/// The (deployment, network) in the labels of a network, regardless of its cluster.
-pub(super) fn owner(network: &EngineNetwork) -> Option<NetworkId> {
-    let deployment = network.labels.get(LABEL_DEPLOYMENT)?;
-    let name = network.labels.get(LABEL_NETWORK)?;
-    Some(NetworkId::new(deployment, name))
-}
-
-/// Whether a network belongs to this cluster.
-pub(super) fn is_of_cluster(network: &EngineNetwork, cluster_id: &str) -> bool {
-    network
-        .labels
-        .get(LABEL_CLUSTER)
-        .is_some_and(|id| id == cluster_id)
-}
-
-/// Compares the live subnet, because the label only records what was once requested.
-fn matches_wanted(found: &EngineNetwork, wanted: &DesiredNetwork) -> bool {
-    let live = found
-        .subnets
-        .first()
-        .and_then(|subnet| subnet.parse::<Cidr>().ok());
-    live == Some(wanted.cidr) && is_of_cluster(found, &wanted.cluster_id)
-}
-
-fn labels(wanted: &DesiredNetwork) -> BTreeMap<String, String> {
-    let label = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-    BTreeMap::from([
-        label(LABEL_CLUSTER, &wanted.cluster_id),
-        label(LABEL_DEPLOYMENT, wanted.id.deployment()),
-        label(LABEL_NETWORK, wanted.id.network()),
-        label(LABEL_SUBNET, &wanted.cidr.to_string()),
-    ])
-}
-
-/// Creates the engine's network as wanted; idempotent.
+/// Creates the engine's network as wanted; idempotent. Networks of ours with the name that differ
+/// from it are removed first, and with them their containers.
 ///
 /// # Errors
-/// See [`plan`]; [`Error::BlockInUse`] if the host cannot use the block; [`Error::Engine`] if a
+/// [`Error::Plan`]; [`Error::BlockInUse`] if the host cannot use the block; [`Error::Engine`] if a
 /// step fails; a retry continues from there.
-pub async fn ensure(engine: &SharedEngine, wanted: &DesiredNetwork) -> Result<BridgeReady, Error> {
-    let networks = engine.list().await.map_err(Error::Engine)?;
-    match plan(wanted, &networks)? {
-        Plan::Reuse => {}
-        Plan::Replace { remove, create } => {
-            for old in remove {
-                evict_all(engine, &old).await.map_err(Error::Engine)?;
-                engine.remove(old.id).await.map_err(Error::Engine)?;
-            }
-            engine.create(create).await.map_err(|error| {
-                if is_address_conflict(&error) {
-                    Error::BlockInUse(wanted.cidr, error)
-                } else {
-                    Error::Engine(error)
-                }
-            })?;
-        }
-    }
-    Ok(BridgeReady {
+pub async fn ensure(
+    engine: &SharedEngine,
+    interfaces: &dyn Interfaces,
+    wanted: &DesiredNetwork,
+) -> Result<BridgeReady, Error> {
+    let ready = BridgeReady {
         engine_network: wanted.id.engine_name(),
         gateway: wanted.cidr.gateway(),
         cidr: wanted.cidr,
-    })
+    };
+    for _ in 0..=MAX_REMOVALS {
+        let networks = engine.list().await.map_err(Error::Engine)?;
+        let listed = interfaces.list();
+        let listed = listed.map_err(|error| Error::Interfaces(error.to_string()))?;
+        match plan(wanted, &networks, &listed)? {
+            Plan::Reuse(_) => return Ok(ready),
+            Plan::Remove(differing) => {
+                for old in differing {
+                    evict_all(engine, &old).await.map_err(Error::Engine)?;
+                    engine.remove(old.id).await.map_err(Error::Engine)?;
+                }
+            }
+            Plan::Create(spec) => {
+                engine.create(spec).await.map_err(|error| {
+                    if is_address_conflict(&error) {
+                        Error::BlockInUse(wanted.cidr, error)
+                    } else {
+                        Error::Engine(error)
+                    }
+                })?;
+                return Ok(ready);
+            }
+        }
+    }
+    Err(Error::Contested(ready.engine_network))
 }
 
 async fn evict_all(engine: &SharedEngine, network: &EngineNetwork) -> Result<(), EngineError> {

@@ -10,11 +10,16 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use jaco_engine::cidr::Cidr;
 use jaco_proto::ErrorCode;
-use jaco_raftnode::ProposeError;
+use jaco_raftnode::{ProposeError, State};
 use tokio::sync::watch;
 
-pub use actor::{Args, IpamActor, Msg, allocator};
+pub use actor::{Args, IpamActor, Msg, SharedQuarantine, allocator};
 pub use jaco_policy::network::ipam::{InvalidPool, Pool, SubnetKey};
+
+/// Addresses of the containers of all hosts: the pool of the cluster, or else `configured`.
+pub(super) fn addresses(state: &State, configured: Pool) -> Cidr {
+    Pool::of_cluster(state).unwrap_or(configured).range()
+}
 
 /// Reason why a network has no block.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

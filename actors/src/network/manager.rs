@@ -1,71 +1,42 @@
-//! Keeps one bridge actor per network that has a block on this host.
+//! Keeps one bridge actor per network that has a block on this host, and compares all networks of
+//! the host with the state.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use jaco_engine::{EngineError, EngineNetwork};
-use jaco_policy::network::names::NetworkId;
+use futures::StreamExt;
+use jaco_engine::NetworkEvent;
+use jaco_policy::network::{
+    bridge::{
+        drift::{self, HostNetworks},
+        plan::{DesiredNetwork, is_of_cluster, owner},
+        survey::{Action, DEBOUNCE, SurveyTimer},
+    },
+    ipam::existing,
+    names::NetworkId,
+};
+use jaco_proto::chain;
 use jaco_state::State;
 use jaco_supervision::{
-    CallError, ChildDone, ChildEvent, ChildSpec, Context, Failure, Handle, KeyedChildren, Reply,
-    Worker,
+    ChildDone, ChildEvent, ChildSpec, Context, Failure, Handle, KeyedChildren, Reply, Worker,
 };
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::bridge::{self, BridgeActor, BridgeContext, BridgeReady, Error, is_of_cluster, owner};
+use super::bridge::{self, BridgeActor, BridgeContext, BridgeReady, Error};
 use crate::log_dedup::LogDedup;
+use directory::call_with_retry;
 
-/// Timeout of an ensure request: it may have to stop containers first, and wait for a request on
-/// which the engine hangs.
-const ENSURE_TIMEOUT: Duration = Duration::from_secs(300);
-/// Longest wait of a request for an actor to start.
-const START_TIMEOUT: Duration = Duration::from_secs(10);
-/// Delay before retrying a request that died with its instance.
-const RETRY_AFTER_RESTART: Duration = Duration::from_millis(10);
-/// Delay before listing again after a failed listing, and before restarting an exhausted bridge.
+mod directory;
+
+pub use directory::BridgeDirectory;
+
+/// Delay before restarting an exhausted bridge.
 const RETRY: Duration = Duration::from_secs(30);
-
-/// Handle through which the runtime requests networks.
-#[derive(Clone, Debug)]
-pub struct BridgeDirectory(Handle<Msg>);
-
-impl BridgeDirectory {
-    /// Creates the directory for the manager behind `manager`.
-    #[must_use]
-    pub fn new(manager: Handle<Msg>) -> Self {
-        Self(manager)
-    }
-
-    /// Ensures this host's part of a network; idempotent.
-    ///
-    /// # Errors
-    /// See [`Error`]; a retry continues where a failed attempt stopped.
-    ///
-    /// # Cancel safety
-    /// The network is created even if the caller stops waiting.
-    pub async fn ensure(&self, deployment: &str, network: &str) -> Result<BridgeReady, Error> {
-        let id = NetworkId::new(deployment, network);
-        call_with_retry(&self.0, |reply| Msg::Ensure(id.clone(), reply)).await
-    }
-}
-
-/// Calls an actor, and its next instance if this one ends before it responds; safe to repeat
-/// because ensuring is idempotent.
-async fn call_with_retry<M>(
-    handle: &Handle<M>,
-    make: impl Fn(Reply<Result<BridgeReady, Error>>) -> M,
-) -> Result<BridgeReady, Error> {
-    loop {
-        let up = tokio::time::timeout(START_TIMEOUT, handle.running()).await;
-        up.map_err(|_| Error::Unavailable)?;
-        match handle.call(ENSURE_TIMEOUT, &make).await {
-            Ok(answer) => return answer,
-            Err(CallError::Timeout) => return Err(Error::Unavailable),
-            Err(CallError::Unavailable | CallError::NoReply) => {
-                tokio::time::sleep(RETRY_AFTER_RESTART).await
-            }
-        }
-    }
-}
+/// Delay before subscribing again after the engine's events ended; it doubles up to
+/// [`MAX_EVENT_RETRY`].
+const EVENT_RETRY: Duration = Duration::from_secs(1);
+/// Longest delay before subscribing again.
+const MAX_EVENT_RETRY: Duration = Duration::from_secs(8);
 
 /// Mailbox of the manager.
 pub enum Msg {
@@ -81,15 +52,28 @@ pub enum Msg {
     Changed(Arc<State>),
     /// A request about a bridge actor has ended, or the actor exhausted its restarts.
     BridgeDone(ChildDone),
-    /// The engine has listed its networks.
-    Listed(Result<Vec<EngineNetwork>, EngineError>),
+    /// Subscribe to the engine's events.
+    Subscribe,
+    /// A network was removed or lost a container.
+    NetworkChanged,
+    /// An interface of the host changed.
+    InterfacesChanged,
+    /// The engine's events ended.
+    EventsEnded(String),
+    /// The networks of the host were read.
+    Surveyed(Result<HostNetworks, Error>),
+    /// The survey's deadline passed.
+    Wake,
 }
 
 /// Starts, looks up and stops the sibling bridge actors.
 pub struct BridgeManager {
     env: BridgeContext,
     bridges: KeyedChildren<Self, Bridge>,
-    list_errors: LogDedup,
+    survey: SurveyTimer,
+    survey_errors: LogDedup,
+    event_retry: Duration,
+    event_errors: LogDedup,
 }
 
 struct Bridge {
@@ -116,12 +100,18 @@ impl Worker for BridgeManager {
         ctx.send_to_self(Msg::Changed(Arc::clone(&last)));
         let differs = |last: &Arc<State>, next: &Arc<State>| !last.subnets.ptr_eq(&next.subnets);
         ctx.watch_if(states, last, differs, Msg::Changed);
-        let manager = Self {
+        let mut manager = Self {
             env,
             bridges,
-            list_errors: LogDedup::default(),
+            survey: SurveyTimer::new(Instant::now().into_std()),
+            survey_errors: LogDedup::default(),
+            event_retry: EVENT_RETRY,
+            event_errors: LogDedup::default(),
         };
-        manager.list(ctx, Duration::ZERO);
+        manager.subscribe(ctx);
+        let interfaces = manager.env.interfaces.changes();
+        ctx.watch_every(DEBOUNCE, interfaces, |_| Msg::InterfacesChanged);
+        manager.drive(ctx);
         Ok(manager)
     }
 
@@ -164,35 +154,118 @@ impl Worker for BridgeManager {
                 Some(ChildEvent::NotStarted(_, error)) => return Err(error.into()),
                 None => {}
             },
-            Msg::Listed(Ok(networks)) => {
-                self.list_errors.clear();
-                for network in networks {
-                    let ours = is_of_cluster(&network, &self.env.cluster_id);
-                    if let (true, Some(id)) = (ours, owner(&network)) {
-                        self.start_bridge(ctx, &id);
-                    }
+            Msg::Subscribe => self.subscribe(ctx),
+            Msg::NetworkChanged => self.survey.handle_change(Instant::now().into_std()),
+            Msg::InterfacesChanged => self.interfaces_changed(),
+            Msg::EventsEnded(reason) => {
+                if self.event_errors.is_new(&reason) {
+                    warn!(subsystem = "bridge", %reason, "network events of the engine lost");
                 }
+                ctx.send_after(self.event_retry, Msg::Subscribe);
+                self.event_retry = (self.event_retry * 2).min(MAX_EVENT_RETRY);
             }
-            Msg::Listed(Err(error)) => {
-                if self.list_errors.is_new(&error) {
-                    warn!(subsystem = "bridge", %error, "cannot look for leftover networks");
-                }
-                self.list(ctx, RETRY);
+            Msg::Surveyed(seen) => {
+                self.survey.handle_finished(Instant::now().into_std());
+                self.surveyed(ctx, seen);
             }
+            Msg::Wake => {}
         }
+        self.drive(ctx);
         Ok(())
     }
 }
 
 impl BridgeManager {
-    /// Lists the engine's networks, to find those whose deployment was removed while this node was
-    /// down.
-    fn list(&self, ctx: &Context<Self>, delay: Duration) {
-        let engine = Arc::clone(&self.env.engine);
+    /// Follows the engine's events about networks. The state of the engine at that time is unknown,
+    /// so it is surveyed.
+    fn subscribe(&mut self, ctx: &Context<Self>) {
+        self.survey.handle_change(Instant::now().into_std());
+        let mut events = self.env.engine.network_events();
+        let me = ctx.handle();
         ctx.spawn(async move {
-            tokio::time::sleep(delay).await;
-            Msg::Listed(engine.list().await)
+            loop {
+                match events.next().await {
+                    Some(Ok(event)) if is_ours(&event) => {
+                        let _ = me.cast(Msg::NetworkChanged); // a new instance surveys at its start
+                    }
+                    Some(Ok(_)) => {}
+                    Some(Err(error)) => return Msg::EventsEnded(error.to_string()),
+                    None => return Msg::EventsEnded("the stream ended".to_owned()),
+                }
+            }
         });
+    }
+
+    /// Surveys the networks if a bridge is gone. The kernel announces every container, too.
+    fn interfaces_changed(&mut self) {
+        let interfaces = self.env.interfaces();
+        if interfaces.is_ok_and(|interfaces| self.env.sight.has_lost(&interfaces)) {
+            self.survey.handle_change(Instant::now().into_std());
+        }
+    }
+
+    /// Begins a survey if one is due, then sets the deadline of the next.
+    fn drive(&mut self, ctx: &Context<Self>) {
+        self.survey.handle_timeout(Instant::now().into_std());
+        while let Some(Action::Survey) = self.survey.poll_action() {
+            let env = self.env.clone();
+            ctx.spawn(async move { Msg::Surveyed(survey(&env).await) });
+        }
+        let deadline = self.survey.poll_timeout().map(Instant::from_std);
+        ctx.set_deadline(deadline, Msg::Wake);
+    }
+
+    /// Compares the host's networks with the state. Starts the bridges of networks whose deployment
+    /// was removed while this node was down, and notifies those whose network differs.
+    fn surveyed(&mut self, ctx: &Context<Self>, seen: Result<HostNetworks, Error>) {
+        let seen = match seen {
+            Ok(seen) => seen,
+            Err(error) => {
+                if self.survey_errors.is_new(chain(&error)) {
+                    warn!(
+                        subsystem = "bridge",
+                        error = chain(&error),
+                        "networks of this host not read"
+                    );
+                }
+                return;
+            }
+        };
+        self.survey_errors.clear();
+        self.event_retry = EVENT_RETRY;
+        for network in &seen.networks {
+            let ours = is_of_cluster(network, &self.env.cluster_id);
+            if let (true, Some(id)) = (ours, owner(network)) {
+                self.start_bridge(ctx, &id);
+            }
+        }
+        self.env
+            .sight
+            .handle_listing(&seen.networks, &seen.interfaces);
+        let state = self.env.raft.state();
+        let documents = &self.env.documents;
+        documents.retain(|name| state.deployments.contains_key(name));
+        let mut members = drift::members(&state, documents, &self.env.host);
+        for id in networks_of(&state, &self.env.host) {
+            let Some(cidr) = existing(&state, &self.env.subnet(&id)) else {
+                continue;
+            };
+            let members = members.remove(&id).unwrap_or_default();
+            let known = &self.env.addresses;
+            known.handle_listing(&id, &members, &seen.containers);
+            let wanted = DesiredNetwork {
+                id,
+                cluster_id: self.env.cluster_id.clone(),
+                cidr,
+            };
+            let drift = drift::compare(&wanted, &members, &seen, &self.env.sight);
+            if let (false, Some(bridge)) =
+                (drift.is_empty(), self.bridges.get(&child_id(&wanted.id)))
+            {
+                // A restarting bridge repairs its network anyway.
+                let _ = bridge.handle.cast(bridge::Msg::Drifted);
+            }
+        }
     }
 
     /// Starts the bridge of `id` unless there is one.
@@ -252,6 +325,26 @@ impl BridgeManager {
     }
 }
 
+/// Whether an event concerns a network with a name of ours; others with such a name do no harm.
+fn is_ours(event: &NetworkEvent) -> bool {
+    match event {
+        NetworkEvent::Destroyed(name) | NetworkEvent::Disconnected(name) => {
+            name.starts_with("jaco_")
+        }
+    }
+}
+
+/// Reads the networks of this host once for all of its bridges.
+async fn survey(env: &BridgeContext) -> Result<HostNetworks, Error> {
+    let networks = env.engine.list().await.map_err(Error::Engine)?;
+    let containers = env.engine.containers(&env.cluster_id).await;
+    Ok(HostNetworks {
+        networks,
+        containers: containers.map_err(Error::Engine)?,
+        interfaces: env.interfaces()?,
+    })
+}
+
 /// Id of a bridge among the children of the manager.
 fn child_id(id: &NetworkId) -> String {
     format!("{}:{}", id.deployment(), id.network())
@@ -268,5 +361,7 @@ fn networks_of(state: &State, host: &str) -> BTreeSet<NetworkId> {
 
 #[cfg(test)]
 mod history;
+#[cfg(test)]
+mod repairs;
 #[cfg(test)]
 mod tests;

@@ -4,12 +4,13 @@
 use std::{sync::Arc, time::Duration};
 
 use jaco_engine::docker::DockerEngine;
-use jaco_proto::{Error, ErrorCode, v1};
-use jaco_raftnode::{RaftHandle, RaftLimits, Role, StateReader as _, Storage, storage};
+use jaco_policy::network::ipam::Pool;
+use jaco_proto::{Error, ErrorCode, chain, v1};
+use jaco_raftnode::{RaftHandle, RaftLimits, Role, State, StateReader as _, Storage, storage};
 use jaco_supervision::{ChildSpec, Context, Failure, Reply, Worker};
 
 use super::{
-    MemberContext, NodeContext,
+    MemberContext, NodeConfig, NodeContext,
     announce::announce,
     context::{MemberParts, OpenedNode},
     files::{FilesError, Layout, Membership},
@@ -19,13 +20,14 @@ use super::{
     removed, renew,
     restore_marker::{self, RestoreRecorder},
 };
-use crate::{lock::lock, peer::PeerTransport};
+use crate::{lock::lock, network::mesh, peer::PeerTransport};
 
 /// Keys of a member's verticals, in start order.
-const VERTICALS: [&str; 6] = [
+const VERTICALS: [&str; 7] = [
     "raft",
     "health",
     "network",
+    "network-probe",
     "runtime",
     "scheduler",
     "ingress",
@@ -148,12 +150,13 @@ impl NodeActor {
         self.args.layout.remove_setup();
         shared.startup_done.send_replace(true);
         let (config, node) = (shared.config.clone(), running.clone());
+        let mesh_key = shared.mesh_public_key();
         let (owner, layout) = (shared.clone(), self.args.layout.clone());
         ctx.spawn(async move {
             // Concurrently: peers may reject this node until its renewed certificate is in force,
             // and then it cannot announce anything.
             tokio::join!(
-                announce(node.clone(), config),
+                announce(node.clone(), config, mesh_key),
                 renew::renew(owner, node, layout)
             );
             Msg::Announced
@@ -203,7 +206,18 @@ impl NodeActor {
                 // A vertical that never ran needs no stop.
                 let _ = supervisor.stop_child(vertical).await;
             }
+            let mesh = args.shared.config.mesh;
             args.stop_replicas().await;
+            // No container is left whose packets could leave this host.
+            if mesh.is_some()
+                && let Err(error) = mesh::leave().await
+            {
+                tracing::warn!(
+                    subsystem = "wgmesh",
+                    error = chain(&error),
+                    "routes of the mesh are left"
+                );
+            }
             Msg::RetireFinished
         });
     }
@@ -278,6 +292,7 @@ fn open(args: &Args) -> Result<Option<Arc<MemberContext>>, FilesError> {
                 source,
             }
         })?;
+        check_pool(&shared.config, &running.raft.state())?;
         // A crash may have come between publishing a new certificate and putting it in force.
         renew::promote_published(&args.layout, &running.hostname, &running.raft.state())?;
         let identity = args.layout.identity(&membership)?;
@@ -293,6 +308,18 @@ fn open(args: &Args) -> Result<Option<Arc<MemberContext>>, FilesError> {
         *slot = Some(OpenedNode { running, unstarted });
     }
     Ok(slot.as_ref().map(|opened| opened.running.clone()))
+}
+
+/// Refuses to start with another address pool than the cluster was created with: its blocks would
+/// not be those that members route and isolate.
+fn check_pool(config: &NodeConfig, state: &State) -> Result<(), FilesError> {
+    let configured = config.ipam;
+    match Pool::of_cluster(state) {
+        Some(stored) if config.ipam_is_set && stored != configured => {
+            Err(FilesError::Pool { configured, stored })
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Opens the replicated state of a member, before any actor uses it.

@@ -5,6 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use jaco_net::wireguard::PublicKey;
 use jaco_policy::node::writers::NODE_UPDATE_SELF;
 use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::{ForwardingProposer as _, ProposeError, StateReader};
@@ -18,7 +19,11 @@ const RETRY: Duration = Duration::from_secs(1);
 /// does.
 ///
 /// Neither an idle cluster nor a restart without changes writes anything.
-fn changes(record: &v1::Node, config: &NodeConfig) -> Option<v1::NodeUpdateSelf> {
+fn changes(
+    record: &v1::Node,
+    config: &NodeConfig,
+    mesh_key: Option<PublicKey>,
+) -> Option<v1::NodeUpdateSelf> {
     let differs = |stored: &str, actual: String| {
         if stored == actual {
             String::new()
@@ -31,6 +36,14 @@ fn changes(record: &v1::Node, config: &NodeConfig) -> Option<v1::NodeUpdateSelf>
         grpc_address: differs(&record.grpc_address, text(config.listen_addr)),
         address: differs(&record.address, text(config.cluster_addr)),
         version: differs(&record.version, config.version.clone()),
+        wireguard_pubkey: match mesh_key {
+            Some(PublicKey(key)) if record.wireguard_pubkey != key => key.to_vec(),
+            Some(_) | None => Vec::new(),
+        },
+        wg_port: match config.mesh.map(|mesh| mesh.port.into()) {
+            Some(port) if record.wg_port != port => port,
+            Some(_) | None => 0,
+        },
         ..Default::default()
     };
     let unchanged = v1::NodeUpdateSelf {
@@ -41,7 +54,11 @@ fn changes(record: &v1::Node, config: &NodeConfig) -> Option<v1::NodeUpdateSelf>
 }
 
 /// Updates this node's record; returns once it is up to date or the update is rejected.
-pub(super) async fn announce(node: Arc<MemberContext>, config: NodeConfig) {
+pub(super) async fn announce(
+    node: Arc<MemberContext>,
+    config: NodeConfig,
+    mesh_key: Option<PublicKey>,
+) {
     let submitter = node.submitter();
     let mut states = node.raft.subscribe();
     loop {
@@ -52,7 +69,7 @@ pub(super) async fn announce(node: Arc<MemberContext>, config: NodeConfig) {
             }
             continue;
         };
-        let Some(update) = changes(record, &config) else {
+        let Some(update) = changes(record, &config, mesh_key) else {
             return;
         };
         let command = node.command(NODE_UPDATE_SELF, Payload::NodeUpdateSelf(update));
@@ -75,6 +92,7 @@ pub(super) async fn announce(node: Arc<MemberContext>, config: NodeConfig) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::config::MeshSettings;
 
     fn config() -> NodeConfig {
         NodeConfig {
@@ -98,7 +116,7 @@ mod tests {
 
     #[test]
     fn unchanged_restart_writes_nothing() {
-        assert_eq!(changes(&record(), &config()), None);
+        assert_eq!(changes(&record(), &config(), None), None);
     }
 
     #[test]
@@ -108,7 +126,7 @@ mod tests {
             version: String::new(),
             ..record()
         };
-        let update = changes(&moved, &config()).unwrap();
+        let update = changes(&moved, &config(), None).unwrap();
         assert_eq!(update.address, "10.0.0.1:7001");
         assert_eq!(update.version, "1.2.3");
         assert_eq!(update.hostname, "one");
@@ -121,6 +139,27 @@ mod tests {
             version: "1.2.3".to_owned(),
             ..NodeConfig::new("/nowhere".into())
         };
-        assert_eq!(changes(&record(), &config), None);
+        assert_eq!(changes(&record(), &config, None), None);
+    }
+
+    #[test]
+    fn mesh_key_and_port_are_published_once() {
+        let config = NodeConfig {
+            mesh: Some(MeshSettings { port: 40000 }),
+            ..config()
+        };
+        let key = PublicKey([9; 32]);
+        let update = changes(&record(), &config, Some(key)).unwrap();
+        assert_eq!(
+            (update.wg_port, &update.wireguard_pubkey[..]),
+            (40000, &key.0[..])
+        );
+        assert!(update.address.is_empty() && update.version.is_empty());
+        let published = v1::Node {
+            wireguard_pubkey: key.0.to_vec(),
+            wg_port: 40000,
+            ..record()
+        };
+        assert_eq!(changes(&published, &config, Some(key)), None);
     }
 }

@@ -9,10 +9,20 @@ use std::{
 
 use jaco_net::pki::{MAX_REQUEST_ADDRESSES, dialable};
 
-use crate::{clock::Clock, network::ipam::Pool};
+use crate::{
+    clock::Clock,
+    network::{dns::DnsConfig, ipam::Pool},
+};
 
 /// Default socket of the container engine.
 const DOCKER_SOCKET: &str = "/var/run/docker.sock";
+
+/// Settings of the encrypted mesh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MeshSettings {
+    /// UDP port of this node, on all addresses.
+    pub port: u16,
+}
 
 /// Settings of a node; built and validated by a [`NodeBuilder`](crate::NodeBuilder).
 #[derive(Clone, Debug)]
@@ -41,8 +51,18 @@ pub struct NodeConfig {
     /// Address of the metrics endpoint over plain HTTP, if there is one; port 0 lets the system
     /// choose.
     pub metrics_addr: Option<SocketAddr>,
-    /// Address pool of the containers.
+    /// Address pool of the containers of a cluster that this node creates.
     pub ipam: Pool,
+    /// Whether the pool was set: then that of the cluster must not be another one.
+    pub ipam_is_set: bool,
+    /// Name resolution for the containers. `None`: they resolve no names of each other.
+    pub dns: Option<DnsConfig>,
+    /// The encrypted mesh to the other members. `None`: there is none, and containers reach only
+    /// those of their own host.
+    pub mesh: Option<MeshSettings>,
+    /// Whether deployments are isolated from each other by a ruleset of the kernel. There is one
+    /// table per network namespace, so at most one node in each can have it.
+    pub isolation: bool,
     /// Version shown to members and clients.
     pub version: String,
     /// Whether an operator on this machine may kill actors.
@@ -73,6 +93,10 @@ impl NodeConfig {
             http_port: None,
             metrics_addr: None,
             ipam: Pool::default(),
+            ipam_is_set: false,
+            dns: None,
+            mesh: None,
+            isolation: false,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             fault_injection: false,
             clock: Clock::system(),

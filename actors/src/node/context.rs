@@ -10,7 +10,10 @@ use std::{
 };
 
 use jaco_engine::{Engine, docker::DockerEngine};
-use jaco_net::tls::CertSlot;
+use jaco_net::{
+    tls::CertSlot,
+    wireguard::{PrivateKey, PublicKey},
+};
 use jaco_proto::{
     Error, ErrorCode, chain,
     v1::{self, command::Payload},
@@ -32,7 +35,7 @@ use crate::{
     health::FailureDetector,
     identity::Transport,
     membership::Membership,
-    network::ipam::SharedAllocator,
+    network::{firewall, ipam::SharedAllocator, reports::NetworkReports},
     peer::{PeerTransport, Peers},
     runtime::Runtime,
     telemetry::Metrics,
@@ -55,6 +58,8 @@ pub struct NodeContext {
     pub(super) opened: Mutex<Option<OpenedNode>>,
     pub(super) setup_token: Mutex<Option<[u8; 32]>>,
     pub(crate) certificate: Arc<CertSlot>,
+    /// Key of this node in the mesh; `None` without a mesh.
+    pub(crate) mesh_key: Option<PrivateKey>,
     pub(super) tls: Arc<rustls::ServerConfig>,
     /// Metrics of this node.
     pub(super) metrics: Metrics,
@@ -119,6 +124,8 @@ pub struct MemberContext {
     pub(crate) runtime: OnceLock<Runtime>,
     /// Allocator of network address blocks; set once the network vertical is assembled.
     pub(crate) allocator: OnceLock<SharedAllocator>,
+    /// Status of the firewall; set once the network vertical is assembled, if there is a firewall.
+    pub(crate) firewall: OnceLock<watch::Receiver<firewall::Status>>,
     pub(crate) storage: Arc<Storage>,
     /// The other members.
     pub peers: Peers,
@@ -139,6 +146,8 @@ pub struct MemberContext {
     pub(crate) drain_mark_lock: CommitLock,
     /// Voter management, active on the leader.
     pub(crate) membership: OnceLock<Membership>,
+    /// Newest report of each member about its container networks.
+    pub(crate) network_reports: NetworkReports,
 }
 
 /// Parts of a [`NodeContext`] that are known before its actors run.
@@ -146,6 +155,8 @@ pub(crate) struct NodeParts {
     pub(crate) config: NodeConfig,
     pub(crate) metrics: Metrics,
     pub(crate) certificate: Arc<CertSlot>,
+    /// Key of this node in the mesh; `None` without a mesh.
+    pub(crate) mesh_key: Option<PrivateKey>,
     pub(crate) tls: Arc<rustls::ServerConfig>,
     /// Channel for errors that a restart cannot fix.
     pub(crate) fatal: mpsc::UnboundedSender<String>,
@@ -176,6 +187,7 @@ impl NodeContext {
             config,
             metrics,
             certificate,
+            mesh_key,
             tls,
             fatal,
             setup_token,
@@ -191,6 +203,7 @@ impl NodeContext {
             opened: Mutex::default(),
             setup_token: Mutex::new(setup_token),
             certificate,
+            mesh_key,
             tls,
             member: AtomicBool::new(member),
             removed: watch::Sender::new(removed),
@@ -244,6 +257,11 @@ impl NodeContext {
 
     pub(crate) fn state(&self) -> Option<Arc<State>> {
         self.running.get().map(|running| running.raft.state())
+    }
+
+    /// Key by which other members know this node in the mesh; `None` without a mesh.
+    pub(crate) fn mesh_public_key(&self) -> Option<PublicKey> {
+        self.mesh_key.as_ref().map(PrivateKey::public)
     }
 
     /// SHA-256 of the setup token while the node waits to be initialised.
@@ -404,11 +422,13 @@ impl MemberContext {
             limits,
             runtime: OnceLock::new(),
             allocator: OnceLock::new(),
+            firewall: OnceLock::new(),
             clock,
             apply_lock: CommitLock::default(),
             join_lock: CommitLock::default(),
             drain_mark_lock: CommitLock::default(),
             membership: OnceLock::new(),
+            network_reports: NetworkReports::default(),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Files of a node in its data directory, apart from the raft database.
 
+mod mesh_key;
+
 use std::{
     fs::{self, File},
     io,
@@ -14,7 +16,10 @@ use jaco_net::{
     },
     tls::Identity,
 };
-use jaco_policy::peer::members::{Origin, PeerInfo};
+use jaco_policy::{
+    network::ipam::Pool,
+    peer::members::{Origin, PeerInfo},
+};
 use jaco_proto::{secret::SecretString, v1};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
@@ -71,6 +76,17 @@ pub enum FilesError {
         configured: String,
         /// Name in the cluster.
         stored: String,
+    },
+    /// The configured address pool is not that of the cluster.
+    #[error(
+        "the address pool {configured} is configured, but the cluster has {stored}, which was fixed \
+         when it was created: set ipam_pool and ipam_block to it, or remove them"
+    )]
+    Pool {
+        /// Pool in the configuration.
+        configured: Pool,
+        /// Pool of the cluster.
+        stored: Pool,
     },
     /// Keys or certificates cannot be used.
     #[error("node identity")]

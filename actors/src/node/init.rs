@@ -121,6 +121,8 @@ pub(super) fn bootstrap(
             self_raft_id: FIRST_RAFT_ID,
             self_server_cert_fingerprint: files.cert.fingerprint().as_bytes().to_vec(),
             self_grpc_address: text(config.listen_addr),
+            ipam_pool: config.ipam.range().to_string(),
+            ipam_block: config.ipam.block().into(),
         })),
         ..Default::default()
     };

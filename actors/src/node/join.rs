@@ -11,6 +11,7 @@ use jaco_net::{
         files::{NodeFiles, SECRET_DIR, Staging},
     },
     tls,
+    wireguard::PublicKey,
 };
 use jaco_proto::{Error, ErrorCode, chain, config::HostPort, secret::SecretString, v1};
 use jaco_raftnode::storage;
@@ -67,6 +68,7 @@ pub(super) struct AdmittedNode {
 pub(super) async fn request_admission(
     config: &NodeConfig,
     hostname: &str,
+    mesh_key: Option<PublicKey>,
     join_request: &JoinRequest,
 ) -> Result<AdmittedNode, Error> {
     let Some(address) = config.cluster_addr else {
@@ -76,14 +78,17 @@ pub(super) async fn request_admission(
     let key = NodeKey::generate().map_err(internal)?;
     let ips = config.dialable_ips();
     let csr = key.request(hostname, &ips).map_err(internal)?;
+    let pool = config.ipam_is_set.then_some(config.ipam);
     let request = v1::NodeJoinRequest {
         name: hostname.to_owned(),
         join_token: join_request.token.to_text().expose().to_owned(),
         csr_pem: csr.into_bytes(),
         advertise_addr: address.to_string(),
-        wireguard_pubkey: Vec::new(),
+        wireguard_pubkey: mesh_key.map_or_else(Vec::new, |PublicKey(key)| key.to_vec()),
         grpc_address: text(config.listen_addr),
         sent_at: Some(config.clock.timestamp()),
+        ipam_pool: pool.map_or_else(String::new, |pool| pool.range().to_string()),
+        ipam_block: pool.map_or(0, |pool| pool.block().into()),
     };
     let response = dial::node_join(&join_request.peer, join_request.token.ca, request).await?;
     check(config, hostname, key, join_request, response)

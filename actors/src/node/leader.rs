@@ -311,12 +311,22 @@ pub(crate) fn not_appended(error: &Error) -> bool {
 
 /// Follows whether this node leads and has applied an entry of its own term.
 pub(crate) fn leading(raft: &RaftHandle) -> watch::Receiver<bool> {
+    follow(raft, |status| status.leading)
+}
+
+/// Follows whether this node knows the leader.
+pub(crate) fn leader_known(raft: &RaftHandle) -> watch::Receiver<bool> {
+    follow(raft, |status| status.leader_id.is_some())
+}
+
+/// Follows a condition of raft.
+fn follow(raft: &RaftHandle, holds: fn(&RaftStatus) -> bool) -> watch::Receiver<bool> {
     let mut status = raft.subscribe_status();
-    let (sender, receiver) = watch::channel(status.borrow().leading);
+    let (sender, receiver) = watch::channel(holds(&status.borrow()));
     tokio::spawn(async move {
         loop {
-            let now = status.borrow_and_update().leading;
-            sender.send_if_modified(|leading| std::mem::replace(leading, now) != now);
+            let now = holds(&status.borrow_and_update());
+            sender.send_if_modified(|held| std::mem::replace(held, now) != now);
             tokio::select! {
                 changed = status.changed() => if changed.is_err() { return },
                 () = sender.closed() => return,

@@ -27,6 +27,7 @@ use super::{
 };
 use crate::log_dedup::LogDedup;
 
+mod notify;
 mod sweep;
 
 /// Interval of sweeps and of the reconciliation of every replica.
@@ -60,6 +61,8 @@ pub enum Msg {
     Engine(Event),
     /// The engine's event stream came up or broke.
     EventsUp(bool),
+    /// Networks were repaired, so containers may have other addresses.
+    NetworksRepaired,
     /// No container of a replica is left on this host.
     Finished(String),
     /// A request about a replica actor has ended, or the actor exhausted its restarts.
@@ -122,6 +125,7 @@ impl Worker for ReplicaManager {
         let mut contact = deps.contact.changes();
         contact.mark_changed();
         ctx.watch(contact, Msg::ContactChanged);
+        ctx.watch(deps.networks.repairs(), |_| Msg::NetworksRepaired);
         Ok(this)
     }
 
@@ -151,7 +155,11 @@ impl Worker for ReplicaManager {
                     Err(_) => {}
                 }
             }
-            Msg::Engine(event) => self.cast_to(&event.replica_id, replica::Msg::EngineEvent),
+            Msg::Engine(event) => {
+                self.cast_to(&event.replica_id, replica::Msg::EngineEvent);
+                self.cast_to_borrowers(&event.replica_id);
+            }
+            Msg::NetworksRepaired => self.cast_to_all(|| replica::Msg::EngineEvent),
             Msg::EventsUp(up) => self.cast_to_all(|| replica::Msg::EventsUp(up)),
             Msg::Finished(id) => self.finished(ctx, id),
             Msg::ReplicaDone(done) => {
@@ -371,19 +379,7 @@ impl ReplicaManager {
         shared.replica_handles().remove(id);
         shared.deferred.set(id, false);
         shared.leaving.set(id, false);
-    }
-
-    fn cast_to(&self, id: &str, msg: replica::Msg) {
-        if let Some(handle) = self.args.shared.replica_handles().get(id) {
-            // A restarting actor reads everything again in `start`.
-            let _ = handle.cast(msg);
-        }
-    }
-
-    fn cast_to_all(&self, msg: impl Fn() -> replica::Msg) {
-        for handle in self.args.shared.replica_handles().values() {
-            let _ = handle.cast(msg());
-        }
+        shared.borrowers.set(id, false);
     }
 }
 

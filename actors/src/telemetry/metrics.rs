@@ -12,7 +12,7 @@ use jaco_supervision::Tree;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet},
-    metrics::{family::Family, histogram::Histogram},
+    metrics::{counter::Counter, family::Family, histogram::Histogram},
     registry::Registry,
 };
 
@@ -45,6 +45,12 @@ struct Op {
     op: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct DnsQuery {
+    kind: &'static str,
+    rcode: &'static str,
+}
+
 struct Counts {
     commit_latency: Histogram,
     apply_duration: Family<Op, Histogram, fn() -> Histogram>,
@@ -53,6 +59,7 @@ struct Counts {
     routes: Routes,
     starts: Starts,
     round_trips: RoundTrips,
+    dns_queries: Family<DnsQuery, Counter>,
     sources: Sources,
 }
 
@@ -68,6 +75,7 @@ impl Metrics {
             routes: Routes::new(),
             starts: Starts::new(),
             round_trips: RoundTrips::new(),
+            dns_queries: Family::default(),
             sources: Sources::default(),
         });
         let mut registry = Registry::with_prefix("jaco");
@@ -94,6 +102,11 @@ impl Metrics {
             "From the revocation of a token to its effect here",
             counts.revocation.clone(),
         );
+        of_node.register(
+            "dns_queries",
+            "Answered queries of containers",
+            counts.dns_queries.clone(),
+        );
         of_node.register_collector(Box::new(NodeCollector(counts.clone())));
         Self(Arc::new(Inner {
             registry,
@@ -110,6 +123,21 @@ impl Metrics {
     /// Records an attempt to start a container of `service` that reached its creation.
     pub fn container_start(&self, deployment: &str, service: &str, ok: bool) {
         self.0.counts.starts.count(deployment, service, ok);
+    }
+
+    /// Counts the answer to a query for a name of `kind`, with its response code.
+    pub(crate) fn dns_query(&self, kind: &'static str, code: Option<u8>) {
+        let rcode = match code {
+            Some(0) => "NOERROR",
+            Some(1) => "FORMERR",
+            Some(2) => "SERVFAIL",
+            Some(3) => "NXDOMAIN",
+            Some(4) => "NOTIMP",
+            Some(5) => "REFUSED",
+            Some(_) | None => "OTHER",
+        };
+        let query = DnsQuery { kind, rcode };
+        self.0.counts.dns_queries.get_or_create(&query).inc();
     }
 
     /// Records the round-trip time of a packet to member `peer`.

@@ -18,7 +18,7 @@ use jaco_actors::{
     supervision::{Strategy, SupervisorSpec, Tree},
     telemetry::Metrics,
 };
-use jaco_engine::docker::DockerEngine;
+use jaco_engine::{cidr::Cidr, docker::DockerEngine};
 use jaco_proto::v1::{self, ReplicaState, command::Payload};
 use jaco_raftnode::{LeaderProposer, State, StateReader, testing::MemoryRaft};
 use tokio::sync::watch;
@@ -72,7 +72,14 @@ impl EngineFixture {
             clock: Clock::system(),
             pool: pool(),
             engine: Arc::new(DockerEngine::new(way)),
+            cluster: Arc::new(raft.clone()),
             remote: network::ipam::no_allocator(),
+            interfaces: network::interfaces::of_this_host(),
+            gate: Arc::new(network::gate::NoIsolation),
+            responders: Arc::new(network::responders::NoResponders),
+            mesh: None,
+            dns: None,
+            firewall: None,
         });
         let deps = Deps {
             host: HOST.into(),
@@ -148,6 +155,17 @@ impl EngineFixture {
         let service = self.service("web", script, extra);
         self.apply(&format!("services:\n{service}"), &[("web", &[])])
             .await;
+    }
+
+    /// Gives a network of the deployment another address block on this node.
+    pub(crate) async fn allocate(&self, network: &str, cidr: Cidr) {
+        self.propose(Payload::SubnetAllocate(v1::SubnetAllocate {
+            deployment: self.deployment.clone(),
+            network: network.into(),
+            cidr: cidr.to_string(),
+            host: HOST.into(),
+        }))
+        .await;
     }
 
     /// Removes the row of a service.

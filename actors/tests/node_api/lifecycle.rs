@@ -2,7 +2,7 @@
 
 use std::{fs, net::TcpListener, sync::Arc, time::Duration};
 
-use jaco_actors::{StartError, node::FilesError};
+use jaco_actors::{Node, StartError, network::ipam::Pool, node::FilesError};
 use jaco_proto::{chain, v1};
 use jaco_raftnode::StateReader as _;
 
@@ -162,6 +162,32 @@ async fn start_under_another_name_is_refused() {
     match lab.try_start().await.err().unwrap() {
         StartError::Files(FilesError::Renamed { configured, stored }) => {
             assert_eq!((configured.as_str(), stored.as_str()), ("two", "one"));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn start_with_another_pool_is_refused() {
+    let lab = Lab::new();
+    let (node, _) = lab.bootstrapped().await;
+    node.stop().await;
+    drop(node);
+    let mut config = lab.config();
+    config.ipam = Pool::new("10.128.0.0/12".parse().unwrap(), 26).unwrap();
+    // A default gives way to the pool of the cluster.
+    let node = Node::start(config.clone()).await.unwrap();
+    node.stop().await;
+    drop(node);
+    config.ipam_is_set = true;
+    match Node::start(config).await.err().unwrap() {
+        StartError::Fatal(reason) => {
+            for pool in [
+                "10.128.0.0/12 in blocks of /26",
+                "10.244.0.0/16 in blocks of /24",
+            ] {
+                assert!(reason.contains(pool), "{reason}");
+            }
         }
         other => panic!("{other:?}"),
     }

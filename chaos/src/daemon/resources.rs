@@ -91,9 +91,12 @@ pub fn free_ports<const N: usize>() -> Result<[u16; N]> {
     Ok(ports)
 }
 
+/// Second octet of the addresses of the mesh, `10.99.0.0/24`.
+const MESH_OCTET: u16 = 99;
+
 /// An address pool `10.<octet>.0.0/16` that no other pool of this process overlaps.
 #[derive(Debug)]
-pub(super) struct AddressPool {
+pub struct AddressPool {
     octet: u16,
 }
 
@@ -118,7 +121,7 @@ impl AddressPool {
 
     fn draw() -> Result<Self> {
         // 10.244.0.0/16, the default pool of every daemon, is beyond the range.
-        let octet = POOLS.draw(16..240, |_| true);
+        let octet = POOLS.draw(16..240, |octet| octet != MESH_OCTET);
         let octet = octet.context("no free pool of addresses")?;
         Ok(Self { octet })
     }

@@ -17,6 +17,7 @@ impl Cluster {
     pub(super) fn audit(&mut self) {
         self.stop_removed();
         self.check_orphans();
+        self.judge_all();
         if let Some(what) = self.clients.unserved().first() {
             let what = format!("at rest: {what}");
             return self.oracle.violate("every member serves", what);
@@ -151,6 +152,7 @@ impl Cluster {
             }
         }
         self.missing_container()
+            .or_else(|| self.unrest_of_networks())
     }
 
     /// Describes a row that a member reports as running without a running container.

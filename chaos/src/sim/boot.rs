@@ -10,6 +10,7 @@ use super::{
     calls::Requester,
     cluster::{Cluster, Local},
     disk::{Crash, View},
+    mesh::public_key,
     mutation::Mutation,
     node::Daemon,
     runtime::SWEEP,
@@ -69,7 +70,9 @@ impl Cluster {
             return self.oracle.violate("state on disk", what);
         }
         machine.run = run;
-        machine.daemon = Some(Daemon::new(core, &state, &machine.host));
+        let instant = machine.clock.instant(self.now);
+        machine.daemon = Some(Daemon::new(instant, core, &state, &machine.host));
+        self.reachability.hinder(id, self.now);
         self.note(&[1, id, applied, last], || {
             format!("n{id} starts at {applied}")
         });
@@ -83,18 +86,22 @@ impl Cluster {
         self.schedule_local(id, SWEEP, Local::Sweep);
         self.schedule_local(id, 3 * SECOND + phase, Local::Membership);
         self.schedule_local(id, 0, Local::Notification);
+        self.schedule_local(id, 0, Local::FirewallDue);
+        self.schedule_local(id, 0, Local::MeshDue);
+        self.isolation_leader(id);
         self.drive(id);
     }
 
     /// Ends the daemon of `id`.
     pub(super) fn crash(&mut self, id: u64, crash: Crash) {
+        self.learn_blocks(id);
         let Some(machine) = self.machines.get_mut(&id) else {
             return;
         };
         let Some(daemon) = machine.daemon.take() else {
             return;
         };
-        machine.run = 0;
+        let ended = std::mem::take(&mut machine.run);
         machine.paused_until = 0;
         let checked = self.plan.mutation != Some(Mutation::AcceptTornWrite);
         let left = machine
@@ -103,7 +110,18 @@ impl Cluster {
             .crash(crash, &mut self.disk_chance, checked);
         if crash == Crash::PowerCut {
             machine.engine.power_cut();
+            machine.kernel.reboot();
+            machine.cut_run = ended;
         }
+        machine.kernel.delete_device();
+        machine.kernel.unseen = (false, false);
+        if crash == Crash::PowerCut {
+            self.kernel_rebooted(id);
+        }
+        self.judge(id);
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
         let applied = machine.disk.borrow().current().applied;
         self.count(match crash {
             Crash::Kill => "killed daemons",
@@ -147,6 +165,13 @@ pub(super) fn bootstrap_state(members: u64) -> State {
             hostname: format!("n{id}"),
             status: NodeStatus::Ready.into(),
             ..v1::NodeStatusUpdate::default()
+        }));
+    }
+    for id in 1..=members {
+        children.push(Payload::NodeUpdateSelf(v1::NodeUpdateSelf {
+            hostname: format!("n{id}"),
+            wireguard_pubkey: public_key(id).to_vec(),
+            ..v1::NodeUpdateSelf::default()
         }));
     }
     let children = children.into_iter().map(|p| command("founder", ts, p));

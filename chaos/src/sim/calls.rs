@@ -1,6 +1,8 @@
 //! Submission of changes to the log: proposed locally by the leader, or forwarded to it by another
 //! node.
 
+use jaco_engine::cidr::Cidr;
+use jaco_policy::network::{ipam::SubnetKey, names::NetworkId};
 use jaco_proto::v1;
 
 use super::{
@@ -22,6 +24,12 @@ pub(super) enum Requester {
     Health(String),
     /// A node that reports itself ready.
     Ready,
+    /// The allocator, for the allocation of this number.
+    Ipam(u64),
+    /// The bridge of a network, for the job of this number.
+    Bridge(NetworkId, u64),
+    /// An instance of the firewall.
+    Firewall(u64),
     /// No requester: the outcome is ignored, because the requester runs again anyway.
     Detached,
 }
@@ -44,6 +52,8 @@ pub(super) enum Change {
     Rollback(String, String),
     /// Removal of a deployment.
     Delete(String, String),
+    /// The address block of a network; none that overlaps these.
+    Block(SubnetKey, Vec<Cidr>),
 }
 
 /// Outcome of a request.
@@ -57,6 +67,10 @@ pub(super) enum Reply {
     NotAppended,
     /// The command may still be committed.
     Unknown,
+    /// The network has this block.
+    Block(Cidr),
+    /// No block is left.
+    Exhausted,
 }
 
 impl Cluster {
@@ -155,6 +169,11 @@ impl Cluster {
             Requester::Publisher(replica) => self.published(id, &replica, &reply),
             Requester::Health(host) => self.verdict_proposed(id, &host),
             Requester::Ready => self.ready_proposed(id, &reply),
+            Requester::Ipam(number) => self.block_committed(id, number, reply),
+            Requester::Bridge(network, number) => {
+                self.block_given(id, &network, number, &reply);
+            }
+            Requester::Firewall(instance) => self.firewall_reported(id, instance, &reply),
             Requester::Detached => {}
         }
     }

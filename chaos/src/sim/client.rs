@@ -36,6 +36,8 @@ struct Op {
 #[derive(Debug)]
 pub(super) struct Clients {
     chance: Rng,
+    /// Draws the networks of services.
+    network_chance: Rng,
     ops: BTreeMap<u64, Op>,
     begun: u64,
     /// Operations that certainly failed: their commands must never be committed.
@@ -54,6 +56,7 @@ impl Clients {
     pub(super) fn new(mut chance: Rng, contend: bool) -> Self {
         let mean_pause = *chance.choose(&[100, 300, 1_000]).unwrap_or(&300) * MS;
         Self {
+            network_chance: Rng::new(chance.clone().number()),
             chance,
             ops: BTreeMap::new(),
             begun: 0,
@@ -179,7 +182,7 @@ impl Clients {
                     }
                     _ => Vec::new(),
                 },
-                networks: Vec::new(),
+                networks: draw_networks(&mut self.network_chance),
             });
         }
         // Deployments contend for a few domains.
@@ -344,7 +347,7 @@ impl Cluster {
         match reply {
             Reply::Done(_) => self.clients.acknowledged += 1,
             Reply::Unknown => self.clients.unknown += 1,
-            Reply::Rejected(_) => {}
+            Reply::Rejected(_) | Reply::Block(_) | Reply::Exhausted => {}
             Reply::NotAppended => self.clients.failed.push(format!("op-{number}")),
         }
         self.clients.ops.remove(&number);
@@ -354,6 +357,23 @@ impl Cluster {
             self.clients.pause_client(client, now, &mut self.agenda);
         }
     }
+}
+
+/// Networks of a service. Two of the names are equal once characters that a set name cannot have
+/// are replaced.
+fn draw_networks(chance: &mut Rng) -> Vec<String> {
+    let networks: [&[&str]; 8] = [
+        &[],
+        &[],
+        &[],
+        &[],
+        &["back-end"],
+        &["back_end"],
+        &["back-end", "default"],
+        &["default", "back_end"],
+    ];
+    let drawn = chance.choose(&networks).copied().unwrap_or_default();
+    drawn.iter().map(|name| (*name).to_owned()).collect()
 }
 
 fn what(change: &Change) -> String {
@@ -366,5 +386,6 @@ fn what(change: &Change) -> String {
         ),
         Change::Rollback(name, _) => format!("roll {name} back"),
         Change::Delete(name, _) => format!("delete {name}"),
+        Change::Block(key, _) => format!("the block of {key}"),
     }
 }

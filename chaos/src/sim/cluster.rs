@@ -7,6 +7,7 @@ use std::{
     time::Instant,
 };
 
+use jaco_policy::network::names::NetworkId;
 use jaco_raftnode::{Role, core::Ticket};
 use raft::eraftpb::{ConfState, Message};
 
@@ -18,12 +19,16 @@ use super::{
     drains::Drains,
     engine::Engine,
     fault::{BenignFault, Fault, Often, Promise, StartStep, Victim},
+    isolation::FirewallStep,
+    kernel::Kernel,
+    mesh::MeshStep,
     mutation::Mutation,
     network::Network,
     node::Daemon,
     oracle::{Oracle, hash},
     orphan_check::Orphans,
-    runtime::EngineRequest,
+    reachability::Reachability,
+    runtime::{EngineRequest, GatedStart},
     time::{Agenda, Clock, MS, SECOND, Time},
     trace::Trace,
 };
@@ -37,9 +42,12 @@ pub(super) struct Machine {
     pub(super) clock: Clock,
     pub(super) disk: Rc<RefCell<Disk>>,
     pub(super) engine: Engine,
+    pub(super) kernel: Kernel,
     pub(super) daemon: Option<Daemon>,
     /// Number of the last daemon, unique in the simulation.
     pub(super) run: u64,
+    /// Number of the last daemon that ended with a power cut.
+    pub(super) cut_run: u64,
     pub(super) paused_until: Time,
     /// Time after a pause until the actors other than those of replicas handle what has waited.
     pub(super) late_wake: Time,
@@ -137,6 +145,22 @@ pub(super) enum Local {
     Heartbeat,
     /// A runtime that still has orphans lists containers again.
     SweepAgain,
+    /// A bridge's deadline.
+    Bridge(NetworkId),
+    /// A bridge's job waits no longer for the isolation of its block.
+    Gate(NetworkId, u64),
+    /// The firewall's deadline.
+    FirewallDue,
+    /// The kernel's answer to an instance of the firewall.
+    Firewall(u64, FirewallStep),
+    /// The mesh's deadline.
+    MeshDue,
+    /// The kernel's answer to an instance of the mesh.
+    Mesh(u64, MeshStep),
+    /// The start of an existing container looks for the isolation of its networks again.
+    GatedStart(GatedStart),
+    /// The kernel announces a change.
+    KernelChanged,
 }
 
 /// Parameters of one run.
@@ -164,6 +188,7 @@ pub(super) struct Cluster {
     pub(super) trace: Trace,
     pub(super) disk_chance: Rng,
     pub(super) engine_chance: Rng,
+    pub(super) kernel_chance: Rng,
     pub(super) chance: Rng,
     /// Share of requests to engines that fail, in thousandths, by fault.
     pub(super) engine_errors: BTreeMap<usize, u64>,
@@ -184,6 +209,7 @@ pub(super) struct Cluster {
     pub(super) max_members: usize,
     pub(super) orphans: Orphans,
     pub(super) drains: Drains,
+    pub(super) reachability: Reachability,
     /// Faults have stopped.
     pub(super) faults_over: bool,
     pub(super) steps: u64,
@@ -220,6 +246,7 @@ impl Cluster {
             trace,
             disk_chance: stream("disks"),
             engine_chance: stream("engines"),
+            kernel_chance: stream("kernels"),
             engine_errors: BTreeMap::new(),
             compact_entries: *chance.choose(&[24, 80, 200]).unwrap_or(&80),
             ticks: (3, 10),
@@ -230,6 +257,7 @@ impl Cluster {
             max_members: *chance.choose(&[6, 7, 9]).unwrap_or(&7),
             orphans: Orphans::default(),
             drains: Drains::default(),
+            reachability: Reachability::default(),
             faults_over: false,
             steps: 0,
             zero,
@@ -289,8 +317,10 @@ impl Cluster {
             clock: Clock::new(self.zero, drift, skew),
             disk: Rc::new(RefCell::new(disk)),
             engine: Engine::new(id),
+            kernel: Kernel::default(),
             daemon: None,
             run: 0,
+            cut_run: 0,
             paused_until: 0,
             late_wake: 0,
             slow: 0,
@@ -403,6 +433,14 @@ impl Cluster {
             Local::Membership => self.membership(id),
             Local::Heartbeat => self.send_heartbeat(id),
             Local::SweepAgain => self.sweep_again(id),
+            Local::Bridge(network) => self.bridge_due(id, &network),
+            Local::Gate(network, job) => self.gate_timeout(id, &network, job),
+            Local::FirewallDue => self.firewall_due(id),
+            Local::Firewall(instance, step) => self.firewall_step(id, instance, step),
+            Local::MeshDue => self.mesh_due(id),
+            Local::Mesh(instance, step) => self.mesh_step(id, instance, step),
+            Local::GatedStart(start) => self.start_again(id, start),
+            Local::KernelChanged => self.kernel_changed(id),
         }
     }
 

@@ -142,8 +142,30 @@ impl Cluster {
             self.orphans.contacts.record_status(id, machine.run, own);
         }
         self.drive_health(id);
+        self.observe_state(id);
         self.reconcile(id);
         self.drive_scheduler(id);
+    }
+
+    /// Lets the network's actors of node `id` handle the newest state, as far as it concerns them.
+    fn observe_state(&mut self, id: u64) {
+        let Some(daemon) = self.daemon(id) else {
+            return;
+        };
+        let state = std::sync::Arc::clone(&daemon.state);
+        let last = std::mem::replace(&mut daemon.observed, std::sync::Arc::clone(&state));
+        let blocks = !last.subnets.ptr_eq(&state.subnets);
+        let nodes = !last.nodes.ptr_eq(&state.nodes);
+        if blocks {
+            self.observe_blocks(id);
+            self.observe_networks(id);
+        }
+        if blocks || nodes {
+            self.drive_isolation(id, |core, now| {
+                core.handle_state(now, std::sync::Arc::clone(&state))
+            });
+            self.drive_mesh(id, |core, now| core.handle_state(now, &state));
+        }
     }
 
     /// Runs the actions of the pass timer, then schedules its deadline.
@@ -246,7 +268,7 @@ impl Cluster {
             let outcome = match reply {
                 Reply::Done(_) => pass_timer::Outcome::Done,
                 Reply::Rejected(_) | Reply::NotAppended => pass_timer::Outcome::Failed,
-                Reply::Unknown => pass_timer::Outcome::Unknown,
+                Reply::Block(_) | Reply::Exhausted | Reply::Unknown => pass_timer::Outcome::Unknown,
             };
             control.pass_timer.handle_finished(instant, outcome);
         }
@@ -287,6 +309,10 @@ impl Cluster {
                 control.policy = Policy::new();
                 control.followers.clear();
             }
+            Actor::Firewall => self.crash_firewall(id),
+            Actor::Mesh => self.crash_mesh(id),
+            Actor::Bridges => self.crash_bridges(id),
+            Actor::Ipam => self.crash_ipam(id),
             Actor::Replica | Actor::Publisher => {}
         }
     }

@@ -1,8 +1,12 @@
 //! A container engine that outlives its daemon, fails now and then, and loses answers.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+};
 
-use jaco_engine::{EngineError, Found, Inspected, Status};
+use jaco_engine::{EngineError, Found, Inspected, Status, cidr::Cidr};
+use jaco_policy::network::{bridge::Removal, names::NetworkId};
 
 use super::time::{MS, SECOND, Time};
 use crate::Rng;
@@ -18,7 +22,25 @@ pub(super) struct Container {
     /// Index of the row it was made from, from its label.
     pub(super) raft_index: u64,
     pub(super) status: Status,
-    address: u64,
+    /// Networks that it joins.
+    pub(super) networks: Vec<NetworkId>,
+    /// Its address in each network while it runs.
+    pub(super) addresses: BTreeMap<NetworkId, Ipv4Addr>,
+}
+
+impl Container {
+    /// Ends its process; it keeps no address.
+    fn end(&mut self) {
+        self.status = Status::Exited;
+        self.addresses.clear();
+    }
+}
+
+fn api(message: String) -> EngineError {
+    EngineError::Api {
+        status: 500,
+        message,
+    }
 }
 
 /// A request to the engine.
@@ -27,14 +49,16 @@ pub(super) enum Request {
     Find,
     List,
     Inspect(String),
-    /// Create from the row of this index.
-    Create(u64),
+    /// Create from the row of this index, in these networks.
+    Create(u64, Vec<NetworkId>),
     Start(String),
     Stop(String),
     Remove(String),
     Pull,
-    /// Create networks and volumes.
-    Prepare,
+    /// Ensure a network with this block.
+    EnsureNetwork(NetworkId, Cidr),
+    /// Remove a network unless a container is attached.
+    RemoveNetwork(NetworkId),
 }
 
 /// An answer of the engine.
@@ -43,6 +67,9 @@ pub(super) enum Answer {
     Found(Vec<Found>),
     Inspected(Inspected),
     Created(String),
+    /// Replicas whose containers were removed from a network with another block.
+    Evicted(Vec<String>),
+    Removed(Removal),
     Done,
 }
 
@@ -51,6 +78,7 @@ pub(super) enum Answer {
 pub(super) struct Engine {
     machine: u64,
     containers: BTreeMap<String, Container>,
+    networks: BTreeMap<NetworkId, Cidr>,
     made: u64,
     /// Whether the engine is unreachable.
     pub(super) away: bool,
@@ -63,6 +91,7 @@ impl Engine {
         Self {
             machine,
             containers: BTreeMap::new(),
+            networks: BTreeMap::new(),
             made: 0,
             away: false,
             refused: None,
@@ -71,6 +100,10 @@ impl Engine {
 
     pub(super) fn containers(&self) -> impl Iterator<Item = &Container> {
         self.containers.values()
+    }
+
+    pub(super) fn networks(&self) -> &BTreeMap<NetworkId, Cidr> {
+        &self.networks
     }
 
     pub(super) fn running(&self) -> impl Iterator<Item = &Container> {
@@ -98,18 +131,19 @@ impl Engine {
                     exit_code: i64::from(container.status == Status::Exited),
                     oom_killed: false,
                     health: None,
-                    addresses: [("jaco".to_owned(), format!("10.0.0.{}", container.address))]
-                        .into(),
+                    namespace: Default::default(),
+                    addresses: container
+                        .addresses
+                        .iter()
+                        .map(|(network, address)| (network.engine_name(), address.to_string()))
+                        .collect(),
                 }))
             }
-            Request::Create(raft_index) => self.create(replica, *raft_index),
-            Request::Start(id) => {
-                self.get(id)?.status = Status::Running;
-                Ok(Answer::Done)
-            }
+            Request::Create(raft_index, networks) => self.create(replica, *raft_index, networks),
+            Request::Start(id) => self.start(id),
             Request::Stop(id) => {
                 if let Some(container) = self.containers.get_mut(id) {
-                    container.status = Status::Exited;
+                    container.end();
                 }
                 Ok(Answer::Done)
             }
@@ -117,7 +151,9 @@ impl Engine {
                 self.containers.remove(id);
                 Ok(Answer::Done)
             }
-            Request::Pull | Request::Prepare => Ok(Answer::Done),
+            Request::Pull => Ok(Answer::Done),
+            Request::EnsureNetwork(network, cidr) => self.ensure_network(network, *cidr),
+            Request::RemoveNetwork(network) => Ok(Answer::Removed(self.remove_network(network))),
         }
     }
 
@@ -137,7 +173,12 @@ impl Engine {
     }
 
     /// The container name is derived from the replica, so a second one conflicts.
-    fn create(&mut self, replica: &str, raft_index: u64) -> Result<Answer, EngineError> {
+    fn create(
+        &mut self,
+        replica: &str,
+        raft_index: u64,
+        networks: &[NetworkId],
+    ) -> Result<Answer, EngineError> {
         if self.containers().any(|c| c.replica == replica) {
             return Err(EngineError::Conflict("the name is in use".into()));
         }
@@ -148,10 +189,65 @@ impl Engine {
             replica: replica.to_owned(),
             raft_index,
             status: Status::Created,
-            address: self.made % 250 + 2,
+            networks: networks.to_vec(),
+            addresses: BTreeMap::new(),
         };
         self.containers.insert(id.clone(), container);
         Ok(Answer::Created(id))
+    }
+
+    /// Starts a container; it gets the lowest free address of each of its networks.
+    fn start(&mut self, id: &str) -> Result<Answer, EngineError> {
+        let container = self.get(id)?.clone();
+        if container.status == Status::Running {
+            return Ok(Answer::Done);
+        }
+        let mut addresses = BTreeMap::new();
+        for network in container.networks {
+            let Some(cidr) = self.networks.get(&network) else {
+                return Err(api(format!("network {network} not found")));
+            };
+            let used = self.containers().filter_map(|c| c.addresses.get(&network));
+            let used: BTreeSet<Ipv4Addr> = used.copied().collect();
+            let base = u32::from(cidr.gateway());
+            let free = (base + 1..base + 250).map(Ipv4Addr::from);
+            let free = { free }.find(|address| !used.contains(address));
+            let free = free.ok_or_else(|| api("no address left".to_owned()))?;
+            addresses.insert(network, free);
+        }
+        let container = self.get(id)?;
+        (container.status, container.addresses) = (Status::Running, addresses);
+        Ok(Answer::Done)
+    }
+
+    /// Creates a network. One with another block goes first, with its containers.
+    fn ensure_network(&mut self, network: &NetworkId, cidr: Cidr) -> Result<Answer, EngineError> {
+        if self.networks.get(network) == Some(&cidr) {
+            return Ok(Answer::Done);
+        }
+        let mut evicted = Vec::new();
+        self.containers.retain(|_, container| {
+            let attached = container.networks.contains(network);
+            if attached {
+                evicted.push(container.replica.clone());
+            }
+            !attached
+        });
+        self.networks.remove(network);
+        if self.networks.values().any(|other| other.overlaps(cidr)) {
+            let message = "Pool overlaps with other one on this address space".to_owned();
+            return Err(api(message));
+        }
+        self.networks.insert(network.clone(), cidr);
+        Ok(Answer::Evicted(evicted))
+    }
+
+    fn remove_network(&mut self, network: &NetworkId) -> Removal {
+        if self.containers().any(|c| c.networks.contains(network)) {
+            return Removal::InUse;
+        }
+        self.networks.remove(network);
+        Removal::Gone
     }
 
     /// Ends the process of one running container; returns its replica.
@@ -159,7 +255,7 @@ impl Engine {
         let running: Vec<String> = self.running().map(|c| c.id.clone()).collect();
         let id = chance.choose(&running)?;
         let container = self.containers.get_mut(id)?;
-        container.status = Status::Exited;
+        container.end();
         Some(container.replica.clone())
     }
 
@@ -167,7 +263,7 @@ impl Engine {
     pub(super) fn power_cut(&mut self) {
         for container in self.containers.values_mut() {
             if container.status == Status::Running {
-                container.status = Status::Exited;
+                container.end();
             }
         }
     }
@@ -177,7 +273,7 @@ impl Engine {
 pub(super) fn latency(request: &Request, chance: &mut Rng) -> Time {
     match request {
         Request::Find | Request::List | Request::Inspect(_) => chance.within(MS..20 * MS),
-        Request::Create(_) => chance.within(30 * MS..400 * MS),
+        Request::Create(..) => chance.within(30 * MS..400 * MS),
         Request::Start(_) => chance.within(30 * MS..300 * MS),
         // One container in four uses its whole grace.
         Request::Stop(_) => match chance.within(0..4) {
@@ -190,6 +286,6 @@ pub(super) fn latency(request: &Request, chance: &mut Rng) -> Time {
             0 => chance.within(3 * SECOND..30 * SECOND),
             _ => chance.within(100 * MS..3 * SECOND),
         },
-        Request::Prepare => chance.within(5 * MS..200 * MS),
+        Request::EnsureNetwork(..) | Request::RemoveNetwork(_) => chance.within(5 * MS..200 * MS),
     }
 }

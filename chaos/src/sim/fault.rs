@@ -5,7 +5,9 @@ use std::{fmt, str::FromStr};
 
 use super::{
     disk::Crash,
+    kernel::Tampering,
     network::NetworkFault,
+    reachability::SLOWEST,
     time::{MS, SECOND, Time},
 };
 use crate::Rng;
@@ -33,6 +35,7 @@ pub(super) enum FaultClass {
     Actor,
     Transfer,
     Member,
+    Kernel,
 }
 
 /// A message that commits its sender to something it must keep even if it crashes at once.
@@ -55,6 +58,10 @@ pub(super) enum Actor {
     Scheduler,
     Health,
     Membership,
+    Firewall,
+    Mesh,
+    Bridges,
+    Ipam,
 }
 
 /// Steps of the start of a container, in which a fault can pause its daemon.
@@ -102,6 +109,12 @@ pub(super) enum FaultKind {
     Join,
     /// A member leaves for good.
     Leave(Victim),
+    /// Another program changes the isolation table or the mesh of a machine.
+    Tamper(Victim, Tampering),
+    /// The kernel refuses every request about the isolation table and the mesh.
+    KernelFails(Victim),
+    /// Requests to the kernel take this much longer.
+    SlowKernel(Victim, Time),
 }
 
 impl FaultKind {
@@ -116,6 +129,7 @@ impl FaultKind {
             Self::KillActor(..) => FaultClass::Actor,
             Self::Transfer => FaultClass::Transfer,
             Self::Join | Self::Leave(_) => FaultClass::Member,
+            Self::Tamper(..) | Self::KernelFails(_) | Self::SlowKernel(..) => FaultClass::Kernel,
         }
     }
 }
@@ -321,6 +335,9 @@ fn draw_one(chance: &mut Rng, members: u64, grows: bool) -> FaultKind {
             _ => FaultKind::Join,
         };
     }
+    if chance.within(0..10) == 0 {
+        return draw_kernel_fault(chance, victim);
+    }
     match chance.within(0..100) {
         0..14 => FaultKind::Crash(victim, crash),
         14..24 => {
@@ -357,11 +374,36 @@ fn draw_one(chance: &mut Rng, members: u64, grows: bool) -> FaultKind {
                 Actor::Scheduler,
                 Actor::Health,
                 Actor::Membership,
+                Actor::Firewall,
+                Actor::Mesh,
+                Actor::Bridges,
+                Actor::Ipam,
             ];
             let actor = *chance.choose(&actors).unwrap_or(&Actor::Replica);
             FaultKind::KillActor(victim, actor)
         }
         91..95 => FaultKind::Transfer,
         _ => FaultKind::Crash(victim, crash),
+    }
+}
+
+fn draw_kernel_fault(chance: &mut Rng, victim: Victim) -> FaultKind {
+    match chance.within(0..10) {
+        0..7 => {
+            let tampering = [
+                Tampering::FlushTable,
+                Tampering::FlushTable,
+                Tampering::DeleteDrop,
+                Tampering::DeleteElement(chance.within(0..64)),
+                Tampering::ReorderRules,
+                Tampering::DeleteDevice,
+                Tampering::DeleteRoutes,
+                Tampering::DeleteAllRoutes,
+            ];
+            let drawn = chance.choose(&tampering).copied();
+            FaultKind::Tamper(victim, drawn.unwrap_or(Tampering::FlushTable))
+        }
+        7..9 => FaultKind::KernelFails(victim),
+        _ => FaultKind::SlowKernel(victim, chance.within(100 * MS..SLOWEST)),
     }
 }

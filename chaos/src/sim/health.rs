@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeSet, iter};
 
-use jaco_policy::health::{core as detector, fencing, ready};
+use jaco_policy::{
+    health::{core as detector, fencing, ready},
+    network::readiness::assess,
+};
 use jaco_proto::v1::{self, NodeStatus, command::Payload};
 
 use super::{
@@ -30,7 +33,7 @@ impl Cluster {
         control.detector.handle_leads(instant, leads);
         control.detector.handle_tick(instant);
         if leads {
-            control.fencing.handle_seen_by_leader(instant, true);
+            control.fencing.handle_leads(instant);
         } else {
             control.fencing.handle_tick(instant);
         }
@@ -242,7 +245,10 @@ impl Cluster {
         if facts.current && node.is_some_and(|n| n.status() == NodeStatus::Ready) {
             control.was_ready = true;
         }
-        let Some(update) = ready::update(&daemon.state, &host, facts) else {
+        let isolation = &daemon.isolation.status.isolation;
+        let (mesh, members) = (daemon.mesh.core.status(), daemon.state.nodes.len());
+        let network = assess(isolation, mesh, members);
+        let Some(update) = ready::update(&daemon.state, &host, facts, &network) else {
             return;
         };
         control.proposing_ready = true;

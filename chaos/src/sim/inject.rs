@@ -68,7 +68,10 @@ impl Cluster {
             FaultKind::Network(network_fault) => {
                 self.begin_network_fault(number, over, network_fault)
             }
-            FaultKind::SlowDisk(victim, _) | FaultKind::EngineAway(victim) => {
+            FaultKind::SlowDisk(victim, _)
+            | FaultKind::EngineAway(victim)
+            | FaultKind::KernelFails(victim)
+            | FaultKind::SlowKernel(victim, _) => {
                 if let Some(id) = self.find(victim) {
                     self.begin_lasting(number, id, over);
                 }
@@ -91,10 +94,19 @@ impl Cluster {
                     match actor {
                         Actor::Replica => self.kill_replica_actor(id),
                         Actor::Publisher => self.kill_publisher(id),
-                        Actor::Scheduler | Actor::Health | Actor::Membership => {
-                            self.crash_control(id, actor);
-                        }
+                        Actor::Scheduler
+                        | Actor::Health
+                        | Actor::Membership
+                        | Actor::Firewall
+                        | Actor::Mesh
+                        | Actor::Bridges
+                        | Actor::Ipam => self.crash_control(id, actor),
                     }
+                }
+            }
+            FaultKind::Tamper(victim, tampering) => {
+                if let Some(id) = self.find(victim) {
+                    self.tamper(id, tampering);
                 }
             }
             FaultKind::Transfer => self.transfer(),
@@ -126,10 +138,15 @@ impl Cluster {
         let faults = self.in_force.iter().filter(|(_, machine)| **machine == id);
         let faults = faults.filter_map(|(number, _)| self.plan.faults.get(*number));
         (machine.slow, machine.engine.away) = (0, false);
+        (machine.kernel.slow, machine.kernel.failing) = (0, false);
         for fault in faults {
             match fault.kind {
                 FaultKind::SlowDisk(_, time) => machine.slow = machine.slow.max(time),
                 FaultKind::EngineAway(_) => machine.engine.away = true,
+                FaultKind::KernelFails(_) => machine.kernel.failing = true,
+                FaultKind::SlowKernel(_, time) => {
+                    machine.kernel.slow = machine.kernel.slow.max(time);
+                }
                 _ => {}
             }
         }

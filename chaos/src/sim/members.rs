@@ -10,6 +10,7 @@ use super::{
     calls::{Change, Requester},
     cluster::{Cluster, Local},
     disk::{Crash, Disk},
+    mesh::public_key,
     mutation::Mutation,
     node::Input,
     time::{MS, SECOND, Time},
@@ -151,6 +152,7 @@ impl Cluster {
                 address: format!("n{raft_id}:7947"),
                 grpc_address: format!("n{raft_id}:7946"),
                 raft_id,
+                wireguard_pubkey: public_key(raft_id).to_vec(),
                 ..v1::NodeJoin::default()
             })
         }) else {

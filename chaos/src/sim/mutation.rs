@@ -67,11 +67,23 @@ pub enum Mutation {
     StartUnchecked,
     /// A node whose disk does not answer goes on as if it applied the log.
     ActWhileStalled,
+    /// A container starts before the ruleset in the kernel isolates its networks.
+    StartBeforeRules,
+    /// Networks share a set if their names are equal once some characters are replaced.
+    MergeEqualNames,
+    /// A freed block is handed out again at once.
+    StaleBlocksKept,
+    /// A mesh keeps the peers that it no longer wants.
+    KeepOldPeers,
+    /// The firewall is shown its own ruleset, regardless of what is in the kernel.
+    NoDriftRepair,
+    /// Blackholes are not installed, though the mesh is shown them.
+    ForgetBlackhole,
 }
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 30] = [
         Self::SkipSync,
         Self::StaleVote,
         Self::ApplyBeforePersist,
@@ -96,6 +108,12 @@ impl Mutation {
         Self::NeverDrained,
         Self::StartUnchecked,
         Self::ActWhileStalled,
+        Self::StartBeforeRules,
+        Self::MergeEqualNames,
+        Self::StaleBlocksKept,
+        Self::KeepOldPeers,
+        Self::NoDriftRepair,
+        Self::ForgetBlackhole,
     ];
 
     /// Other properties that the bug breaks, so that a run may fail before the bug is found.
@@ -105,7 +123,7 @@ impl Mutation {
             // Containers of moved rows never go, at the latest when everything should be at rest.
             Self::KeepMovedContainers => &["ready when settled", "convergence"],
             // A member that leaves is promoted over and over.
-            Self::PromoteEverybody => &["convergence"],
+            Self::PromoteEverybody => &["convergence", "drains end"],
             // A service with a list of hosts finds too few.
             Self::LeaderMistrustsItself => &["rows as asked for", "convergence"],
             _ => &[],
@@ -155,6 +173,12 @@ impl Mutation {
             Self::FreeCommitLockEarly => &["one owner per route"],
             Self::NeverDrained => &["drains end"],
             Self::StartUnchecked | Self::ActWhileStalled => &["starts wait for the cluster"],
+            Self::StartBeforeRules
+            | Self::MergeEqualNames
+            | Self::StaleBlocksKept
+            | Self::KeepOldPeers
+            | Self::NoDriftRepair => &["no forbidden connection"],
+            Self::ForgetBlackhole => &["no plaintext"],
         }
     }
 
@@ -165,7 +189,7 @@ impl Mutation {
             mutation: Some(self),
             benign_fault: (self == Self::LeaderMistrustsItself).then_some(BenignFault::ShortPauses),
             often: match self {
-                Self::ReuseRaftId | Self::NeverDrained => Some(Often::Churn),
+                Self::ReuseRaftId | Self::NeverDrained | Self::KeepOldPeers => Some(Often::Churn),
                 Self::ReplanEarly | Self::ActWhileStalled => Some(Often::Stalls),
                 Self::FreeCommitLockEarly => Some(Often::Contention),
                 Self::StartUnchecked => Some(Often::PausedCreates),

@@ -1,7 +1,7 @@
 //! The raft part of one daemon: drives the core and the state machine in the same steps as the
 //! production driver.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use jaco_raftnode::{
     Role, State,
@@ -14,11 +14,15 @@ use jaco_raftnode::{
 use raft::eraftpb::{Message, MessageType};
 
 use super::{
+    bridges::Bridges,
     calls::{Reply, Requester},
     cluster::{Cluster, Event, Inbox, Local},
     control::Control,
     disk::{Batch, View},
     fault::Promise,
+    ipam::Ipam,
+    isolation::Isolation,
+    mesh::Mesh,
     mutation::Mutation,
     proposals::Proposal,
     runtime::Runtime,
@@ -75,10 +79,16 @@ pub(super) struct Daemon {
     pub(super) notified: bool,
     pub(super) control: Control,
     pub(super) runtime: Runtime,
+    /// The state that the network's actors handled last.
+    pub(super) observed: Arc<State>,
+    pub(super) ipam: Ipam,
+    pub(super) bridges: Bridges,
+    pub(super) isolation: Isolation,
+    pub(super) mesh: Mesh,
 }
 
 impl Daemon {
-    pub(super) fn new(core: RaftCore<View>, state: &Arc<State>, host: &str) -> Self {
+    pub(super) fn new(now: Instant, core: RaftCore<View>, state: &Arc<State>, host: &str) -> Self {
         Self {
             status: core.status(),
             core,
@@ -98,6 +108,11 @@ impl Daemon {
             notified: true,
             control: Control::new(host),
             runtime: Runtime::new(state),
+            observed: Arc::new(State::default()),
+            ipam: Ipam::default(),
+            bridges: Bridges::default(),
+            isolation: Isolation::new(now, host, state),
+            mesh: Mesh::new(now, host),
         }
     }
 
@@ -332,6 +347,10 @@ impl Cluster {
         let old = std::mem::replace(&mut daemon.status, status.clone());
         if old.leading != status.leading {
             self.leadership(id, status.leading);
+        }
+        if old.leader_id.is_some() != status.leader_id.is_some() {
+            self.reachability.hinder(id, self.now);
+            self.isolation_leader(id);
         }
         for outcome in outcomes {
             let Some(daemon) = self.daemon(id) else {

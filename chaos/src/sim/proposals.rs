@@ -53,6 +53,10 @@ impl Cluster {
     /// Proposes a change on node `id` if it leads. Changes of deployments are judged on the newest
     /// state one after the other, under the commit lock.
     pub(super) fn propose(&mut self, id: u64, origin: Origin, change: Change) {
+        let change = match change {
+            Change::Block(key, refused) => return self.request_block(id, origin, key, refused),
+            change => change,
+        };
         let now = self.now;
         let Some(machine) = self.machines.get_mut(&id) else {
             return;
@@ -67,6 +71,7 @@ impl Cluster {
         }
         let command = match change {
             Change::Command(command) => command,
+            Change::Block(..) => return,
             Change::Apply(mut apply, identity) => {
                 let known = daemon.state.deployments.get(&apply.deployment);
                 apply.revision = known.map_or(0, |d| d.highest_revision) + 1;

@@ -9,12 +9,16 @@ use std::{
 use jaco_engine::EngineError;
 use jaco_policy::{
     health::fencing::ContactEpoch,
+    network::names::NetworkId,
     runtime::{
         assignment,
         documents::Documents,
         publisher,
         replica::{
-            core::{Action, Assignment, Core, Now, Seed, StartCondition, StartError, StartGate},
+            core::{
+                Action, Assignment, Core, Now, PrepareError, Seed, StartCondition, StartError,
+                StartGate,
+            },
             report::Report,
         },
     },
@@ -22,6 +26,7 @@ use jaco_policy::{
 use jaco_state::State;
 
 use super::{
+    bridges::Waiter,
     cluster::{Cluster, Local},
     documents,
     engine::{Answer, Request},
@@ -37,6 +42,9 @@ mod sweep;
 /// Period of the sweep, which lists containers to find those without a row.
 pub(super) const SWEEP: Time = 30 * SECOND;
 
+/// Period in which the start of an existing container looks for the isolation of its networks.
+const GATE_POLL: Time = 100 * MS;
+
 /// A request to the engine, and its purpose.
 #[derive(Clone, Debug)]
 pub(super) struct EngineRequest {
@@ -50,10 +58,9 @@ pub(super) struct EngineRequest {
     outcome: Option<Result<Answer, EngineError>>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Goal {
     Lookup(u64),
-    Prepare(u64),
     Pull(u64),
     /// Create, then start.
     Launch(u64, StartCondition),
@@ -67,6 +74,18 @@ enum Goal {
     Reclaim,
     /// Remove the container of a failed launch.
     Undo,
+    /// Ensure a network for the job of this number, or remove it if that is 0.
+    Network(NetworkId, u64),
+}
+
+/// The start of an existing container that waits for the isolation of its networks.
+#[derive(Clone, Debug)]
+pub(super) struct GatedStart {
+    replica: String,
+    instance: u64,
+    generation: u64,
+    container: String,
+    condition: StartCondition,
 }
 
 struct Replica {
@@ -74,6 +93,10 @@ struct Replica {
     instance: u64,
     /// Row index that the next create uses.
     prepared: u64,
+    /// Networks that the next create uses.
+    networks: Vec<NetworkId>,
+    /// Networks that are still to be ensured for it, last first.
+    missing: Vec<NetworkId>,
     /// Rows of which the actor has seen a container run.
     ran: BTreeSet<u64>,
     due: Option<Time>,
@@ -83,7 +106,7 @@ struct Replica {
 pub(super) struct Runtime {
     replicas: BTreeMap<String, Replica>,
     instances: u64,
-    documents: Documents,
+    pub(super) documents: Documents,
     publisher: publisher::Core,
     publisher_due: Option<Time>,
     /// Contact with the cluster, as of the last event of the fencing.
@@ -118,6 +141,8 @@ impl Runtime {
                 core: Core::new(host, seed(state, host, replica), true),
                 instance: *instances,
                 prepared: 0,
+                networks: Vec::new(),
+                missing: Vec::new(),
                 ran: BTreeSet::new(),
                 due: None,
             }
@@ -284,14 +309,15 @@ impl Cluster {
                 if let Some(actor) = actor {
                     actor.prepared = row.unwrap_or(0);
                 }
-                (Request::Prepare, Goal::Prepare(g))
+                return self.prepare(id, replica, g);
             }
             Action::Pull(g) => {
                 self.spring_start_pause(id, StartStep::Pull);
                 (Request::Pull, Goal::Pull(g))
             }
             Action::Launch(g, condition) => {
-                let prepared = actor.map_or(0, |actor| actor.prepared);
+                let prepared = actor.as_ref().map_or(0, |actor| actor.prepared);
+                let networks = actor.map_or_else(Vec::new, |actor| actor.networks.clone());
                 if !self.start_holds(id, replica, condition) {
                     let revoked = Err(StartError::Revoked);
                     return self.drive_replica(id, replica, |core, now| {
@@ -300,7 +326,10 @@ impl Cluster {
                 }
                 self.check_start(id, replica, prepared);
                 self.spring_start_pause(id, StartStep::Create);
-                (Request::Create(prepared), Goal::Launch(g, condition))
+                (
+                    Request::Create(prepared, networks),
+                    Goal::Launch(g, condition),
+                )
             }
             Action::Start(g, container, condition) => {
                 if !self.existing_start_holds(id, replica, condition) {
@@ -308,6 +337,16 @@ impl Cluster {
                     return self.drive_replica(id, replica, |core, now| {
                         core.handle_started(now, g, revoked);
                     });
+                }
+                if !self.is_container_isolated(id, &container) {
+                    let start = GatedStart {
+                        replica: replica.to_owned(),
+                        instance,
+                        generation: g,
+                        container,
+                        condition,
+                    };
+                    return self.gate_start(id, start);
                 }
                 self.check_existing_start(id, replica, &container);
                 (Request::Start(container), Goal::Start(g))
@@ -334,6 +373,103 @@ impl Cluster {
                 call,
                 goal,
                 rest,
+                outcome: None,
+            },
+        );
+    }
+
+    /// Lets the start of an existing container wait for the isolation of its networks.
+    fn gate_start(&mut self, id: u64, start: GatedStart) {
+        self.count("starts that waited for the ruleset");
+        self.schedule_local(id, GATE_POLL, Local::GatedStart(start));
+    }
+
+    pub(super) fn start_again(&mut self, id: u64, start: GatedStart) {
+        let actor = self.actor(id, &start.replica);
+        if actor.is_some_and(|actor| actor.instance == start.instance) {
+            let action = Action::Start(start.generation, start.container, start.condition);
+            self.refresh(id, &start.replica);
+            self.act(id, &start.replica, action);
+        }
+    }
+
+    /// Whether the kernel of node `id` isolates the networks of a container that exists.
+    fn is_container_isolated(&self, id: u64, container: &str) -> bool {
+        let Some(machine) = self.machines.get(&id) else {
+            return false;
+        };
+        let mut containers = machine.engine.containers();
+        let found = containers.find(|found| found.id == container);
+        let networks = found.map(|found| &found.networks);
+        networks.into_iter().flatten().all(|network| {
+            let cidr = machine.engine.networks().get(network);
+            cidr.is_none_or(|cidr| self.is_isolated(id, network, *cidr))
+        })
+    }
+
+    /// Begins to ensure the networks of a replica's row.
+    fn prepare(&mut self, id: u64, replica: &str, generation: u64) {
+        let networks = self.row_networks(id, replica);
+        let Some(actor) = self.actor(id, replica) else {
+            return;
+        };
+        let waiter = Waiter {
+            replica: replica.to_owned(),
+            instance: actor.instance,
+            generation,
+        };
+        match networks {
+            Ok(networks) => {
+                actor.missing = networks.iter().rev().cloned().collect();
+                actor.networks = networks;
+                self.prepare_next(id, waiter);
+            }
+            Err(error) => self.prepared(id, &waiter, Err(error)),
+        }
+    }
+
+    fn prepare_next(&mut self, id: u64, waiter: Waiter) {
+        let actor = self.actor(id, &waiter.replica);
+        match actor.and_then(|actor| actor.missing.pop()) {
+            Some(network) => self.request_network(id, &network, waiter),
+            None => self.prepared(id, &waiter, Ok(())),
+        }
+    }
+
+    /// Handles that a network of a start is ready, or why it is not.
+    pub(super) fn network_ready(
+        &mut self,
+        id: u64,
+        waiter: &Waiter,
+        result: Result<(), PrepareError>,
+    ) {
+        let actor = self.actor(id, &waiter.replica);
+        if actor.is_none_or(|actor| actor.instance != waiter.instance) {
+            return;
+        }
+        match result {
+            Ok(()) => self.prepare_next(id, waiter.clone()),
+            failed @ Err(_) => self.prepared(id, waiter, failed),
+        }
+    }
+
+    fn prepared(&mut self, id: u64, waiter: &Waiter, result: Result<(), PrepareError>) {
+        self.refresh(id, &waiter.replica);
+        self.drive_replica(id, &waiter.replica, |core, now| {
+            core.handle_prepared(now, waiter.generation, result);
+        });
+    }
+
+    /// Sends a request of a bridge to the engine; `job` is 0 for a removal.
+    pub(super) fn ask_network(&mut self, id: u64, call: Request, network: &NetworkId, job: u64) {
+        self.ask_engine(
+            id,
+            EngineRequest {
+                replica: String::new(),
+                instance: 0,
+                call,
+                goal: Goal::Network(network.clone(), job),
+                rest: Vec::new(),
                 outcome: None,
             },
         );

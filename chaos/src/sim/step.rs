@@ -168,6 +168,11 @@ impl Cluster {
         }
         daemon.stalled = true;
         daemon.status.leader_id = None;
+        self.reachability.hinder(id, self.now);
+        self.isolation_leader(id);
+        let Some(daemon) = self.daemon(id) else {
+            return;
+        };
         if std::mem::replace(&mut daemon.status.leading, false) {
             self.leadership(id, false);
         }

@@ -202,6 +202,7 @@ async fn backup_under_load_restores_on_another_machine() -> Result<()> {
 
     let settings = Settings {
         hostname: Some(SUCCESSOR.to_owned()),
+        pool: Some(lost.pool()),
         ..Settings::default()
     };
     let mut successor = Daemon::new(settings).await?;

@@ -12,7 +12,7 @@ use jaco_proto::{duration, secret::SecretString};
 use super::{
     actors, apply, audit, backup, cluster,
     failure::{Failure, Local},
-    get, lifecycle, logs, node,
+    get, lifecycle, logs, net, node,
     output::Format,
     packaging, registry, restore, status, token,
     transport::{Source, TokenRule},
@@ -188,6 +188,8 @@ pub(crate) enum Command {
     Audit(audit::Args),
     /// Show the supervision tree of the daemon
     Actors(actors::Args),
+    /// Show mesh, bridges and reachability of the container networks
+    Net(net::Args),
     /// Save the state of the cluster to a file
     Backup(backup::Args),
     /// Restore a backup, with this machine as the only member
@@ -211,6 +213,7 @@ impl Command {
             Self::Logs(args) => args.follow,
             Self::Audit(args) => args.follow,
             Self::Actors(args) => args.watch,
+            Self::Net(args) => args.watch,
             Self::Cluster { .. }
             | Self::Node { .. }
             | Self::Apply(_)
@@ -254,6 +257,7 @@ impl Command {
             }
             | Self::Get { read, .. } => read,
             Self::Status(args) => &args.read,
+            Self::Net(args) => &args.read,
             Self::Audit(args) => &args.read,
             Self::Cluster { .. }
             | Self::Node { .. }
@@ -438,6 +442,8 @@ mod tests {
             ("jaco logs a/b -f", true),
             ("jaco audit --follow", true),
             ("jaco actors -w", true),
+            ("jaco net", false),
+            ("jaco net -w", true),
             ("jaco apply j", false),
         ] {
             assert_eq!(

@@ -59,6 +59,7 @@ pub(crate) struct Script {
     pub(crate) raft_leader_addrs: bool,
     pub(crate) actors: Vec<v1::ActorInfo>,
     pub(crate) digest: v1::DigestResponse,
+    pub(crate) network: v1::NetworkStatusResponse,
     pub(crate) routes: Vec<v1::RealizedRoute>,
     pub(crate) tokens: Vec<v1::TokenInfo>,
     pub(crate) credentials: Vec<v1::RegistryCredentialSummary>,

@@ -1,4 +1,4 @@
-//! `jaco status`: deployments with their replicas, routes and certificates.
+//! `jaco status`: deployments with their replicas, routes and certificates, and network faults.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,6 +10,7 @@ use super::{
     args::ReadArgs,
     connection::{Client, Feed, MAX_MESSAGE_BYTES},
     failure::{Failure, Stop},
+    net::FaultRow,
     output::{
         Format, Ui, View,
         table::{self, col, free},
@@ -42,6 +43,9 @@ struct StatusView {
     routes: Vec<RouteRow>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     certs: Vec<CertRow>,
+    /// Faults of the container networks.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    errors: Vec<FaultRow>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -89,6 +93,9 @@ impl From<v1::DeployStatusResponse> for StatusView {
                 .collect(),
             routes: response.routes.into_iter().map(RouteRow::from).collect(),
             certs: response.certs.into_iter().map(CertRow::from).collect(),
+            errors: (response.network_faults.into_iter())
+                .map(FaultRow::from)
+                .collect(),
         }
     }
 }
@@ -162,7 +169,7 @@ impl View for StatusView {
             let columns = ["DOMAIN", "ENVIRONMENT", "NOT_AFTER", "LAST_RENEWAL_AT"].map(col);
             text += &table::render(&columns, self.certs.iter().map(CertRow::cells));
         }
-        text
+        text + &FaultRow::table(&self.errors)
     }
 }
 

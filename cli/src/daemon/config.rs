@@ -9,12 +9,12 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use jaco_actors::{
-    Node, NodeConfig,
-    network::{cidr::Cidr, ipam::Pool},
+    MeshSettings, Node, NodeConfig,
+    network::{cidr::Cidr, dns::DnsConfig, ipam::Pool},
 };
 use jaco_net::interfaces;
 use jaco_proto::config::{
-    DaemonConfig, HostPort,
+    DaemonConfig, HostPort, Isolation, WgBackend,
     advertise::{Interface, candidates, resolve},
 };
 
@@ -50,9 +50,29 @@ pub(crate) fn node(
         .unix_socket(&config.unix_socket)
         .docker_socket(&config.docker_socket)
         .http_port(config.http_port)
-        .ipam(Pool::new(range, config.ipam_block)?)
+        .dns(DnsConfig {
+            forwarders: config.dns.forwarders.clone(),
+            forwarder_timeout: config.dns.forwarder_timeout,
+            ..DnsConfig::default()
+        })
+        .isolation(config.isolation == Isolation::Enforce)
         .version(version())
         .fault_injection(fault_injection);
+    let pool = Pool::new(range, config.ipam_block)?;
+    if config.ipam_is_set {
+        node = node.ipam(pool);
+    }
+    match (config.isolation, config.wg_backend) {
+        (_, WgBackend::Kernel) => {
+            bail!("wg_backend kernel is not supported by this version; use auto or userspace")
+        }
+        (Isolation::Off, _) => {}
+        (Isolation::Enforce, WgBackend::Auto | WgBackend::Userspace) => {
+            node = node.mesh(MeshSettings {
+                port: config.wg_port,
+            });
+        }
+    }
     if let Some(addr) = &config.metrics_addr {
         node = node.metrics_addr(socket_addr("metrics_addr", addr)?);
     }

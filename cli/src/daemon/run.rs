@@ -53,8 +53,13 @@ pub(super) fn run(
     let result = runtime.block_on(async {
         let mut signals = Signals::new().context("listen for signals")?;
         let node = Node::start(node).await.context("start the node")?;
-        notify(NotifyState::Ready);
+        let ready = async {
+            node.isolation_tested().await;
+            notify(NotifyState::Ready);
+            std::future::pending().await
+        };
         tokio::select! {
+            () = ready => Ok(()),
             ended = node.join() => {
                 notify(NotifyState::Stopping);
                 let stopped = stop_actors(&node).await;

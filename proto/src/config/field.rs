@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use super::{Error, HostPort, Isolation, LogLevel, Pool, read::Fields, values};
+use super::{Error, HostPort, Isolation, LogLevel, Pool, WgBackend, read::Fields, values};
 use crate::duration::Nanos;
 
 const MIN_STATUS_INTERVAL: Duration = Duration::from_secs(5);
@@ -82,6 +82,19 @@ pub(super) fn log_level(fields: &Fields<'_>) -> Result<Option<LogLevel>, Error> 
             LogLevel::Error,
         ]
         .map(|level| (level.as_str(), level)),
+    )
+}
+
+pub(super) fn wg_backend(fields: &Fields<'_>) -> Result<Option<WgBackend>, Error> {
+    word(
+        fields,
+        "wg_backend",
+        "auto, kernel or userspace",
+        &[
+            ("auto", WgBackend::Auto),
+            ("kernel", WgBackend::Kernel),
+            ("userspace", WgBackend::Userspace),
+        ],
     )
 }
 

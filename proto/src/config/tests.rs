@@ -45,6 +45,7 @@ listen_addr: 192.0.2.1:7100
 cluster_addr: '[2001:db8::1]:7101'
 unix_socket: /run/j.sock
 wg_port: 51821
+wg_backend: userspace
 acme_email: ops@example.org
 acme_ca: https://ca.test:14000/dir
 acme_enabled: false
@@ -72,6 +73,7 @@ hostname: node-1.example
         cluster_addr: host_port("2001:db8::1", 7101),
         unix_socket: "/run/j.sock".into(),
         wg_port: 51821,
+        wg_backend: WgBackend::Userspace,
         acme_email: "ops@example.org".into(),
         acme_ca: "https://ca.test:14000/dir".into(),
         acme_enabled: false,
@@ -83,6 +85,7 @@ hostname: node-1.example
             prefix: 12,
         },
         ipam_block: 26,
+        ipam_is_set: true,
         node_status_interval: Duration::from_secs(90),
         dns: Dns {
             forwarders: vec![
@@ -233,6 +236,10 @@ fn bad_values_are_rejected_with_their_key() {
             "log_level: INFO",
             "log_level \"INFO\" must be debug, info, warn or error",
         ),
+        (
+            "wg_backend: module",
+            "wg_backend \"module\" must be auto, kernel or userspace",
+        ),
         ("isolation: 'no'", "isolation \"no\" must be enforce or off"),
         (
             "docker_socket: tcp://h:1",
@@ -335,6 +342,9 @@ fn range_bounds_are_accepted() {
     let low = parsed("wg_port: 1\nipam_pool: 10.0.0.0/8\nipam_block: 24\nnode_status_interval: 5s");
     let high =
         parsed("wg_port: 65535\nipam_pool: 10.0.16.0/20\nipam_block: 28\nnode_status_interval: 5m");
+    assert!(low.ipam_is_set && high.ipam_is_set);
+    assert!(parsed("ipam_block: 24").ipam_is_set);
+    assert!(!parsed("wg_port: 1").ipam_is_set);
     assert_eq!((low.wg_port, low.ipam_pool.prefix), (1, 8));
     assert_eq!((high.wg_port, high.ipam_pool.prefix), (65535, 20));
     assert_eq!(low.node_status_interval, Duration::from_secs(5));

@@ -1,12 +1,13 @@
 //! Conversions from engine API types to the port's types.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 
 use bollard::models::{CreateImageInfo, EventMessage};
 use serde::Deserialize;
 
 use crate::{
-    EngineError, Event, EventKind, Found, Health, Inspected, Status,
+    Endpoint, EngineError, Event, EventKind, Found, Health, Inspected, NetworkEvent,
+    NetworkNamespace, NetworkedContainer, Status,
     labels::{LABEL_RAFT_INDEX, LABEL_REPLICA},
     printable,
 };
@@ -39,6 +40,19 @@ pub(super) struct Summary {
     labels: Option<BTreeMap<String, String>>,
     #[serde(default)]
     state: String,
+    network_settings: Option<NetworkSettings>,
+}
+
+impl Summary {
+    /// Engine id.
+    pub(super) fn into_id(self) -> String {
+        self.id
+    }
+
+    /// Whether its process runs.
+    pub(super) fn is_running(&self) -> bool {
+        status(&self.state) == Status::Running
+    }
 }
 
 /// Fields read from an inspected container.
@@ -48,7 +62,15 @@ pub(super) struct Details {
     id: String,
     state: Option<State>,
     config: Option<Config>,
+    host_config: Option<HostConfig>,
     network_settings: Option<NetworkSettings>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct HostConfig {
+    #[serde(default)]
+    network_mode: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -79,13 +101,22 @@ struct Config {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct NetworkSettings {
-    networks: Option<BTreeMap<String, Option<Endpoint>>>,
+    networks: Option<BTreeMap<String, Option<EndpointSettings>>>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Endpoint {
+struct EndpointSettings {
     #[serde(default, rename = "IPAddress")]
     address: String,
+    #[serde(rename = "Aliases")]
+    aliases: Option<Vec<String>>,
+}
+
+impl NetworkSettings {
+    fn endpoints(self) -> impl Iterator<Item = (String, EndpointSettings)> {
+        let networks = self.networks.unwrap_or_default().into_iter();
+        networks.filter_map(|(network, endpoint)| Some((network, endpoint?)))
+    }
 }
 
 impl Details {
@@ -93,6 +124,50 @@ impl Details {
     pub(super) fn grace(&self) -> Option<Duration> {
         let seconds = self.config.as_ref()?.stop_timeout?;
         Some(Duration::from_secs(seconds))
+    }
+
+    /// Container whose network namespace it uses.
+    pub(super) fn lender(&self) -> Option<&str> {
+        let mode = &self.host_config.as_ref()?.network_mode;
+        mode.strip_prefix("container:")
+    }
+
+    fn has_ended(&self) -> bool {
+        let ended = |state: &State| status(&state.status).has_stopped();
+        self.state.as_ref().is_none_or(ended)
+    }
+
+    /// Its attachment to the network of a name.
+    pub(super) fn endpoint(self, network: &str) -> Option<Endpoint> {
+        let container = self.id;
+        let mut endpoints = self.network_settings?.endpoints();
+        let (_, endpoint) = endpoints.find(|(name, _)| name == network)?;
+        // The engine adds the short id itself.
+        let own = |alias: &String| !container.starts_with(alias.as_str());
+        let aliases = endpoint.aliases.unwrap_or_default();
+        Some(Endpoint {
+            aliases: aliases.into_iter().filter(own).collect(),
+            address: endpoint.address.parse().ok(),
+            container,
+        })
+    }
+}
+
+pub(super) fn networked(summary: Summary) -> NetworkedContainer {
+    let networks = summary.network_settings.map(NetworkSettings::endpoints);
+    let networks = networks.into_iter().flatten();
+    let address = |endpoint: EndpointSettings| endpoint.address.parse::<Ipv4Addr>().ok();
+    let mut labels = summary.labels.unwrap_or_default();
+    NetworkedContainer {
+        running: status(&summary.state) == Status::Running,
+        id: summary.id,
+        raft_index: labels
+            .get(LABEL_RAFT_INDEX)
+            .and_then(|index| index.parse().ok()),
+        replica_id: labels.remove(LABEL_REPLICA),
+        networks: networks
+            .map(|(name, found)| (name, address(found)))
+            .collect(),
     }
 }
 
@@ -119,14 +194,24 @@ fn status(word: &str) -> Status {
     }
 }
 
-pub(super) fn inspected(details: Details) -> Inspected {
-    let networks = details
-        .network_settings
-        .and_then(|settings| settings.networks);
-    let addresses = networks
-        .unwrap_or_default()
+/// Container as inspected; `lender` is the container whose network namespace it uses, if that
+/// exists.
+pub(super) fn inspected(mut details: Details, lender: Option<Details>) -> Inspected {
+    let namespace = match (details.lender(), &lender) {
+        (None, _) => NetworkNamespace::Own,
+        (Some(_), Some(lender)) if !lender.has_ended() => NetworkNamespace::Lent,
+        (Some(_), _) => NetworkNamespace::Lost,
+    };
+    let settings = match namespace {
+        NetworkNamespace::Own => details.network_settings.take(),
+        NetworkNamespace::Lent => lender.and_then(|lender| lender.network_settings),
+        NetworkNamespace::Lost => None,
+    };
+    let endpoints = settings.map(NetworkSettings::endpoints);
+    let addresses = endpoints
         .into_iter()
-        .filter_map(|(network, endpoint)| Some((network, endpoint?.address)))
+        .flatten()
+        .map(|(network, endpoint)| (network, endpoint.address))
         .filter(|(_, address)| !address.is_empty())
         .collect();
     let state = details.state.as_ref();
@@ -142,7 +227,21 @@ pub(super) fn inspected(details: Details) -> Inspected {
             "unhealthy" => Some(Health::Unhealthy),
             _ => None,
         }),
+        namespace,
         addresses,
+    }
+}
+
+/// `None` for actions that do not affect a bridge.
+pub(super) fn network_event(message: EventMessage) -> Option<NetworkEvent> {
+    let action = message.action?;
+    let mut attributes = message.actor?.attributes?;
+    let name = attributes.remove("name")?;
+    match action.as_str() {
+        // The second word is Podman's.
+        "destroy" | "remove" => Some(NetworkEvent::Destroyed(name)),
+        "disconnect" => Some(NetworkEvent::Disconnected(name)),
+        _ => None,
     }
 }
 
@@ -240,28 +339,35 @@ mod tests {
             let listed = json!({ "Id": "c1", "State": word });
             assert_eq!(found(read(listed)).status, status, "{word}");
             let up_close = json!({ "Id": "c1", "State": { "Status": word } });
-            assert_eq!(inspected(read(up_close)).status, Some(status), "{word}");
+            assert_eq!(
+                inspected(read(up_close), None).status,
+                Some(status),
+                "{word}"
+            );
         }
     }
 
     #[test]
     fn missing_fields_of_an_inspection_are_tolerated() {
-        let seen = inspected(read(json!({
-            "Id": "c1",
-            "State": {
-                "Status": "exited",
-                "ExitCode": 137,
-                "OOMKilled": true,
-                "Health": { "Status": "unhealthy", "Log": null },
-            },
-            "NetworkSettings": {
-                "Networks": { "a": { "IPAddress": "10.0.0.2" }, "b": { "IPAddress": "" }, "c": null },
-            },
-        })));
+        let seen = inspected(
+            read(json!({
+                "Id": "c1",
+                "State": {
+                    "Status": "exited",
+                    "ExitCode": 137,
+                    "OOMKilled": true,
+                    "Health": { "Status": "unhealthy", "Log": null },
+                },
+                "NetworkSettings": {
+                    "Networks": { "a": { "IPAddress": "10.0.0.2" }, "b": { "IPAddress": "" }, "c": null },
+                },
+            })),
+            None,
+        );
         assert_eq!((seen.exit_code, seen.oom_killed), (137, true));
         assert_eq!(seen.addresses, [("a".into(), "10.0.0.2".into())].into());
         assert_eq!(seen.health, Some(Health::Unhealthy));
-        let bare = inspected(read(json!({ "Id": "c1" })));
+        let bare = inspected(read(json!({ "Id": "c1" })), None);
         assert_eq!((bare.status, bare.health), (None, None));
         let grace = |config| read::<Details>(json!({ "Id": "c1", "Config": config })).grace();
         assert_eq!(
@@ -296,5 +402,68 @@ mod tests {
         assert_eq!(event(message("die", &ours)).unwrap().replica_id, "web-0");
         assert_eq!(event(message("die", &[])), None);
         assert_eq!(event(message("exec_start: sh", &ours)), None);
+    }
+
+    #[test]
+    fn borrower_has_the_addresses_of_its_lender() {
+        let borrower = json!({
+            "Id": "b", "State": { "Status": "running" },
+            "HostConfig": { "NetworkMode": "container:l" },
+            "NetworkSettings": { "Networks": {} },
+        });
+        let lender = |state: &str| {
+            json!({
+                "Id": "l", "State": { "Status": state },
+                "HostConfig": { "NetworkMode": "jaco_app_front" },
+                "NetworkSettings": { "Networks": { "jaco_app_front": { "IPAddress": "10.0.0.7" } } },
+            })
+        };
+        let details: Details = read(borrower.clone());
+        assert_eq!(details.lender(), Some("l"));
+        let seen = |lender: Option<Details>| inspected(read(borrower.clone()), lender);
+        let lent = seen(Some(read(lender("running"))));
+        assert_eq!(lent.namespace, NetworkNamespace::Lent);
+        assert_eq!(lent.addresses["jaco_app_front"], "10.0.0.7");
+        for lost in [seen(None), seen(Some(read(lender("exited"))))] {
+            assert_eq!(lost.namespace, NetworkNamespace::Lost);
+            assert!(lost.addresses.is_empty());
+        }
+        let own = inspected(read(lender("running")), None);
+        assert_eq!(own.namespace, NetworkNamespace::Own);
+        assert_eq!(own.addresses["jaco_app_front"], "10.0.0.7");
+    }
+
+    #[test]
+    fn endpoint_leaves_out_the_alias_of_the_engine() {
+        let details: Details = read(json!({
+            "Id": "0123456789abcdef",
+            "NetworkSettings": { "Networks": { "n": {
+                "IPAddress": "10.0.0.7", "Aliases": ["web", "0123456789ab"],
+            } } },
+        }));
+        let endpoint = details.endpoint("n").unwrap();
+        assert_eq!(endpoint.aliases, ["web"]);
+        assert_eq!(endpoint.address, Some([10, 0, 0, 7].into()));
+    }
+
+    #[test]
+    fn loss_of_networks_and_attachments_is_an_event() {
+        let event = |action: &str| {
+            let attributes = json!({ "name": "jaco_app_front", "type": "bridge" });
+            network_event(read(json!({
+                "Type": "network", "Action": action,
+                "Actor": { "ID": "n1", "Attributes": attributes },
+            })))
+        };
+        let name = || "jaco_app_front".to_owned();
+        for (action, expected) in [
+            ("destroy", Some(NetworkEvent::Destroyed(name()))),
+            ("remove", Some(NetworkEvent::Destroyed(name()))),
+            ("disconnect", Some(NetworkEvent::Disconnected(name()))),
+            ("connect", None),
+            ("create", None),
+        ] {
+            assert_eq!(event(action), expected, "{action}");
+        }
     }
 }

@@ -4,27 +4,37 @@ use std::{
     collections::{BTreeMap, HashMap},
     future::Future,
     sync::Arc,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use bollard::{
     Docker,
     errors::Error,
-    models::{Ipam, IpamConfig, Network, NetworkCreateRequest},
-    query_parameters::{
-        ListContainersOptionsBuilder, RemoveContainerOptionsBuilder, StopContainerOptionsBuilder,
+    models::{
+        EndpointIpamConfig, EndpointSettings, Ipam, IpamConfig, Network, NetworkConnectRequest,
+        NetworkCreateRequest, NetworkDisconnectRequest,
     },
+    query_parameters::{EventsOptions, RemoveContainerOptionsBuilder, StopContainerOptionsBuilder},
 };
-use futures::FutureExt;
+use futures::{FutureExt, StreamExt, TryStreamExt, future, stream::BoxStream};
+use serde::Deserialize;
+use serde_json::json;
 
 use super::{
     DockerEngine,
     connection::{Connection, REQUEST_TIMEOUT},
+    convert, unix_time,
 };
-use crate::{EngineError, EngineNetwork, EngineResult, NetworkEngine, NetworkSpec};
+use crate::{
+    Endpoint, EngineError, EngineNetwork, EngineResult, NetworkEngine, NetworkEvent, NetworkSpec,
+    NetworkedContainer, labels::LABEL_CLUSTER,
+};
 
+/// Key of the reserved address of a network.
+const RESERVED: &str = "jaco-reserved";
 const BRIDGE_NAME: &str = "com.docker.network.bridge.name";
 const MTU: &str = "com.docker.network.driver.mtu";
+const PODMAN_CREATE: &str = "/v4.0.0/libpod/networks/create";
 
 impl Connection {
     /// Sends a request in a future that is independent of `self`.
@@ -54,8 +64,20 @@ impl NetworkEngine for DockerEngine {
     }
 
     fn create(&self, spec: NetworkSpec) -> EngineResult<String> {
-        self.connection
-            .call(|docker| async move { Ok(docker.create_network(request(spec)).await?.id) })
+        let connection = Arc::clone(&self.connection);
+        async move {
+            let version: Version = connection.document("/version").await?;
+            if version.is_podman() {
+                let made: Made = connection
+                    .post(PODMAN_CREATE, &podman_request(&spec))
+                    .await?;
+                return Ok(made.id);
+            }
+            let made =
+                connection.call(|docker| async move { docker.create_network(request(spec)).await });
+            Ok(made.await?.id)
+        }
+        .boxed()
     }
 
     fn remove(&self, id: String) -> EngineResult<()> {
@@ -66,19 +88,12 @@ impl NetworkEngine for DockerEngine {
     }
 
     fn attached(&self, network: &EngineNetwork) -> EngineResult<Vec<String>> {
-        // A container that was never started refers to its networks by name only.
-        let filters = HashMap::from([("network", vec![network.id.clone(), network.name.clone()])]);
-        self.connection.call(move |docker| async move {
-            let options = ListContainersOptionsBuilder::new()
-                .all(true)
-                .filters(&filters)
-                .build();
-            let containers = docker.list_containers(Some(options)).await?;
-            Ok(containers
-                .into_iter()
-                .filter_map(|found| found.id)
-                .collect())
-        })
+        let (connection, filters) = (Arc::clone(&self.connection), attached_to(network));
+        async move {
+            let found = connection.summaries(&filters).await?;
+            Ok(found.into_iter().map(convert::Summary::into_id).collect())
+        }
+        .boxed()
     }
 
     fn evict(&self, container: String, grace: Duration) -> EngineResult<()> {
@@ -102,6 +117,127 @@ impl NetworkEngine for DockerEngine {
         }
         .boxed()
     }
+
+    fn containers(&self, cluster_id: &str) -> EngineResult<Vec<NetworkedContainer>> {
+        let filters = json!({ "label": [format!("{LABEL_CLUSTER}={cluster_id}")] });
+        let connection = Arc::clone(&self.connection);
+        async move {
+            let found = connection.summaries(&filters).await?;
+            Ok(found.into_iter().map(convert::networked).collect())
+        }
+        .boxed()
+    }
+
+    fn endpoints(&self, network: &EngineNetwork) -> EngineResult<Vec<Endpoint>> {
+        let (connection, filters) = (Arc::clone(&self.connection), attached_to(network));
+        let name = network.name.clone();
+        async move {
+            let found = connection.summaries(&filters).await?.into_iter();
+            let mut endpoints = Vec::new();
+            for container in found.filter(convert::Summary::is_running) {
+                match connection.details(&container.into_id()).await {
+                    Ok(details) => endpoints.extend(details.endpoint(&name)),
+                    Err(EngineError::NotFound(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(endpoints)
+        }
+        .boxed()
+    }
+
+    fn connect(&self, network: &str, endpoint: Endpoint) -> EngineResult<()> {
+        let network = network.to_owned();
+        let address = endpoint.address.map(|address| EndpointIpamConfig {
+            ipv4_address: Some(address.to_string()),
+            ..Default::default()
+        });
+        let request = NetworkConnectRequest {
+            container: endpoint.container,
+            endpoint_config: Some(EndpointSettings {
+                aliases: Some(endpoint.aliases),
+                ipam_config: address,
+                ..Default::default()
+            }),
+        };
+        self.connection
+            .call(|docker| async move { docker.connect_network(&network, request).await })
+    }
+
+    fn disconnect(&self, network: String, container: String) -> EngineResult<()> {
+        let request = NetworkDisconnectRequest {
+            container,
+            force: Some(true),
+        };
+        let detached = self
+            .connection
+            .call(|docker| async move { docker.disconnect_network(&network, request).await });
+        detached.map(EngineError::ignore_not_found).boxed()
+    }
+
+    fn network_events(&self) -> BoxStream<'static, Result<NetworkEvent, EngineError>> {
+        let filters = HashMap::from([("type".to_owned(), vec!["network".to_owned()])]);
+        let options = EventsOptions {
+            since: Some(unix_time(SystemTime::now())),
+            filters: Some(filters),
+            ..Default::default()
+        };
+        let events = Arc::clone(&self.connection)
+            .stream(|docker| docker.events(Some(options)).boxed())
+            .try_filter_map(|message| future::ready(Ok(convert::network_event(message))));
+        events.boxed()
+    }
+}
+
+/// Filter of a listing for the containers of a network.
+fn attached_to(network: &EngineNetwork) -> serde_json::Value {
+    // A container that was never started refers to its networks by name only.
+    json!({ "network": [network.id, network.name] })
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Version {
+    #[serde(default)]
+    components: Vec<Component>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Component {
+    name: String,
+}
+
+impl Version {
+    fn is_podman(&self) -> bool {
+        let mut names = self.components.iter().map(|component| &component.name);
+        names.any(|name| name.contains("Podman"))
+    }
+}
+
+#[derive(Deserialize)]
+struct Made {
+    id: String,
+}
+
+/// The request of Podman's own API. Only that one can leave out the name server, which listens on
+/// the gateway of a network, where the responder does.
+///
+/// Source: `POST /libpod/networks/create` of the Podman API.
+fn podman_request(spec: &NetworkSpec) -> serde_json::Value {
+    json!({
+        "name": spec.name,
+        "driver": "bridge",
+        "network_interface": spec.bridge,
+        "subnets": [{
+            "subnet": spec.cidr.to_string(),
+            "gateway": spec.cidr.gateway().to_string(),
+        }],
+        "dns_enabled": false,
+        // The same as of networks that are created through the Docker API.
+        "options": { "mtu": spec.mtu.to_string(), "isolate": "true" },
+        "labels": spec.labels,
+    })
 }
 
 fn request(spec: NetworkSpec) -> NetworkCreateRequest {
@@ -112,6 +248,9 @@ fn request(spec: NetworkSpec) -> NetworkCreateRequest {
     let block = IpamConfig {
         subnet: Some(spec.cidr.to_string()),
         gateway: Some(spec.cidr.gateway().to_string()),
+        auxiliary_addresses: spec
+            .reserved
+            .map(|address| HashMap::from([(RESERVED.to_owned(), address.to_string())])),
         ..Default::default()
     };
     NetworkCreateRequest {
@@ -141,5 +280,38 @@ fn from_api(network: Network) -> EngineNetwork {
             .filter_map(|block| block.subnet)
             .collect(),
         bridge: network.options.unwrap_or_default().remove(BRIDGE_NAME),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn podman_networks_have_no_name_server() {
+        let spec = NetworkSpec {
+            reserved: None,
+            name: "jaco_app_front".into(),
+            bridge: "jaco-0000-1111".into(),
+            cidr: "10.244.3.0/24".parse().unwrap(),
+            mtu: 1420,
+            labels: [("jaco.network".to_owned(), "front".to_owned())].into(),
+        };
+        let request = podman_request(&spec);
+        assert_eq!(request["dns_enabled"], false);
+        assert_eq!(request["network_interface"], "jaco-0000-1111");
+        assert_eq!(request["subnets"][0]["gateway"], "10.244.3.1");
+        assert_eq!(request["labels"]["jaco.network"], "front");
+    }
+
+    #[test]
+    fn podman_is_recognized_by_its_component() {
+        for (name, expected) in [("Podman Engine", true), ("Engine", false)] {
+            let version = json!({ "Components": [{ "Name": name, "Version": "5" }] });
+            let version: Version = serde_json::from_value(version).unwrap();
+            assert_eq!(version.is_podman(), expected, "{name}");
+        }
+        let bare: Version = serde_json::from_value(json!({ "Version": "1" })).unwrap();
+        assert!(!bare.is_podman());
     }
 }

@@ -1,15 +1,20 @@
 //! Networks of the in-memory engine.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-use futures::FutureExt;
+use futures::{FutureExt, StreamExt, stream, stream::BoxStream};
+use tokio::sync::broadcast;
 
 use super::FakeEngine;
-use crate::{EngineError, EngineNetwork, EngineResult, NetworkEngine, NetworkSpec};
+use crate::{
+    Endpoint, EngineError, EngineNetwork, EngineResult, NetworkEngine, NetworkEvent, NetworkSpec,
+    NetworkedContainer,
+};
 
 /// Calls that changed the engine, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,18 +25,81 @@ pub enum Event {
     Removed(String),
     /// This container was removed.
     Evicted(String),
+    /// A container was attached to the network of this name.
+    Connected(String, Endpoint),
+    /// This container was detached from the network of this id.
+    Disconnected(String, String),
 }
 
-#[derive(Default)]
 struct Inner {
     networks: Vec<EngineNetwork>,
+    /// Linux bridges of the host.
+    bridges: BTreeSet<String>,
     attached: BTreeMap<String, Vec<String>>,
+    containers: Vec<NetworkedContainer>,
+    /// Addresses that a container outside JACO has.
+    taken: BTreeSet<Ipv4Addr>,
     events: Vec<Event>,
     /// Number of calls that still succeed before one fails.
     until_failure: Option<usize>,
     /// Latency of a request and of its response.
     latency: Duration,
     next: usize,
+    changes: broadcast::Sender<NetworkEvent>,
+}
+
+impl Default for Inner {
+    fn default() -> Self {
+        Self {
+            networks: Vec::new(),
+            bridges: BTreeSet::new(),
+            attached: BTreeMap::new(),
+            containers: Vec::new(),
+            taken: BTreeSet::new(),
+            events: Vec::new(),
+            until_failure: None,
+            latency: Duration::ZERO,
+            next: 0,
+            changes: broadcast::channel(64).0,
+        }
+    }
+}
+
+impl Inner {
+    fn name(&self, id: &str) -> Option<String> {
+        let found = self.networks.iter().find(|network| network.id == id);
+        found.map(|network| network.name.clone())
+    }
+
+    fn detach(&mut self, id: &str, container: &str) {
+        if let Some(attached) = self.attached.get_mut(id) {
+            attached.retain(|other| other != container);
+        }
+        let name = self.name(id);
+        for found in &mut self.containers {
+            if found.id == container
+                && let Some(name) = &name
+            {
+                found.networks.remove(name);
+            }
+        }
+    }
+
+    fn drop_network(&mut self, id: &str) {
+        let name = self.name(id);
+        let (gone, kept) = std::mem::take(&mut self.networks)
+            .into_iter()
+            .partition::<Vec<_>, _>(|network| network.id == id);
+        self.networks = kept;
+        for bridge in gone.into_iter().filter_map(|network| network.bridge) {
+            self.bridges.remove(&bridge);
+        }
+        self.attached.remove(id);
+        if let Some(name) = name {
+            // Fails without subscribers.
+            let _ = self.changes.send(NetworkEvent::Destroyed(name));
+        }
+    }
 }
 
 /// Mimics an engine: rejects overlapping subnets, taken bridge names and the removal of networks in
@@ -72,9 +140,80 @@ impl FakeNetworks {
         .boxed()
     }
 
-    /// Adds a network.
+    /// Adds a network and its bridge.
     pub fn put(&self, network: EngineNetwork) {
-        self.with(|inner| inner.networks.push(network));
+        self.with(|inner| {
+            inner.bridges.extend(network.bridge.clone());
+            inner.networks.push(network);
+        });
+    }
+
+    /// Adds a running container that is attached to nothing.
+    pub fn put_container(&self, id: &str, replica_id: &str, raft_index: u64) {
+        let container = NetworkedContainer {
+            id: id.to_owned(),
+            replica_id: Some(replica_id.to_owned()),
+            raft_index: Some(raft_index),
+            running: true,
+            networks: BTreeMap::new(),
+        };
+        self.with(|inner| inner.containers.push(container));
+    }
+
+    /// Attaches a container of [`FakeNetworks::put_container`] to the network of a name.
+    ///
+    /// # Panics
+    /// If there is no network of that name.
+    pub fn join(&self, name: &str, container: &str, address: [u8; 4]) {
+        self.attach(name, container);
+        self.with(|inner| {
+            let found = inner.containers.iter_mut().find(|c| c.id == container);
+            if let Some(found) = found {
+                let address = Some(address.into());
+                found.networks.insert(name.to_owned(), address);
+            }
+        });
+    }
+
+    /// Containers with their networks.
+    #[must_use]
+    pub fn joined(&self) -> Vec<NetworkedContainer> {
+        self.with(|inner| inner.containers.clone())
+    }
+
+    /// Lets a container outside JACO have an address.
+    pub fn take_address(&self, address: [u8; 4]) {
+        self.with(|inner| inner.taken.insert(address.into()));
+    }
+
+    /// Detaches all containers from the network of a name and removes it, as an operator does.
+    pub fn destroy(&self, name: &str) {
+        self.with(|inner| {
+            let networks = inner.networks.iter().filter(|n| n.name == name);
+            let ids: Vec<_> = networks.map(|network| network.id.clone()).collect();
+            for id in ids {
+                for container in inner.attached.remove(&id).unwrap_or_default() {
+                    inner.detach(&id, &container);
+                }
+                inner.drop_network(&id);
+            }
+        });
+    }
+
+    /// Linux bridges of the host.
+    #[must_use]
+    pub fn bridges(&self) -> BTreeSet<String> {
+        self.with(|inner| inner.bridges.clone())
+    }
+
+    /// Adds a Linux bridge that is no network.
+    pub fn put_bridge(&self, name: &str) {
+        self.with(|inner| inner.bridges.insert(name.to_owned()));
+    }
+
+    /// Deletes a Linux bridge; its network stays.
+    pub fn delete_bridge(&self, name: &str) {
+        self.with(|inner| inner.bridges.remove(name));
     }
 
     /// Attaches a container to the network of a name.
@@ -150,6 +289,7 @@ impl NetworkEngine for FakeNetworks {
             inner.next += 1;
             let id = format!("id{}", inner.next);
             inner.events.push(Event::Created(spec.name.clone()));
+            inner.bridges.insert(spec.bridge.clone());
             inner.networks.push(EngineNetwork {
                 id: id.clone(),
                 name: spec.name,
@@ -170,7 +310,7 @@ impl NetworkEngine for FakeNetworks {
             {
                 return refused("network has active endpoints");
             }
-            inner.networks.retain(|network| network.id != id);
+            inner.drop_network(&id);
             inner.events.push(Event::Removed(id));
             Ok(())
         })
@@ -186,9 +326,70 @@ impl NetworkEngine for FakeNetworks {
             for containers in inner.attached.values_mut() {
                 containers.retain(|id| *id != container);
             }
+            inner.containers.retain(|found| found.id != container);
             inner.events.push(Event::Evicted(container));
             Ok(())
         })
+    }
+
+    fn containers(&self, _: &str) -> EngineResult<Vec<NetworkedContainer>> {
+        self.call(|inner| Ok(inner.containers.clone()))
+    }
+
+    fn endpoints(&self, network: &EngineNetwork) -> EngineResult<Vec<Endpoint>> {
+        let network = network.clone();
+        self.call(move |inner| {
+            let ids = inner.attached.get(&network.id).cloned().unwrap_or_default();
+            let endpoint = |container: String| {
+                let found = inner.containers.iter().find(|c| c.id == container);
+                Endpoint {
+                    aliases: vec![format!("alias-of-{container}")],
+                    address: found.and_then(|found| *found.networks.get(&network.name)?),
+                    container,
+                }
+            };
+            Ok(ids.into_iter().map(endpoint).collect())
+        })
+    }
+
+    fn connect(&self, network: &str, endpoint: Endpoint) -> EngineResult<()> {
+        let name = network.to_owned();
+        self.call(move |inner| {
+            let found = inner.networks.iter().find(|n| n.name == name);
+            let Some(id) = found.map(|network| network.id.clone()) else {
+                return Err(EngineError::NotFound(format!("network {name} not found")));
+            };
+            if endpoint.address.is_some_and(|a| inner.taken.contains(&a)) {
+                return refused("Address already in use");
+            }
+            let chosen = Ipv4Addr::from([10, 244, 0, 100]);
+            let attached = inner.attached.entry(id).or_default();
+            attached.push(endpoint.container.clone());
+            for found in &mut inner.containers {
+                if found.id == endpoint.container {
+                    let address = endpoint.address.or(Some(chosen));
+                    found.networks.insert(name.clone(), address);
+                }
+            }
+            inner.events.push(Event::Connected(name, endpoint));
+            Ok(())
+        })
+    }
+
+    fn disconnect(&self, network: String, container: String) -> EngineResult<()> {
+        self.call(move |inner| {
+            inner.detach(&network, &container);
+            inner.events.push(Event::Disconnected(network, container));
+            Ok(())
+        })
+    }
+
+    fn network_events(&self) -> BoxStream<'static, Result<NetworkEvent, EngineError>> {
+        let changes = self.with(|inner| inner.changes.subscribe());
+        stream::unfold(changes, |mut changes| async {
+            changes.recv().await.ok().map(|event| (Ok(event), changes))
+        })
+        .boxed()
     }
 }
 
@@ -211,5 +412,25 @@ impl NetworkEngine for FakeEngine {
 
     fn evict(&self, container: String, grace: Duration) -> EngineResult<()> {
         self.networks.evict(container, grace)
+    }
+
+    fn containers(&self, cluster_id: &str) -> EngineResult<Vec<NetworkedContainer>> {
+        self.networks.containers(cluster_id)
+    }
+
+    fn endpoints(&self, network: &EngineNetwork) -> EngineResult<Vec<Endpoint>> {
+        self.networks.endpoints(network)
+    }
+
+    fn connect(&self, network: &str, endpoint: Endpoint) -> EngineResult<()> {
+        self.networks.connect(network, endpoint)
+    }
+
+    fn disconnect(&self, network: String, container: String) -> EngineResult<()> {
+        self.networks.disconnect(network, container)
+    }
+
+    fn network_events(&self) -> BoxStream<'static, Result<NetworkEvent, EngineError>> {
+        self.networks.network_events()
     }
 }

@@ -83,6 +83,8 @@ pub fn status(
             .map(|route| v1::Route::clone(route))
             .collect(),
         certs: Vec::new(),
+        // Not part of the state: the handler adds them.
+        network_faults: Vec::new(),
     }
 }
 

@@ -17,6 +17,12 @@ use super::core::LIVE_FOR;
 
 /// Delay between attempts to catch up.
 const RETRY: Duration = Duration::from_secs(1);
+/// Shortest time without events in which other members may have elected another leader: raft's
+/// election timeout.
+const DEPOSED_AFTER: Duration = Duration::from_secs(1);
+/// Time in which a leader that was deposed finds out: raft checks the quorum once in an election
+/// timeout, the first time with answers from before the pause. The rest is for the checks to arrive.
+const LEADS_AFTER: Duration = Duration::from_secs(3);
 
 /// Action that the shell must carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +64,8 @@ pub struct Core {
     /// Time of the last event that had this node in the leader's live set; `None` after one that
     /// did not.
     seen_by_leader: Option<Instant>,
+    /// After a pause: time from which on this node leads if it says so.
+    leads_from: Option<Instant>,
     action: Option<Action>,
 }
 
@@ -71,8 +79,16 @@ impl Core {
         };
     }
 
-    /// Handles that this node leads, or that a heartbeat of the leader says whether its live set
-    /// contains this node.
+    /// Handles a timer tick, as [`Core::handle_tick`], of a node that leads as far as it knows. That
+    /// is contact, except right after a pause, in which it may have been deposed.
+    pub fn handle_leads(&mut self, now: Instant) {
+        self.handle_tick(now);
+        if self.leads_from.is_none_or(|from| now >= from) {
+            self.handle_seen_by_leader(now, true);
+        }
+    }
+
+    /// Handles that a heartbeat of the leader says whether its live set contains this node.
     pub fn handle_seen_by_leader(&mut self, now: Instant, seen: bool) {
         self.begin(now);
         if seen {
@@ -167,7 +183,11 @@ impl Core {
     /// have been sent before that, and [`Core::contact`] may already have said so.
     fn begin(&mut self, now: Instant) {
         let expired = |at| is_expired(at, now);
-        let paused = self.last.replace(now).is_some_and(expired);
+        let before = self.last.replace(now);
+        if before.is_some_and(|last| now.saturating_duration_since(last) >= DEPOSED_AFTER) {
+            self.leads_from = Some(now + LEADS_AFTER);
+        }
+        let paused = before.is_some_and(expired);
         let lost = self.current && self.last_contact.is_none_or(expired);
         if paused || lost {
             self.fence();
@@ -338,6 +358,36 @@ mod tests {
         assert!(!fixture.core.is_current());
         fixture.answer(attempt, true);
         assert!(fixture.core.is_current());
+    }
+
+    #[test]
+    fn paused_leader_is_no_contact_of_its_own() {
+        let mut fixture = Fixture::current();
+        for _ in 0..4 * 60 {
+            fixture.now += Duration::from_millis(250);
+            fixture.core.handle_leads(fixture.now);
+        }
+        assert!(fixture.core.is_current(), "a leader is in contact");
+        // Shorter than a contact, and long enough for the others to elect another leader.
+        fixture.now += Duration::from_secs(4);
+        fixture.core.handle_leads(fixture.now);
+        assert!(fixture.core.is_current(), "contact was two seconds longer");
+        fixture.run(2, false);
+        assert!(
+            !fixture.core.is_current(),
+            "it counts from before the pause"
+        );
+    }
+
+    #[test]
+    fn leader_that_stays_leader_is_in_contact_again() {
+        let mut fixture = Fixture::current();
+        fixture.now += Duration::from_secs(2);
+        for _ in 0..4 * 60 {
+            fixture.core.handle_leads(fixture.now);
+            assert!(fixture.core.is_current());
+            fixture.now += Duration::from_millis(250);
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use jaco_proto::v1::{Node, NodeStatus};
 
 /// Key in the status details of an unhealthy, offline or leaving member: why it could not isolate
 /// deployments; absent if it could.
-const LOST: &str = "isolation_unavailable";
+pub(crate) const LOST: &str = "isolation_unavailable";
 
 /// Returns the status detail to keep while `node` has another status, if it cannot isolate
 /// deployments.

@@ -130,7 +130,7 @@ impl Core {
         self.detector.handle_leads(now, leads);
         self.detector.handle_tick(now);
         if leads {
-            self.fencing.handle_seen_by_leader(now, true);
+            self.fencing.handle_leads(now);
         } else {
             self.fencing.handle_tick(now);
         }

@@ -2,12 +2,15 @@
 
 use jaco_proto::{
     drain_mark,
-    v1::{NodeStatus, NodeStatusUpdate},
+    v1::{Node, NodeStatus, NodeStatusUpdate},
 };
 use jaco_state::State;
 
 use super::isolation;
-use crate::membership::{leaving, timed_out};
+use crate::{
+    membership::{leaving, timed_out},
+    network::readiness::Readiness,
+};
 
 /// Conditions of a node, as known to itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,34 +25,54 @@ pub struct ReadyConditions {
     pub never_ready: bool,
 }
 
-/// Returns the status update that `host` proposes about itself once its engine responds, if any.
+/// Returns the status update that `host` proposes about itself once its engine responds, if any;
+/// `network` is the verdict on its network.
 ///
 /// A joining node meets the same conditions as one that was down. A drain that timed out ends when
 /// the daemon restarts, which also clears the drain mark; otherwise a mark stays. A node that could
 /// not isolate deployments returns as such; while it leaves, the details of its status say so.
 #[must_use]
-pub fn update(state: &State, host: &str, conditions: ReadyConditions) -> Option<NodeStatusUpdate> {
+pub fn update(
+    state: &State,
+    host: &str,
+    conditions: ReadyConditions,
+    network: &Readiness,
+) -> Option<NodeStatusUpdate> {
     let node = state.nodes.get(host)?;
     let clears = conditions.never_ready && timed_out(node);
-    let unisolated = isolation::lost(node).filter(|_| !leaving(node));
+    let unisolated = unisolated(node, network).filter(|_| !leaving(node));
     match node.status() {
+        // The firewall reports the loss itself.
+        NodeStatus::Joining if unisolated.is_some() => return None,
         NodeStatus::Joining | NodeStatus::Unhealthy | NodeStatus::Offline => {}
         NodeStatus::DrainTimeout if clears => {}
         // It was to leave, and stays.
-        NodeStatus::Ready if unisolated.is_some() => {}
+        NodeStatus::Ready if isolation::lost(node).is_some() && unisolated.is_some() => {}
+        NodeStatus::IsolationUnavailable if network.waives_isolation() => {}
         NodeStatus::DrainTimeout
         | NodeStatus::Unspecified
         | NodeStatus::Ready
-        // Ended by the node itself, once it can isolate deployments.
+        // Ended by the firewall, once it isolates deployments.
         | NodeStatus::IsolationUnavailable => return None,
     }
+    let details = match network {
+        Readiness::Ready(details) => &details[..],
+        Readiness::Waits(_) if unisolated.is_none() && !leaving(node) => return None,
+        Readiness::Waits(_) | Readiness::Unisolated(_) => &[],
+    };
     let passed = conditions.current && conditions.seen_by_leader && conditions.orphans_cleared;
     let (status, details) = match unisolated {
         Some(reason) => {
             let reason = ("reason".to_owned(), reason.to_owned());
-            (NodeStatus::IsolationUnavailable, Some(reason))
+            (NodeStatus::IsolationUnavailable, vec![reason])
         }
-        None => (NodeStatus::Ready, isolation::kept_detail(node)),
+        None => {
+            let details = details
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+            let kept = isolation::kept_detail(node).filter(|_| !network.waives_isolation());
+            (NodeStatus::Ready, details.chain(kept).collect())
+        }
     };
     passed.then(|| NodeStatusUpdate {
         hostname: host.to_owned(),
@@ -64,11 +87,20 @@ pub fn update(state: &State, host: &str, conditions: ReadyConditions) -> Option<
     })
 }
 
+/// Reason why `node` cannot isolate deployments: now, or when it was last in contact.
+fn unisolated<'a>(node: &'a Node, network: &'a Readiness) -> Option<&'a str> {
+    match network {
+        Readiness::Unisolated(reason) => Some(reason),
+        Readiness::Ready(_) if network.waives_isolation() => None,
+        Readiness::Ready(_) | Readiness::Waits(_) => isolation::lost(node),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use jaco_proto::v1::{Node, NodeDrain};
+    use jaco_proto::v1::NodeDrain;
 
     use super::*;
 
@@ -113,7 +145,8 @@ mod tests {
         ] {
             assert_eq!(update_of(&state, missing), None, "{missing:?}");
         }
-        assert_eq!(update(&state, "n2", PASSED), None, "no member");
+        let enforced = Readiness::Ready(Vec::new());
+        assert_eq!(update(&state, "n2", PASSED, &enforced), None, "no member");
     }
 
     #[test]
@@ -188,6 +221,50 @@ mod tests {
     }
 
     fn update_of(state: &State, conditions: ReadyConditions) -> Option<NodeStatusUpdate> {
-        update(state, "n1", conditions)
+        update(state, "n1", conditions, &Readiness::Ready(Vec::new()))
+    }
+
+    fn of_network(status: NodeStatus, network: &Readiness) -> Option<NodeStatusUpdate> {
+        let mut state = state(status);
+        Arc::make_mut(state.nodes.get_mut("n1").unwrap()).draining = false;
+        update(&state, "n1", PASSED, network)
+    }
+
+    #[test]
+    fn node_waits_for_its_network() {
+        use NodeStatus::{IsolationUnavailable, Joining, Offline, Ready, Unhealthy};
+        let waits = Readiness::Waits("no mesh".to_owned());
+        let lost = Readiness::Unisolated("no CAP_NET_ADMIN".to_owned());
+        let enforced = Readiness::Ready(vec![("mesh", "unavailable")]);
+        for (status, network, expected) in [
+            (Joining, &waits, None),
+            (Offline, &waits, None),
+            (Joining, &lost, None),
+            (Unhealthy, &lost, Some(IsolationUnavailable)),
+            (Offline, &lost, Some(IsolationUnavailable)),
+            (Ready, &lost, None),
+            (IsolationUnavailable, &enforced, None),
+            (Joining, &enforced, Some(Ready)),
+            (Offline, &enforced, Some(Ready)),
+        ] {
+            let found = of_network(status, network).map(|said| said.status());
+            assert_eq!(found, expected, "{status:?} {network:?}");
+        }
+        let said = of_network(Joining, &enforced).unwrap();
+        assert_eq!(said.details["mesh"], "unavailable");
+        let said = of_network(Offline, &lost).unwrap();
+        assert_eq!(said.details["reason"], "no CAP_NET_ADMIN");
+    }
+
+    #[test]
+    fn waived_isolation_ends_its_loss() {
+        let off = Readiness::default();
+        for status in [NodeStatus::IsolationUnavailable, NodeStatus::Joining] {
+            let said = of_network(status, &off).unwrap();
+            assert_eq!(said.status(), NodeStatus::Ready);
+            assert_eq!(said.details["isolation"], "off");
+            assert_eq!(said.details.len(), 1);
+        }
+        assert_eq!(of_network(NodeStatus::Ready, &off), None);
     }
 }

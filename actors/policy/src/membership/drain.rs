@@ -72,18 +72,10 @@ impl DrainProgress {
     }
 }
 
-/// Returns how far the removal of the member `node` of `state` is.
-#[must_use]
-pub fn departure(state: &State, node: &v1::Node) -> Departure {
-    departure_and_remaining(state, node).0
-}
-
 /// Returns how far the removal of the member `node` of `state` is, and the ids of the replicas that
 /// it waits for.
-pub(super) fn departure_and_remaining(
-    state: &State,
-    node: &v1::Node,
-) -> (Departure, BTreeSet<String>) {
+#[must_use]
+pub fn departure(state: &State, node: &v1::Node) -> (Departure, BTreeSet<String>) {
     if !leaving(node) {
         return (Departure::Staying, BTreeSet::new());
     }
@@ -161,7 +153,7 @@ pub fn request_removal(row: &v1::Node, skip_moves: bool) -> v1::NodeStatusUpdate
 #[must_use]
 pub fn end_drain(state: &State, hostname: &str) -> Option<v1::NodeStatusUpdate> {
     let node = state.nodes.get(hostname)?;
-    let (departure, remaining) = departure_and_remaining(state, node);
+    let (departure, remaining) = departure(state, node);
     if departure != Departure::Draining {
         return None;
     }

@@ -1,10 +1,19 @@
 //! Bridge network of one (deployment, network) on one host.
 //!
-//! [`mod@core`] decides when to ensure and when to remove it; [`refused_blocks`] records the blocks
-//! that the host cannot use.
+//! - [`plan`]: steps from the engine's networks to the wanted one.
+//! - [`mod@core`]: when to ensure, repair and remove it.
+//! - [`survey`]: when the networks of a host are compared with the state, [`drift`]: how.
+//! - [`addresses`]: the addresses that containers had.
+//! - [`sight`]: which bridges of the engine are visible.
+//! - [`refused_blocks`]: the blocks that the host cannot use.
 
+pub mod addresses;
 pub mod core;
+pub mod drift;
+pub mod plan;
 pub mod refused_blocks;
+pub mod sight;
+pub mod survey;
 
 /// Outcome of a removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

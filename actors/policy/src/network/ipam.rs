@@ -6,11 +6,13 @@
 
 mod quarantine;
 
-use std::fmt;
+use std::{fmt, net::Ipv4Addr};
 
 use jaco_engine::cidr::Cidr;
 use jaco_proto::v1;
 use jaco_state::State;
+
+use super::mesh;
 
 pub use quarantine::{QUARANTINE, Quarantine};
 
@@ -47,10 +49,46 @@ impl Pool {
         Ok(Self { range, block })
     }
 
+    /// Addresses of the pool.
+    #[must_use]
+    pub fn range(self) -> Cidr {
+        self.range
+    }
+
+    /// Prefix length of a block, 24 to 28.
+    #[must_use]
+    pub fn block(self) -> u8 {
+        self.block
+    }
+
+    /// Pool that the cluster was created with; `None` before there is one, and in a cluster of a
+    /// version that did not store it.
+    #[must_use]
+    pub fn of_cluster(state: &State) -> Option<Self> {
+        let meta = state.cluster.as_deref()?;
+        let range = meta.ipam_pool.parse().ok()?;
+        Self::new(range, u8::try_from(meta.ipam_block).ok()?).ok()
+    }
+
     /// Number of blocks in the pool.
     #[must_use]
     pub fn blocks(self) -> u64 {
         1 << (self.block - self.range.prefix())
+    }
+
+    /// Gateway of the block that contains `address`; `None` outside the pool.
+    #[must_use]
+    pub fn gateway_of(self, address: Ipv4Addr) -> Option<Ipv4Addr> {
+        let address = u32::from(address);
+        let inside = (self.range.first()..=self.range.last()).contains(&u64::from(address));
+        let hosts = u32::MAX.checked_shr(u32::from(self.block)).unwrap_or(0);
+        inside.then(|| Cidr::aligned(address & !hosts, self.block).gateway())
+    }
+}
+
+impl fmt::Display for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in blocks of /{}", self.range, self.block)
     }
 }
 
@@ -111,6 +149,8 @@ pub fn decide(
         .values()
         .filter_map(|row| row.cidr.parse().ok());
     let taken = taken.chain(quarantined).chain(refused.iter().copied());
+    // A wide pool may hold the addresses of the nodes themselves.
+    let taken = taken.chain([mesh::address::network()]);
     match lowest_free(pool, taken) {
         Some(cidr) => Decision::Allocate(cidr),
         None => Decision::Exhausted,

@@ -69,7 +69,7 @@ impl fmt::Display for NetworkId {
     }
 }
 
-fn sha1_hex(text: &str) -> String {
+pub(super) fn sha1_hex(text: &str) -> String {
     hex::encode(Sha1::digest(text.as_bytes()))
 }
 

@@ -135,8 +135,10 @@ fn is_own_event(sender: &str, event: &v1::AuditEvent) -> bool {
     let kind = matches!(
         event.r#type(),
         AuditEventType::IsolationRulesetReconciled
+            | AuditEventType::IsolationBreach
             | AuditEventType::UpgradeSucceeded
             | AuditEventType::UpgradeFailed
+            | AuditEventType::NetworkRepaired
     );
     let named = ["node", "hostname"]
         .iter()
@@ -328,12 +330,25 @@ mod tests {
         let state = state(NodeStatus::Ready, false);
         let own = [("node", "n2")];
         let ruleset = AuditEventType::IsolationRulesetReconciled;
+        let isolation = |status: NodeStatus, reason: &str| {
+            Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
+                hostname: "n2".to_owned(),
+                status: status.into(),
+                details: [("reason".to_owned(), reason.to_owned())].into(),
+                ..Default::default()
+            })
+        };
+        let recovered = writers::RELOAD_RECOVERED;
         for (payload, writer) in [
+            (isolation(NodeStatus::IsolationUnavailable, "x"), "firewall"),
+            (isolation(NodeStatus::Ready, recovered), "firewall"),
+            (isolation(NodeStatus::Ready, "x"), "node-health"),
             (update_self("n2"), "node-update-self"),
             (status("n2", drain_mark::KEEP), "node-health"),
             (observed(Some("n2")), "runtime"),
             (event(ruleset, &own), "firewall"),
             (event(AuditEventType::UpgradeFailed, &own), "system"),
+            (event(AuditEventType::NetworkRepaired, &own), "bridge"),
         ] {
             let stamped = admit("n2", submitted(payload.clone()), &state, NOW).unwrap();
             assert_eq!(stamped, command(writer, NOW, payload));
@@ -355,12 +370,12 @@ mod tests {
     }
 
     #[test]
-    fn member_writes_three_kinds_of_audit_events() {
-        for kind in 0..=30 {
+    fn member_writes_four_kinds_of_audit_events() {
+        for kind in (0..=30).chain([1200]) {
             let Ok(kind) = AuditEventType::try_from(kind) else {
                 continue;
             };
-            let node = matches!(kind as i32, 11 | 15 | 16);
+            let node = matches!(kind as i32, 11 | 15 | 16 | 1200);
             assert_eq!(allowed(event(kind, &[])), node, "{kind:?}");
             assert!(!allowed(event(kind, &[("node", "n1")])), "{kind:?}");
             assert!(!allowed(event(kind, &[("hostname", "n1")])), "{kind:?}");

@@ -13,7 +13,7 @@ use super::{
     documents::Documents,
     replica::core::{Assignment, DesiredReplica, StartGate},
 };
-use crate::health::isolation;
+use crate::{health::isolation, scheduler::moves};
 
 /// Returns the assignment of replica `id` on `host`.
 #[must_use]
@@ -55,12 +55,7 @@ fn concerns(state: &State, host: &str, row: &ReplicaDesired) -> bool {
 /// Whether `host` still runs the container of a row that moved away: it does until the new host
 /// reports the row as running.
 pub(crate) fn is_kept(state: &State, host: &str, row: &ReplicaDesired) -> bool {
-    let taken_over = state.replicas_observed.get(&row.id).is_some_and(|seen| {
-        seen.host == row.host
-            && seen.state() == ReplicaState::Running
-            && seen.desired_raft_index >= row.raft_index
-    });
-    row.previous_host == host && row.host != host && !taken_over
+    row.previous_host == host && row.host != host && !moves::runs_on_its_host(state, row)
 }
 
 fn wanted(

@@ -110,7 +110,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Removes replicas without a deployment and address blocks without a deployment or member:
-    /// their write may have raced with the deletion.
+    /// their write may have raced with the deletion. Blocks without a host come from older data.
     fn remove_orphans(&mut self) {
         let state = self.state;
         for (id, row) in &state.replicas_desired {
@@ -122,7 +122,7 @@ impl<'a> Plan<'a> {
             // An empty name would match the blocks of every deployment.
             let named = !subnet.deployment.is_empty();
             let needed = state.deployments.contains_key(&subnet.deployment)
-                && (subnet.host.is_empty() || state.nodes.contains_key(&subnet.host));
+                && state.nodes.contains_key(&subnet.host);
             if named && !needed {
                 self.push(Payload::SubnetFree(v1::SubnetFree {
                     deployment: subnet.deployment.clone(),

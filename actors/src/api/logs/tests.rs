@@ -166,6 +166,13 @@ impl Internal for Member {
         Err(Status::unimplemented(""))
     }
 
+    async fn report_network(
+        &self,
+        _: tonic::Request<v1::ReportNetworkRequest>,
+    ) -> Result<tonic::Response<v1::ReportNetworkResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
     async fn state_digest(
         &self,
         _: tonic::Request<v1::StateDigestRequest>,

@@ -52,13 +52,25 @@ async fn start(state: Arc<Fake>, http_port: u16) -> World {
 }
 
 async fn start_with(state: Arc<Fake>, fresh: watch::Receiver<Hosts>, http_port: u16) -> World {
+    start_in(state, fresh, None, http_port).await
+}
+
+async fn start_in(
+    state: Arc<Fake>,
+    fresh: watch::Receiver<Hosts>,
+    mesh: Option<watch::Receiver<MeshStatus>>,
+    http_port: u16,
+) -> World {
     let facts = NodeFacts {
         hostname: "here".to_owned(),
         https: false,
         mesh: true,
     };
     let proxy = Proxy::new(Settings::default());
-    let args = ProxyArgs::new(state, facts, fresh, http_port, proxy.clone());
+    let mut args = ProxyArgs::new(state, facts, fresh, http_port, proxy.clone());
+    if let Some(mesh) = mesh {
+        args = args.with_mesh(mesh);
+    }
     let (child, handle) = ChildSpec::worker::<ProxyActor>("proxy", args);
     let tree = Tree::start(
         "node",
@@ -275,6 +287,27 @@ async fn replicas_serve_only_while_their_host_is_fresh() {
         (&[], &["web-0"]),
     ] {
         fresh.send_replace(hosts(now));
+        sleep(MAX_DEBOUNCE).await;
+        assert_eq!(world.served(), expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn remote_replicas_serve_while_the_mesh_is_up() {
+    let mut state = state_with_route();
+    add_replica(&mut state, "web-0", "here", "10.1.0.2");
+    add_replica(&mut state, "web-1", "there", "10.1.1.2");
+    let fresh: Hosts = Arc::new(["here", "there"].map(str::to_owned).into());
+    let down = || MeshStatus::Unavailable("no device".to_owned());
+    let (mesh, watched) = watch::channel(down());
+    let fresh = watch::channel(fresh).1;
+    let world = start_in(Fake::new(state), fresh, Some(watched), 0).await;
+    assert_eq!(world.served(), ["web-0"]);
+    for (status, expected) in [
+        (MeshStatus::Up, &["web-0", "web-1"][..]),
+        (down(), &["web-0"]),
+    ] {
+        mesh.send_replace(status);
         sleep(MAX_DEBOUNCE).await;
         assert_eq!(world.served(), expected);
     }

@@ -6,22 +6,35 @@ use jaco_engine::{EngineError, cidr::Cidr};
 use jaco_policy::network::{
     bridge::{
         Removal,
+        addresses::KnownAddresses,
         core::{Action, Core},
+        drift::{Drift, audit_event, summary},
         refused_blocks::RefusedBlocks,
+        sight::BridgeSight,
     },
     ipam::{SubnetKey, existing},
     names::NetworkId,
 };
-use jaco_proto::chain;
-use jaco_raftnode::{State, StateReader};
+use jaco_policy::runtime::documents::Documents;
+use jaco_policy::{COMMIT_BUDGET, node::writers::BRIDGE};
+use jaco_proto::{
+    chain,
+    config::advertise::Interface,
+    v1::{self, command::Payload},
+};
+use jaco_raftnode::{ForwardingProposer, State, StateReader, command};
 use jaco_supervision::{Context, Failure, Handle, Reply, Worker};
-use tokio::time::Instant;
-use tracing::{info, warn};
+use tokio::{sync::watch, time::Instant};
+use tracing::{debug, info, warn};
 
-use super::{BridgeReady, DesiredNetwork, Error, ensure, remove};
+use super::{BridgeReady, DesiredNetwork, Error, ensure, remove, repair::repair};
 use crate::{
+    clock::Clock,
     log_dedup::LogDedup,
-    network::{SharedEngine, ipam::SharedAllocator, manager},
+    network::{
+        SharedEngine, gate::SharedGate, interfaces::SharedInterfaces, ipam::SharedAllocator,
+        manager, responders::Responders,
+    },
 };
 
 /// Blocks tried per job before the requests fail; callers retry.
@@ -36,12 +49,30 @@ pub struct BridgeContext {
     pub host: String,
     /// Reads the replicated state.
     pub raft: Arc<dyn StateReader>,
+    /// Submits audit events to the leader.
+    pub cluster: Arc<dyn ForwardingProposer>,
+    /// Source of the events' timestamps.
+    pub clock: Clock,
     /// Container engine that holds the networks.
     pub engine: SharedEngine,
     /// Allocates address blocks.
     pub allocator: SharedAllocator,
     /// Blocks that this host cannot use.
     pub refused_blocks: RefusedBlocks,
+    /// Lists the host's interfaces.
+    pub interfaces: SharedInterfaces,
+    /// Bridges that this process can see.
+    pub sight: BridgeSight,
+    /// Addresses that containers had.
+    pub addresses: KnownAddresses,
+    /// Isolates address blocks; no network is ready before.
+    pub gate: SharedGate,
+    /// DNS responders of the networks.
+    pub responders: Arc<dyn Responders>,
+    /// Parsed compose documents, which name the networks of a service.
+    pub documents: Arc<Documents>,
+    /// Number of repairs that attached containers again, whose addresses may have changed.
+    pub repairs: watch::Sender<u64>,
 }
 
 impl BridgeContext {
@@ -52,6 +83,31 @@ impl BridgeContext {
             network: id.network().to_owned(),
             host: self.host.clone(),
         }
+    }
+
+    /// This host's block of a network in the state.
+    pub(super) fn block_of(&self, id: &NetworkId) -> Option<Cidr> {
+        existing(&self.raft.state(), &self.subnet(id))
+    }
+
+    /// Submits an audit event; best effort.
+    fn audit(&self, event: v1::AuditEvent) {
+        let append = v1::AuditAppend { event: Some(event) };
+        let payload = Payload::AuditAppend(append);
+        let command = command(BRIDGE, self.clock.timestamp(), payload);
+        let cluster = Arc::clone(&self.cluster);
+        // The event is about the past: it is submitted even if the bridge ends.
+        tokio::spawn(async move {
+            let submitted = tokio::time::timeout(COMMIT_BUDGET, cluster.submit(command)).await;
+            if !matches!(submitted, Ok(Ok(_))) {
+                debug!(subsystem = "bridge", "audit event of a repair not written");
+            }
+        });
+    }
+
+    pub(in crate::network) fn interfaces(&self) -> Result<Vec<Interface>, Error> {
+        let listed = self.interfaces.list();
+        listed.map_err(|error| Error::Interfaces(error.to_string()))
     }
 }
 
@@ -72,10 +128,14 @@ pub enum Msg {
     Ensure(Reply<Result<BridgeReady, Error>>),
     /// Outcome of ensuring the network.
     Ensured(Result<BridgeReady, Error>),
+    /// The network differs from the state.
+    Drifted,
+    /// Differences that a repair removed, and its outcome.
+    Repaired(Vec<Drift>, Result<(), Error>),
     /// Outcome of a removal.
     Removed(Result<Removal, EngineError>),
-    /// This host's block appeared in the state or disappeared from it.
-    Row(bool),
+    /// This host's block appeared in the state, changed or disappeared from it.
+    Row(Option<Cidr>),
     /// The core's deadline passed.
     Wake,
 }
@@ -100,9 +160,13 @@ impl Worker for BridgeActor {
         let mut states = args.env.raft.follow();
         let key = args.env.subnet(&args.id);
         let last = states.borrow_and_update().clone();
-        let has_row = existing(&last, &key).is_some();
+        let row = existing(&last, &key);
+        if let Some(cidr) = row {
+            // The bridge may exist although the engine does not answer.
+            args.env.responders.ensure(&args.id, cidr.gateway());
+        }
         let mut bridge = Self {
-            core: Core::new(Instant::now().into_std(), has_row),
+            core: Core::new(Instant::now().into_std(), row.is_some()),
             args,
             waiting: Vec::new(),
             answering: Vec::new(),
@@ -110,10 +174,10 @@ impl Worker for BridgeActor {
         };
         let row_key = key.clone();
         let differs = move |last: &Arc<State>, next: &Arc<State>| {
-            existing(last, &row_key).is_some() != existing(next, &row_key).is_some()
+            existing(last, &row_key) != existing(next, &row_key)
         };
         ctx.watch_if(states, last, differs, move |state| {
-            Msg::Row(existing(&state, &key).is_some())
+            Msg::Row(existing(&state, &key))
         });
         bridge.drive(ctx);
         Ok(bridge)
@@ -126,35 +190,11 @@ impl Worker for BridgeActor {
                 self.waiting.push(reply);
                 self.core.handle_request();
             }
-            Msg::Ensured(result) => {
-                match &result {
-                    Ok(_) => {
-                        self.failures.clear();
-                    }
-                    Err(error) if self.failures.is_new(chain(error)) => {
-                        warn!(subsystem = "bridge", network = %self.args.id, error = chain(error), "network not ready")
-                    }
-                    Err(_) => {}
-                }
-                self.core.handle_ensured(now, result.is_ok());
-                for reply in self.answering.drain(..) {
-                    reply.send(result.clone());
-                }
-            }
-            Msg::Removed(result) => {
-                match &result {
-                    Ok(Removal::Gone) => {
-                        info!(subsystem = "bridge", network = %self.args.id, "network removed")
-                    }
-                    Ok(Removal::InUse) => {}
-                    Err(error) if self.failures.is_new(error) => {
-                        warn!(subsystem = "bridge", network = %self.args.id, %error, "removal failed")
-                    }
-                    Err(_) => {}
-                }
-                self.core.handle_removal(now, result.ok());
-            }
-            Msg::Row(present) => self.core.handle_row(now, present),
+            Msg::Ensured(result) => self.ensured(now, &result),
+            Msg::Drifted => self.core.handle_drift(),
+            Msg::Repaired(repaired, result) => self.repaired(now, &repaired, result),
+            Msg::Removed(result) => self.removed(now, result),
+            Msg::Row(row) => self.core.handle_row(now, row.is_some()),
             Msg::Wake => self.core.handle_timeout(now),
         }
         self.drive(ctx);
@@ -163,6 +203,57 @@ impl Worker for BridgeActor {
 }
 
 impl BridgeActor {
+    fn ensured(&mut self, now: std::time::Instant, result: &Result<BridgeReady, Error>) {
+        self.log_failure(result.as_ref().err(), "network not ready");
+        // The network exists, although no container may start on it yet.
+        let exists = matches!(result, Ok(_) | Err(Error::NotEnforced(_)));
+        self.core.handle_ensured(now, exists);
+        for reply in self.answering.drain(..) {
+            reply.send(result.clone());
+        }
+    }
+
+    fn repaired(&mut self, now: std::time::Instant, repaired: &[Drift], result: Result<(), Error>) {
+        if !repaired.is_empty() {
+            let Args { env, id, .. } = &self.args;
+            info!(subsystem = "bridge", network = %id, repaired = summary(repaired), "network repaired");
+            env.repairs.send_modify(|repairs| *repairs += 1);
+            if let Some(event) = audit_event(&env.host, id, repaired) {
+                env.audit(event);
+            }
+        }
+        self.log_failure(result.as_ref().err(), "network not repaired");
+        self.core.handle_repaired(now, result.is_ok());
+    }
+
+    fn removed(&mut self, now: std::time::Instant, result: Result<Removal, EngineError>) {
+        let Args { env, id, .. } = &self.args;
+        match &result {
+            Ok(Removal::Gone) => {
+                env.responders.remove(id);
+                info!(subsystem = "bridge", network = %id, "network removed");
+            }
+            Ok(Removal::InUse) => {}
+            Err(error) if self.failures.is_new(error) => {
+                warn!(subsystem = "bridge", network = %id, %error, "removal failed");
+            }
+            Err(_) => {}
+        }
+        self.core.handle_removal(now, result.ok());
+    }
+
+    fn log_failure(&mut self, error: Option<&Error>, what: &str) {
+        match error {
+            None => {
+                self.failures.clear();
+            }
+            Some(error) if self.failures.is_new(chain(error)) => {
+                warn!(subsystem = "bridge", network = %self.args.id, error = chain(error), "{what}");
+            }
+            Some(_) => {}
+        }
+    }
+
     /// Runs the core's actions, then sets the deadline.
     fn drive(&mut self, ctx: &Context<Self>) {
         while let Some(action) = self.core.poll_action() {
@@ -171,6 +262,16 @@ impl BridgeActor {
                 Action::Ensure => {
                     self.answering.append(&mut self.waiting);
                     ctx.spawn(async move { Msg::Ensured(ensure_with_block(env, id).await) });
+                }
+                Action::Repair => {
+                    ctx.spawn(async move {
+                        let mut repaired = Vec::new();
+                        let result = repair(&env, &id, &mut repaired).await;
+                        if let (Ok(()), Some(cidr)) = (&result, env.block_of(&id)) {
+                            env.responders.ensure(&id, cidr.gateway());
+                        }
+                        Msg::Repaired(repaired, result)
+                    });
                 }
                 Action::Remove => {
                     ctx.spawn(async move {
@@ -198,16 +299,31 @@ async fn ensure_with_block(env: BridgeContext, id: NetworkId) -> Result<BridgeRe
             cluster_id: env.cluster_id.clone(),
             cidr: block(&env, &id).await?,
         };
-        match ensure(&env.engine, &wanted).await {
-            Err(error @ Error::BlockInUse(cidr, _)) => {
-                warn!(subsystem = "bridge", network = %id, %cidr, error = chain(&error), "block not usable on this host, requesting another");
-                env.refused_blocks.add(cidr);
-                taken = Some(error);
-            }
-            done => return done,
+        match ensure(&env.engine, &*env.interfaces, &wanted).await {
+            Ok(ready) => return open(&env, &id, ready).await,
+            Err(error) => match error.unusable_block() {
+                Some(cidr) => {
+                    warn!(subsystem = "bridge", network = %id, %cidr, error = chain(&error), "block not usable on this host, requesting another");
+                    env.refused_blocks.add(cidr);
+                    taken = Some(error);
+                }
+                None => return Err(error),
+            },
         }
     }
     Err(taken.unwrap_or(Error::Unavailable))
+}
+
+/// Starts the responder of an existing network, and waits until its block is isolated.
+async fn open(
+    env: &BridgeContext,
+    id: &NetworkId,
+    ready: BridgeReady,
+) -> Result<BridgeReady, Error> {
+    env.responders.ensure(id, ready.gateway);
+    let enforced = env.gate.wait_enforced(id, ready.cidr).await;
+    enforced.map_err(Error::NotEnforced)?;
+    Ok(ready)
 }
 
 /// Returns this host's block of a network. The leader is called only if the state does not show a

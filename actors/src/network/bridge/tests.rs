@@ -1,8 +1,15 @@
 use std::sync::Arc;
 
-use jaco_engine::fake::networks::{Event, FakeNetworks};
+use jaco_engine::{
+    fake::networks::{Event, FakeNetworks},
+    labels::LABEL_CLUSTER,
+};
 
 use super::*;
+
+async fn ensure(engine: &SharedEngine, wanted: &DesiredNetwork) -> Result<BridgeReady, Error> {
+    super::ensure(engine, &|| Ok(Vec::new()), wanted).await
+}
 
 fn wanted(deployment: &str, network: &str, cidr: &str) -> DesiredNetwork {
     DesiredNetwork {
@@ -14,123 +21,16 @@ fn wanted(deployment: &str, network: &str, cidr: &str) -> DesiredNetwork {
 
 /// Network `wanted` as an engine reports it after creation.
 fn shown(wanted: &DesiredNetwork, id: &str) -> EngineNetwork {
+    let Ok(Plan::Create(spec)) = plan(wanted, &[], &[]) else {
+        panic!("nothing is in the way");
+    };
     EngineNetwork {
         id: id.into(),
-        name: wanted.id.engine_name(),
-        labels: labels(wanted),
-        subnets: vec![wanted.cidr.to_string()],
-        bridge: Some(wanted.id.bridge_name()),
+        name: spec.name,
+        labels: spec.labels,
+        subnets: vec![spec.cidr.to_string()],
+        bridge: Some(spec.bridge),
     }
-}
-
-fn replacing(plan: Result<Plan, Error>) -> (Vec<String>, NetworkSpec) {
-    match plan.unwrap() {
-        Plan::Replace { remove, create } => {
-            (remove.into_iter().map(|old| old.id).collect(), create)
-        }
-        Plan::Reuse => panic!("reused"),
-    }
-}
-
-#[test]
-fn missing_network_is_created_with_wanted_settings() {
-    let (remove, create) = replacing(plan(&wanted("web", "default", "10.244.3.0/24"), &[]));
-    assert!(remove.is_empty());
-    assert_eq!(create.name, "jaco_web__default");
-    assert_eq!(create.bridge, "jaco-ca84-9e74");
-    assert_eq!(create.mtu, 1420);
-    assert_eq!(create.cidr.to_string(), "10.244.3.0/24");
-    let labels: Vec<_> = create
-        .labels
-        .iter()
-        .map(|(k, v)| (k.as_str(), v.as_str()))
-        .collect();
-    assert_eq!(
-        labels,
-        [
-            ("jaco.cluster_id", "c1"),
-            ("jaco.deployment", "web"),
-            ("jaco.network", "_default"),
-            ("jaco.subnet", "10.244.3.0/24"),
-        ]
-    );
-}
-
-#[test]
-fn matching_network_is_reused() {
-    let wanted = wanted("web", "front", "10.244.0.0/24");
-    assert_eq!(plan(&wanted, &[shown(&wanted, "n1")]), Ok(Plan::Reuse));
-}
-
-#[test]
-fn network_without_own_labels_is_foreign() {
-    let wanted = wanted("web", "front", "10.244.0.0/24");
-    for missing in [LABEL_DEPLOYMENT, LABEL_NETWORK] {
-        let mut found = shown(&wanted, "n1");
-        found.labels.remove(missing);
-        assert_eq!(
-            plan(&wanted, &[found]),
-            Err(Error::Foreign("jaco_web_front".into()))
-        );
-    }
-}
-
-#[test]
-fn network_of_another_deployment_is_a_name_conflict() {
-    let other = wanted("a_b", "c", "10.244.0.0/24");
-    let error = plan(&wanted("a", "b_c", "10.244.0.0/24"), &[shown(&other, "n1")]).unwrap_err();
-    assert_eq!(
-        error,
-        Error::NameConflict {
-            name: "jaco_a_b_c".into(),
-            owner: other.id
-        }
-    );
-    assert!(error.to_string().contains("network_name_conflict"));
-}
-
-#[test]
-fn live_subnet_decides_not_the_label() {
-    let wanted = wanted("web", "front", "10.244.0.0/24");
-    let mut moved = shown(&wanted, "n1");
-    moved.subnets = vec!["10.244.9.0/24".into()];
-    assert_eq!(replacing(plan(&wanted, &[moved])).0, ["n1"]);
-    let mut unlabelled = shown(&wanted, "n1");
-    unlabelled.labels.remove(LABEL_SUBNET);
-    assert_eq!(plan(&wanted, &[unlabelled]), Ok(Plan::Reuse));
-}
-
-#[test]
-fn network_of_another_cluster_is_replaced() {
-    let wanted = wanted("web", "front", "10.244.0.0/24");
-    let mut old = shown(&wanted, "n1");
-    old.labels.insert(LABEL_CLUSTER.into(), "c0".into());
-    assert_eq!(replacing(plan(&wanted, &[old])).0, ["n1"]);
-}
-
-#[test]
-fn duplicate_networks_are_both_replaced() {
-    let wanted = wanted("web", "front", "10.244.0.0/24");
-    let twins = [shown(&wanted, "n1"), shown(&wanted, "n2")];
-    assert_eq!(replacing(plan(&wanted, &twins)).0, ["n1", "n2"]);
-}
-
-#[test]
-fn taken_bridge_name_falls_back_to_longer_hash() {
-    let wanted = wanted("web", "front", "10.244.0.0/24");
-    let mut taker = EngineNetwork {
-        name: "something".into(),
-        bridge: Some(wanted.id.bridge_name()),
-        ..Default::default()
-    };
-    let create = replacing(plan(&wanted, std::slice::from_ref(&taker))).1;
-    assert_eq!(create.bridge, wanted.id.fallback_bridge_name());
-    let first = taker.clone();
-    taker.bridge = Some(wanted.id.fallback_bridge_name());
-    assert!(matches!(
-        plan(&wanted, &[first, taker]),
-        Err(Error::NoBridgeName(..))
-    ));
 }
 
 #[tokio::test]
@@ -158,7 +58,7 @@ async fn replacing_network_removes_its_containers() {
 
 #[tokio::test]
 async fn interrupted_replacement_is_resumed() {
-    for calls in 0..5 {
+    for calls in 0..6 {
         let fake = FakeNetworks::default();
         let wanted = wanted("web", "front", "10.244.0.0/24");
         let mut old = shown(&wanted, "old");

@@ -1,6 +1,10 @@
 //! Allocator actor: makes one decision at a time, each after the previous one is committed.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use futures::{FutureExt, future::BoxFuture};
 use jaco_engine::cidr::Cidr;
@@ -14,7 +18,7 @@ use tokio::{sync::watch, time::Instant};
 use tracing::{error, info, warn};
 
 use super::{Allocator, Error, SharedAllocator};
-use crate::{clock::Clock, commit::commit, log_dedup::LogDedup};
+use crate::{clock::Clock, commit::commit, lock::lock, log_dedup::LogDedup};
 
 /// Identity under which allocations are proposed.
 const IDENTITY: &str = "ipam";
@@ -30,9 +34,15 @@ pub struct Args {
     pub is_leader: watch::Receiver<bool>,
     /// Source of the commands' timestamps.
     pub clock: Clock,
-    /// Pool to allocate from.
+    /// Pool to allocate from in a cluster whose state names none.
     pub pool: Pool,
+    /// Blocks freed recently, kept across restarts of the actor.
+    pub quarantine: SharedQuarantine,
 }
+
+/// Quarantine that is kept for the lifetime of the process; clones share state.
+#[derive(Clone, Debug, Default)]
+pub struct SharedQuarantine(Arc<Mutex<Quarantine>>);
 
 /// Mailbox of the allocator.
 pub enum Msg {
@@ -65,7 +75,6 @@ struct Request {
 /// Allocates address blocks to networks, on the leader only.
 pub struct IpamActor {
     args: Args,
-    quarantine: Quarantine,
     waiting: VecDeque<Request>,
     committing: Option<Request>,
     exhausted_log: LogDedup,
@@ -79,7 +88,6 @@ impl Worker for IpamActor {
     async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
         let mut ipam = Self {
             args,
-            quarantine: Quarantine::default(),
             waiting: VecDeque::new(),
             committing: None,
             exhausted_log: LogDedup::default(),
@@ -114,8 +122,7 @@ impl Worker for IpamActor {
 impl IpamActor {
     /// Every node tracks freed blocks, so that a new leader knows them.
     fn observe(&mut self, state: &State) {
-        self.quarantine
-            .handle_state(Instant::now().into_std(), state);
+        lock(&self.args.quarantine.0).handle_state(Instant::now().into_std(), state);
     }
 
     fn serve(&mut self, ctx: &Context<Self>) {
@@ -150,6 +157,10 @@ impl IpamActor {
         }
     }
 
+    fn pool(&self, state: &State) -> Pool {
+        Pool::of_cluster(state).unwrap_or(self.args.pool)
+    }
+
     fn choose(&mut self, Request { key, refused, .. }: &Request) -> Result<Decision, Error> {
         if !*self.args.is_leader.borrow() {
             return Err(Error::NotLeader);
@@ -163,14 +174,10 @@ impl IpamActor {
             return Err(Error::UnknownHost(key.host.clone()));
         }
         let now = Instant::now().into_std();
-        self.quarantine.handle_state(now, &state);
-        Ok(decide(
-            &state,
-            key,
-            self.args.pool,
-            refused,
-            self.quarantine.blocks(now),
-        ))
+        let mut quarantine = lock(&self.args.quarantine.0);
+        quarantine.handle_state(now, &state);
+        let pool = self.pool(&state);
+        Ok(decide(&state, key, pool, refused, quarantine.blocks(now)))
     }
 
     fn finish(&mut self, cidr: Cidr, outcome: Result<Committed, ProposeError>) {
@@ -181,7 +188,8 @@ impl IpamActor {
             reply.send(Err(Error::Propose(error)));
             return;
         }
-        let used = utilisation(&self.args.raft.state(), self.args.pool);
+        let state = self.args.raft.state();
+        let used = utilisation(&state, self.pool(&state));
         match used {
             0.9.. => {
                 error!(subsystem = "ipam", %key, %cidr, used, "address pool is nearly exhausted")

@@ -31,6 +31,10 @@ enum Step {
     Slow(u64),
     /// Makes one engine call fail.
     Fail,
+    /// Removes a network bypassing the node.
+    Destroy(usize),
+    /// Deletes a network's bridge bypassing the node.
+    Unbridge(usize),
     Pass(u64),
     Kill(usize, KillMode),
 }
@@ -44,7 +48,10 @@ fn step(deadly: bool) -> impl Strategy<Value = Step> {
         6 => network.clone().prop_map(Step::Ask),
         3 => Just(Step::Deploy),
         2 => Just(Step::Delete),
-        1 => network.prop_map(Step::Attach),
+        1 => network.clone().prop_map(Step::Attach),
+        2 => (network, any::<bool>()).prop_map(|(n, whole)| {
+            if whole { Step::Destroy(n) } else { Step::Unbridge(n) }
+        }),
         2 => Just(Step::DetachAll),
         2 => slow.prop_map(Step::Slow),
         1 => Just(Step::Fail),
@@ -85,6 +92,14 @@ async fn play(lab: &Lab, steps: Vec<Step>) -> Result<(), TestCaseError> {
             Step::DetachAll => lab.engine.detach_all(),
             Step::Slow(ms) => lab.engine.slow_down(Duration::from_millis(ms)),
             Step::Fail => lab.engine.fail_after(0),
+            Step::Destroy(n) => {
+                let id = NetworkId::new(DEPLOYMENT, NETWORKS[n]);
+                lab.engine.destroy(&id.engine_name());
+            }
+            Step::Unbridge(n) => {
+                let id = NetworkId::new(DEPLOYMENT, NETWORKS[n]);
+                lab.engine.delete_bridge(&id.bridge_name());
+            }
             Step::Pass(ms) => tokio::time::sleep(Duration::from_millis(ms)).await,
             Step::Kill(n, mode) => {
                 // More crashes of the static children would exhaust the supervisor, which is not

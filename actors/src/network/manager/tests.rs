@@ -1,7 +1,23 @@
-use std::time::SystemTime;
+use std::{
+    collections::BTreeMap,
+    net::Ipv4Addr,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::SystemTime,
+};
 
-use jaco_engine::fake::networks::{Event, FakeNetworks};
-use jaco_proto::v1::{self, command::Payload};
+use futures::future::BoxFuture;
+use jaco_engine::{
+    EngineError, EngineNetwork,
+    cidr::Cidr,
+    fake::networks::{Event, FakeNetworks},
+};
+use jaco_proto::{
+    config::advertise::Interface,
+    v1::{self, command::Payload},
+};
 use jaco_raftnode::{StateReader, command, testing::MemoryRaft};
 use jaco_supervision::{ActorState, KillMode, Strategy, SupervisorSpec, Tree};
 use prost_types::Timestamp;
@@ -13,7 +29,10 @@ use crate::{
     network::{
         SharedEngine,
         bridge::BridgeReady,
+        gate::{IsolationGate, NotEnforced},
+        interfaces::Interfaces,
         ipam::{self, Pool},
+        responders::Responders,
     },
 };
 
@@ -22,6 +41,78 @@ pub(super) struct Lab {
     pub(super) engine: FakeNetworks,
     pub(super) tree: Tree,
     pub(super) directory: BridgeDirectory,
+    pub(super) gate: FakeGate,
+    pub(super) responders: FakeResponders,
+    pub(super) interfaces: FakeInterfaces,
+}
+
+/// Bridges of the engine as interfaces of the host.
+#[derive(Clone)]
+pub(super) struct FakeInterfaces {
+    engine: FakeNetworks,
+    pub(super) changes: watch::Sender<u64>,
+}
+
+impl Interfaces for FakeInterfaces {
+    fn list(&self) -> std::io::Result<Vec<Interface>> {
+        let interface = |name| Interface {
+            name,
+            up: true,
+            loopback: false,
+            addresses: Vec::new(),
+        };
+        Ok(self.engine.bridges().into_iter().map(interface).collect())
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+}
+
+/// Gate that a test closes.
+#[derive(Clone, Default)]
+pub(super) struct FakeGate(Arc<AtomicBool>);
+
+impl FakeGate {
+    pub(super) fn set_closed(&self, closed: bool) {
+        self.0.store(closed, Ordering::Relaxed);
+    }
+}
+
+impl IsolationGate for FakeGate {
+    fn wait_enforced<'a>(
+        &'a self,
+        _: &'a NetworkId,
+        block: Cidr,
+    ) -> BoxFuture<'a, Result<(), NotEnforced>> {
+        let closed = self.0.load(Ordering::Relaxed);
+        let result = if closed {
+            Err(NotEnforced::Pending(block))
+        } else {
+            Ok(())
+        };
+        Box::pin(std::future::ready(result))
+    }
+}
+
+/// Address of each network's responder.
+#[derive(Clone, Default)]
+pub(super) struct FakeResponders(Arc<Mutex<BTreeMap<String, Ipv4Addr>>>);
+
+impl FakeResponders {
+    pub(super) fn all(&self) -> BTreeMap<String, Ipv4Addr> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+impl Responders for FakeResponders {
+    fn ensure(&self, network: &NetworkId, address: Ipv4Addr) {
+        self.0.lock().unwrap().insert(network.to_string(), address);
+    }
+
+    fn remove(&self, network: &NetworkId) {
+        self.0.lock().unwrap().remove(&network.to_string());
+    }
 }
 
 impl Lab {
@@ -41,6 +132,11 @@ impl Lab {
     async fn on(raft: MemoryRaft, engine: FakeNetworks, leads: bool) -> Self {
         let cluster_id = raft.state().cluster.as_ref().unwrap().cluster_id.clone();
         let shared: SharedEngine = Arc::new(engine.clone());
+        let interfaces = FakeInterfaces {
+            engine: engine.clone(),
+            changes: watch::Sender::new(0),
+        };
+        let (gate, responders) = (FakeGate::default(), FakeResponders::default());
         let args = crate::network::Args {
             cluster_id,
             host: "n1".into(),
@@ -49,7 +145,14 @@ impl Lab {
             clock: Clock::from_fn(|| SystemTime::UNIX_EPOCH),
             pool: Pool::default(),
             engine: shared,
+            cluster: Arc::new(raft.clone()),
             remote: ipam::no_allocator(),
+            interfaces: Arc::new(interfaces.clone()),
+            gate: Arc::new(gate.clone()),
+            responders: Arc::new(responders.clone()),
+            mesh: None,
+            dns: None,
+            firewall: None,
         };
         let (network, _, directory, _) = crate::network::supervisor(args);
         let tree = Tree::start(
@@ -61,10 +164,13 @@ impl Lab {
             engine,
             tree: tree.await.unwrap(),
             directory,
+            gate,
+            responders,
+            interfaces,
         }
     }
 
-    fn apply(&self, payload: Payload) {
+    pub(super) fn apply(&self, payload: Payload) {
         self.raft
             .apply(command("test", Timestamp::default(), payload))
             .unwrap();

@@ -50,7 +50,8 @@ impl NodeContext {
         let starting = || Error::new(ErrorCode::StateUnavailable, "the node is starting");
         let hostname = self.hostname.get().ok_or_else(starting)?;
         let lifecycle = self.lifecycle.get().ok_or_else(starting)?;
-        let admitted = request_admission(&self.config, hostname, &request).await?;
+        let admitted =
+            request_admission(&self.config, hostname, self.mesh_public_key(), &request).await?;
         let raft_id = admitted.membership().raft_id;
 
         let shared = Arc::clone(&self);

@@ -2,7 +2,7 @@
 
 use std::{future::Future, sync::Arc};
 
-use jaco_engine::{EngineError, Found, Inspected};
+use jaco_engine::{EngineError, Found, Inspected, NetworkNamespace};
 use jaco_policy::runtime::replica::{
     core::{Action, Assignment, Core, Now, PrepareError, Seed, StartError, StartGate},
     report::{Report, code},
@@ -206,6 +206,10 @@ impl ReplicaActor {
                 self.core.handle_started(now, generation, result);
             }
             OutcomeKind::Inspected(generation, result) => {
+                if let Ok(seen) = &result {
+                    let borrows = seen.namespace != NetworkNamespace::Own;
+                    self.args.shared.borrowers.set(&self.args.id, borrows);
+                }
                 self.core.handle_inspected(now, generation, result);
             }
             OutcomeKind::Discarded(generation, result) => {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jaco_engine::{
-    EngineError, printable,
+    EngineError, Status, printable,
     spec::{
         Attachment, ContainerSpec, Networking, aliases, container_name, image, joined_service,
         namespace_services, networks,
@@ -64,6 +64,7 @@ pub(super) async fn prepare(
     let mut namespace_containers = BTreeMap::new();
     for name in namespace_services(service) {
         let container = assignment::running_here(&state, &deps.host, &row.deployment, name);
+        let container = running(deps, container).await?;
         let container = container.ok_or_else(|| {
             PrepareError::Retry(format!("no running same-host replica of {name}"))
         })?;
@@ -94,6 +95,18 @@ pub(super) async fn prepare(
             home,
         }),
     })
+}
+
+/// Passes on a container that runs. The state may still show one that has just ended.
+async fn running(deps: &Deps, container: Option<String>) -> Result<Option<String>, PrepareError> {
+    let Some(container) = container else {
+        return Ok(None);
+    };
+    match deps.engine.inspect(&container).await {
+        Ok(seen) => Ok((seen.status == Some(Status::Running)).then_some(container)),
+        Err(EngineError::NotFound(_)) => Ok(None),
+        Err(error) => Err(PrepareError::Engine(error)),
+    }
 }
 
 async fn ensure(deps: &Deps, deployment: &str, network: &str) -> Result<Attachment, PrepareError> {

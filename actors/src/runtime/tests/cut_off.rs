@@ -32,7 +32,14 @@ async fn on_bridges() -> (Node, watch::Sender<bool>) {
         clock: Clock::system(),
         pool: network::ipam::Pool::default(),
         engine: Arc::new(engine.clone()),
+        cluster: Arc::new(raft.clone()),
         remote: network::ipam::no_allocator(),
+        interfaces: Arc::new(|| Ok(Vec::new())),
+        gate: Arc::new(network::gate::NoIsolation),
+        responders: Arc::new(network::responders::NoResponders),
+        mesh: None,
+        dns: None,
+        firewall: None,
     });
     let root = SupervisorSpec::new(Strategy::OneForOne).child(bridges);
     let networks = Arc::new(directory);

@@ -68,7 +68,9 @@ impl Cluster {
         };
         let outcome = match reply {
             Reply::Done(_) | Reply::Rejected(_) => Outcome::Done,
-            Reply::NotAppended | Reply::Unknown => Outcome::Failed,
+            Reply::Block(_) | Reply::Exhausted | Reply::NotAppended | Reply::Unknown => {
+                Outcome::Failed
+            }
         };
         let publisher = &mut daemon.runtime.publisher;
         publisher.handle_proposed(instant, replica, outcome);

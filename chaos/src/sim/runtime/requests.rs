@@ -1,7 +1,7 @@
 //! Requests to a node's engine, and their answers.
 
 use jaco_engine::{EngineError, Found, Status};
-use jaco_policy::runtime::replica::core::{PrepareError, StartCondition, StartError};
+use jaco_policy::runtime::replica::core::{StartCondition, StartError};
 
 use super::{EngineRequest, Goal};
 use crate::sim::{
@@ -9,6 +9,7 @@ use crate::sim::{
     engine::{Answer, Request, latency},
     mutation::Mutation,
     oracle::CreatedContainer,
+    time::MS,
 };
 
 impl Cluster {
@@ -36,6 +37,10 @@ impl Cluster {
         if machine.daemon.is_none() && machine.run == 0 && self.engine_chance.within(0..2) == 0 {
             return;
         }
+        // No process that was started before a power cut is left after it.
+        if run <= machine.cut_run && matches!(request.call, Request::Start(_)) {
+            return;
+        }
         let mut outcome = Err(EngineError::Api {
             status: 500,
             message: "on purpose".into(),
@@ -43,7 +48,7 @@ impl Cluster {
         if !fails || late == 1 {
             let before = machine.engine.running().count();
             outcome = machine.engine.perform(&request.replica, &request.call);
-            if let (Ok(Answer::Created(container)), Request::Create(raft_index)) =
+            if let (Ok(Answer::Created(container)), Request::Create(raft_index, _)) =
                 (&outcome, &request.call)
             {
                 let created = CreatedContainer {
@@ -76,6 +81,17 @@ impl Cluster {
             });
         }
         self.update_orphans(id);
+        if let Ok(Answer::Evicted(replicas)) = &outcome {
+            for replica in replicas {
+                self.schedule_local(id, MS, Local::EngineEvent(replica.clone()));
+            }
+        }
+        match request.call {
+            Request::Start(_) | Request::EnsureNetwork(..) | Request::RemoveNetwork(_) => {
+                self.judge(id);
+            }
+            _ => {}
+        }
         request.outcome = Some(outcome);
         self.agenda
             .add(self.now, Event::Node(id, run, Local::Engine(request)));
@@ -94,9 +110,8 @@ impl Cluster {
         }
         let done = outcome.clone().map(drop);
         match request.goal {
-            Goal::Inspect(_) | Goal::Sweep(_) | Goal::Reclaim | Goal::Undo => {}
+            Goal::Inspect(_) | Goal::Sweep(_) | Goal::Reclaim | Goal::Undo | Goal::Network(..) => {}
             Goal::Lookup(_)
-            | Goal::Prepare(_)
             | Goal::Pull(_)
             | Goal::Launch(..)
             | Goal::Start(_)
@@ -111,9 +126,6 @@ impl Cluster {
                 }
                 self.drive_replica(id, &replica, |core, now| core.handle_found(now, g, found));
             }
-            Goal::Prepare(g) => self.drive_replica(id, &replica, |core, now| {
-                core.handle_prepared(now, g, done.map_err(PrepareError::Engine));
-            }),
             Goal::Pull(g) => {
                 self.drive_replica(id, &replica, |core, now| core.handle_pulled(now, g, done));
             }
@@ -163,6 +175,9 @@ impl Cluster {
                 (done, _) => self.reclaimed(id, &request, done.is_ok()),
             },
             Goal::Undo => {}
+            Goal::Network(network, job) => {
+                self.network_answered(id, (&network, job), &request.call, outcome);
+            }
         }
     }
 
@@ -176,7 +191,7 @@ impl Cluster {
     ) {
         let replica = request.replica.clone();
         let launched = match (&request.call, outcome) {
-            (Request::Create(_), Ok(Answer::Created(container))) => {
+            (Request::Create(..), Ok(Answer::Created(container))) => {
                 if self.existing_start_holds(id, &replica, condition) {
                     self.check_existing_start(id, &replica, &container);
                     request.call = Request::Start(container);

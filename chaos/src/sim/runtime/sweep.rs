@@ -24,6 +24,7 @@ impl Cluster {
     pub(in crate::sim) fn runtime_tick(&mut self, id: u64) {
         self.schedule_local(id, SWEEP, Local::Sweep);
         self.sweep(id);
+        self.observe_networks(id);
         self.reconcile(id);
         self.republish(id);
     }

@@ -132,6 +132,8 @@ pub(crate) fn join_request(name: &str, address: SocketAddr, token: &str) -> v1::
         wireguard_pubkey: vec![7; 32],
         grpc_address: String::new(),
         sent_at: None,
+        ipam_pool: String::new(),
+        ipam_block: 0,
     }
 }
 

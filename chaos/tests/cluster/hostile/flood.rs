@@ -51,7 +51,7 @@ async fn half_open_connections_do_not_disturb_members() {
     let before = memory(&lab, leader);
 
     let namespace = lab.node(4).namespace().to_owned();
-    let outsider_addresses = (100..200).map(|last| Ipv4Addr::new(10, 99, 0, last));
+    let outsider_addresses = (100..200).map(|last| Ipv4Addr::new(172, 31, 99, last));
     let members = lab.others(&[leader, 4]).into_iter().map(network::address);
     let sources: Vec<Ipv4Addr> = outsider_addresses.chain(members).collect();
     spoof_addresses(&lab, 4, &sources);

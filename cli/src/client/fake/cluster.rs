@@ -134,4 +134,12 @@ impl v1::cluster_server::Cluster for Service {
         self.admit(&request)?;
         Ok(Response::new(self.inner().script.digest.clone()))
     }
+
+    async fn network_status(
+        &self,
+        request: Request<v1::NetworkStatusRequest>,
+    ) -> Result<Response<v1::NetworkStatusResponse>, Status> {
+        self.admit(&request)?;
+        Ok(Response::new(self.inner().script.network.clone()))
+    }
 }

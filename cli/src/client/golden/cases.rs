@@ -3,7 +3,8 @@
 use super::{
     Script,
     setup::{
-        alone, converging, diverged, empty, failing, full, pending, refusing, upstream, watched,
+        alone, breached, converging, diverged, empty, failing, full, pending, refusing, upstream,
+        watched,
     },
 };
 
@@ -58,6 +59,10 @@ pub(super) const CASES: &[Case] = &[
     fails("cluster-digest.diverged", "cluster digest", diverged),
     fails("cluster-digest.alone", "cluster digest", alone),
     fails("cluster-digest.error", "cluster digest", refusing),
+    case("net", "net", full),
+    case("net.empty", "net", empty),
+    case("net.breached", "net two", breached),
+    fails("net.error", "net", refusing),
     case("node-list", "node list", full),
     case("node-list.empty", "node list", empty),
     fails("node-list.error", "node list --consistent", refusing),
@@ -123,6 +128,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     case("status", "status", full),
     case("status.empty", "status", empty),
+    case("status.breached", "status", breached),
     case("status.watch", "status app -w", watched),
     fails("status.error", "status", refusing),
     case("get-deployments", "get deployments", full),

@@ -57,7 +57,15 @@ const SCHEMAS: &[(&str, &str)] = &[
          replicas: [{id, state, host, container_id, last_health_at?, code?, message?, \
          details?: {*}}], \
          routes: [{domain, path, deployment, service, port, tls, strip_path}], \
-         certs?: [{domain, environment, not_after?, last_renewal_at?}]}",
+         certs?: [{domain, environment, not_after?, last_renewal_at?}], errors?: [FAULT]}",
+    ),
+    (
+        "net",
+        "{nodes: [{hostname, reported, age_ms?, mesh: {state, address?, port}, \
+         peers: [{hostname, endpoint?, handshake_age_ms?, rtt_us?, loss, rx_bytes, tx_bytes, \
+         rx_bytes_per_second, tx_bytes_per_second}], \
+         networks: [{deployment, network, block, bridge, state, allowed: PATH, \
+         forbidden: PATH}]}], faults?: [FAULT]}",
     ),
     (
         "get-deployments",
@@ -109,12 +117,20 @@ const REPLICA: &str = "{id, deployment, service, index, state, host, image, revi
     container_id?, restart_count, code?, message?, details?: {*}, started_at?, last_health_at?, \
     last_attempt_at?, depends_on?: [{service, condition?, state, satisfied}]}";
 
+const PATH: &str = "{verdict, probe_age_ms?, rtt_us?, target?: END, violations?: [END]}";
+
+const FAULT: &str = "{severity, code, hostname, deployment, network, target: END}";
+
+const END: &str = "{hostname, deployment, network, address}";
+
 /// Allowed values of keys that hold an enum; an empty list allows any word.
 const WORDS: &[(&str, &[&str])] = &[
     ("tls", &["auto", "off"]),
     ("environment", &["staging", "prod", "unknown"]),
     ("suffrage", &["voter", "nonvoter", "unknown"]),
     ("systemd", &["enabled", "unavailable", "failed", "skipped"]),
+    ("verdict", &["ok", "violated", "untested"]),
+    ("severity", &["warning", "error"]),
     ("placement", &["spread", "pack", "hosts", "global"]),
     ("status", &[]),
     ("state", &[]),
@@ -126,7 +142,16 @@ const WORDS: &[(&str, &[&str])] = &[
 /// The schema of a command's output.
 pub(super) fn of(command: &str) -> Option<Schema> {
     let (_, text) = SCHEMAS.iter().find(|(name, _)| *name == command)?;
-    Some(Schema::parse(&text.replace("REPLICA", REPLICA)))
+    let names = [
+        ("REPLICA", REPLICA),
+        ("PATH", PATH),
+        ("FAULT", FAULT),
+        ("END", END),
+    ];
+    let text = names.iter().fold(text.to_string(), |text, (name, schema)| {
+        text.replace(name, schema)
+    });
+    Some(Schema::parse(&text))
 }
 
 /// The schema of a document.

@@ -135,6 +135,7 @@ pub(super) fn full(script: &mut Script) {
     }];
     script.actors = actors();
     script.digest = digest(&[1; 32]);
+    script.network = network();
     script.audit = audit();
     script.logs = logs();
     script.backup = vec![Ok(b"the archive".to_vec())];
@@ -269,6 +270,7 @@ fn status() -> v1::DeployStatusResponse {
             route("shop.example", "", true),
             route("api.example", "", false),
         ],
+        network_faults: vec![],
         certs: vec![
             v1::CertState {
                 domain: "shop.example".to_owned(),
@@ -399,6 +401,134 @@ pub(super) fn diverged(script: &mut Script) {
 pub(super) fn alone(script: &mut Script) {
     full(script);
     script.digest.nodes.pop();
+}
+
+/// A cluster in which a network of `two` reaches a foreign one, and not its own.
+pub(super) fn breached(script: &mut Script) {
+    full(script);
+    script.network = network();
+    let two = script.network.nodes.last_mut().unwrap();
+    for path in &mut two.paths {
+        path.judgement = v1::PathJudgement::Violated.into();
+        path.violations = path.target.clone().into_iter().collect();
+    }
+    let faults = two.paths.iter().rev().map(|path| {
+        let (severity, code) = match path.expectation() {
+            v1::PathExpectation::Forbidden => (v1::FaultSeverity::Error, "isolation_breach"),
+            _ => (v1::FaultSeverity::Warning, "path_unreachable"),
+        };
+        v1::NetworkFault {
+            severity: severity.into(),
+            code: code.to_owned(),
+            hostname: "two".to_owned(),
+            deployment: path.deployment.clone(),
+            network: path.network.clone(),
+            target: path.target.clone(),
+        }
+    });
+    script.network.faults = faults.collect();
+    for status in &mut script.status {
+        status.network_faults = script.network.faults.clone();
+    }
+}
+
+/// Reports of two of three members.
+fn network() -> v1::NetworkStatusResponse {
+    let elapsed = |micros| Some(v1::Elapsed { micros });
+    let bridge = |up, deployment: &str, block: &str| v1::BridgeStatus {
+        deployment: deployment.to_owned(),
+        network: "_default".to_owned(),
+        block: block.to_owned(),
+        bridge: "jaco-ca84-9e74".to_owned(),
+        up,
+        ..Default::default()
+    };
+    let path =
+        |expectation: v1::PathExpectation, deployment: &str, address: &str, rtt| v1::PathVerdict {
+            deployment: "app".to_owned(),
+            network: "_default".to_owned(),
+            expectation: expectation.into(),
+            judgement: v1::PathJudgement::Ok.into(),
+            target: Some(v1::PathEnd {
+                hostname: "one".to_owned(),
+                deployment: deployment.to_owned(),
+                network: "_default".to_owned(),
+                address: address.to_owned(),
+            }),
+            probe_age: elapsed(3_000_000),
+            rtt,
+            violations: vec![],
+        };
+    let mesh = |state: v1::MeshState, address: &str| {
+        Some(v1::MeshDevice {
+            state: state.into(),
+            address: address.to_owned(),
+            port: 51820,
+        })
+    };
+    let one = v1::NodeNetwork {
+        hostname: "one".to_owned(),
+        mesh: mesh(v1::MeshState::Up, "10.99.0.53"),
+        peers: vec![
+            v1::MeshPeer {
+                hostname: "three".to_owned(),
+                endpoint: "10.0.0.3:51820".to_owned(),
+                loss: 1.0,
+                ..Default::default()
+            },
+            v1::MeshPeer {
+                hostname: "two".to_owned(),
+                endpoint: "10.0.0.2:51820".to_owned(),
+                handshake_age: elapsed(62_000_000),
+                rtt: elapsed(1_240),
+                loss: 0.031_25,
+                rx_bytes: 5 << 20,
+                tx_bytes: 1_700,
+                rx_bytes_per_second: 2_048,
+                tx_bytes_per_second: 12,
+            },
+        ],
+        bridges: vec![
+            bridge(true, "app", "10.244.0.0/24"),
+            bridge(false, "db", "10.244.1.0/24"),
+        ],
+        paths: vec![
+            path(
+                v1::PathExpectation::Allowed,
+                "app",
+                "10.244.2.254",
+                elapsed(1_240),
+            ),
+            path(v1::PathExpectation::Forbidden, "db", "10.244.1.254", None),
+        ],
+        age: elapsed(0),
+    };
+    let three = v1::NodeNetwork {
+        hostname: "three".to_owned(),
+        mesh: mesh(v1::MeshState::Unspecified, ""),
+        bridges: vec![bridge(false, "app", "10.244.3.0/24")],
+        ..Default::default()
+    };
+    let two = v1::NodeNetwork {
+        hostname: "two".to_owned(),
+        mesh: mesh(v1::MeshState::Down, "10.99.0.23"),
+        bridges: vec![bridge(true, "app", "10.244.2.0/24")],
+        paths: vec![
+            path(
+                v1::PathExpectation::Allowed,
+                "app",
+                "10.244.0.254",
+                elapsed(990),
+            ),
+            path(v1::PathExpectation::Forbidden, "db", "10.244.1.254", None),
+        ],
+        age: elapsed(4_500_000),
+        ..Default::default()
+    };
+    v1::NetworkStatusResponse {
+        nodes: vec![one, three, two],
+        faults: vec![],
+    }
 }
 
 /// Digests of two members, the second with digest `other`, and of one unreachable member.

@@ -66,6 +66,7 @@ fn response() -> v1::DeployStatusResponse {
             tls_auto: true,
             ..Default::default()
         }],
+        network_faults: vec![],
         certs: vec![v1::CertState {
             domain: "a.io".to_owned(),
             not_after: Some(AT),

@@ -35,6 +35,8 @@ pub(super) fn init(
         created_at: Some(origin.ts),
         cluster_name: command.cluster_name.clone(),
         next_raft_id: raft_id.saturating_add(1),
+        ipam_pool: command.ipam_pool.clone(),
+        ipam_block: command.ipam_block,
     });
     if !command.operator_token_hashed_secret.is_empty() {
         tx.put(v1::Token {

@@ -7,7 +7,7 @@ use std::convert::Infallible;
 
 use bytes::Bytes;
 use http::{Request, StatusCode, header};
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use jaco_proto::chain;
@@ -24,7 +24,28 @@ struct ErrorBody {
 impl Connection {
     /// Fetches the document at `path`, which includes the query.
     pub(crate) async fn document<T: DeserializeOwned>(&self, path: &str) -> Result<T, EngineError> {
-        let answer = tokio::time::timeout(REQUEST_TIMEOUT, self.fetch(path)).await;
+        let request = Request::get(path).header(header::HOST, "localhost");
+        self.exchange(request.body(Full::default())).await
+    }
+
+    /// Posts `document` to `path` and returns the response's document.
+    pub(crate) async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        document: &serde_json::Value,
+    ) -> Result<T, EngineError> {
+        let request = Request::post(path)
+            .header(header::HOST, "localhost")
+            .header(header::CONTENT_TYPE, "application/json");
+        let body = Bytes::from(document.to_string());
+        self.exchange(request.body(Full::new(body))).await
+    }
+
+    async fn exchange<T: DeserializeOwned>(
+        &self,
+        request: http::Result<Request<Full<Bytes>>>,
+    ) -> Result<T, EngineError> {
+        let answer = tokio::time::timeout(REQUEST_TIMEOUT, self.fetch(request)).await;
         let (status, body) = answer
             .map_err(|_| EngineError::Unreachable("timeout".to_owned()))?
             .map_err(|error| EngineError::Unreachable(chain(&*error)))?;
@@ -46,13 +67,11 @@ impl Connection {
 
     async fn fetch(
         &self,
-        path: &str,
+        request: http::Result<Request<Full<Bytes>>>,
     ) -> Result<(StatusCode, Bytes), Box<dyn std::error::Error + Send + Sync>> {
+        let request = request?;
         let stream = UnixStream::connect(&self.socket).await?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        let request = Request::get(path)
-            .header(header::HOST, "localhost")
-            .body(Empty::<Bytes>::new())?;
         let exchange = async {
             let answer = sender.send_request(request).await?;
             let status = answer.status();

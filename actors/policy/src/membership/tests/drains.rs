@@ -204,7 +204,7 @@ fn marked_member_drains_while_replicas_need_it() {
         };
         state.nodes.insert("b".into(), node.clone().into());
         state.replicas_desired.insert(row.id.clone(), row.into());
-        let found = departure(&state, &node);
+        let (found, _) = departure(&state, &node);
         assert_eq!(found, expected, "{draining} {status:?} {drain:?} {host}");
     }
 }

@@ -1,8 +1,9 @@
-//! Decides when a network is ensured and when it is removed.
+//! Decides when a network is ensured, repaired and removed.
 //!
 //! Only one job runs at a time. A request is served by a job that begins after it: the block of an
 //! earlier job may have been freed by now. The network is kept while the host has an address block
-//! for it, and removed once the block is gone and no container is attached.
+//! for it, and removed once the block is gone and no container is attached. As long as it is kept it
+//! is repaired after a start, after a change of the block, and whenever it differs from the state.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,9 @@ use super::Removal;
 
 /// Delay between the loss of the block and the first removal attempt.
 pub const FIRST_REMOVAL: Duration = Duration::from_secs(1);
-/// Longest delay between two removal attempts.
+/// Delay before a failed repair is retried; it doubles up to [`LAST_RETRY`].
+pub const FIRST_REPAIR: Duration = Duration::from_secs(1);
+/// Longest delay between two attempts to remove or repair.
 pub const LAST_RETRY: Duration = Duration::from_secs(30);
 /// Time for which a newly allocated block may be missing from this host's state.
 pub const ROW_LAG: Duration = Duration::from_secs(60);
@@ -20,6 +23,8 @@ pub const ROW_LAG: Duration = Duration::from_secs(60);
 pub enum Action {
     /// Ensure the network for all waiting requests.
     Ensure,
+    /// Compare the network and its containers with the state and repair the differences.
+    Repair,
     /// Remove the network if nothing is attached.
     Remove,
     /// Notify the manager that the network is removed.
@@ -47,6 +52,10 @@ enum Row {
 pub struct Core {
     row: Row,
     requested: bool,
+    /// The network may differ from the state.
+    drifted: bool,
+    /// Time of the next repair after a failed one, and the delay before that.
+    repair_retry: Option<(Instant, Duration)>,
     busy: bool,
     retry: Duration,
     gone: bool,
@@ -64,6 +73,8 @@ impl Core {
                 Row::Absent { remove_at }
             },
             requested: false,
+            drifted: has_row,
+            repair_retry: None,
             busy: false,
             retry: FIRST_REMOVAL,
             gone: false,
@@ -75,8 +86,22 @@ impl Core {
         self.requested = true;
     }
 
-    /// Handles the appearance or disappearance of the block in the state.
+    /// Handles a difference between the network and the state.
+    pub fn handle_drift(&mut self) {
+        self.drifted = true;
+    }
+
+    /// Handles the outcome of a repair; a failed one is retried.
+    pub fn handle_repaired(&mut self, now: Instant, succeeded: bool) {
+        self.busy = false;
+        let last = self.repair_retry.map(|(_, delay)| delay);
+        let delay = last.map_or(FIRST_REPAIR, |delay| (delay * 2).min(LAST_RETRY));
+        self.repair_retry = (!succeeded).then_some((now + delay, delay));
+    }
+
+    /// Handles the appearance, change or disappearance of the block in the state.
     pub fn handle_row(&mut self, now: Instant, present: bool) {
+        self.drifted = present;
         self.row = match (present, self.row) {
             (true, _) => Row::Present,
             (false, Row::Present) => self.absent(now),
@@ -127,6 +152,12 @@ impl Core {
             Row::Absent { .. } => Row::Removable,
             row @ (Row::Present | Row::Removable | Row::Gone) => row,
         };
+        if let Some((due, delay)) = self.repair_retry
+            && due <= now
+        {
+            self.repair_retry = Some((now + delay, delay));
+            self.drifted = true;
+        }
     }
 
     /// Returns the next action.
@@ -142,6 +173,10 @@ impl Core {
         if std::mem::take(&mut self.gone) {
             return Some(Action::Gone);
         }
+        if std::mem::take(&mut self.drifted) && self.row == Row::Present {
+            self.busy = true;
+            return Some(Action::Repair);
+        }
         self.busy = self.row == Row::Removable;
         self.busy.then_some(Action::Remove)
     }
@@ -152,6 +187,7 @@ impl Core {
         match self.row {
             Row::Expected { until } => Some(until),
             Row::Absent { remove_at } if !self.busy => Some(remove_at),
+            Row::Present if !self.busy => self.repair_retry.map(|(due, _)| due),
             Row::Absent { .. } | Row::Present | Row::Removable | Row::Gone => None,
         }
     }
@@ -176,8 +212,20 @@ mod tests {
         core.poll_action()
     }
 
+    /// Core of a network that has its block and is as wanted.
+    fn kept(now: Instant) -> Core {
+        let mut core = Core::new(now, true);
+        assert_eq!(core.poll_action(), Some(Action::Repair), "on start");
+        core.handle_repaired(now, true);
+        core
+    }
+
     fn requested(now: Instant, has_row: bool) -> Core {
-        let mut core = Core::new(now, has_row);
+        let mut core = if has_row {
+            kept(now)
+        } else {
+            Core::new(now, false)
+        };
         core.handle_request();
         assert_eq!(poll_at(&mut core, now), Some(Action::Ensure));
         core
@@ -186,7 +234,7 @@ mod tests {
     #[test]
     fn network_with_block_is_unchanged() {
         let now = Instant::now();
-        let mut core = Core::new(now, true);
+        let mut core = kept(now);
         assert_eq!(poll_at(&mut core, now + SECOND * 3600), None);
         assert_eq!(core.poll_timeout(), None);
     }
@@ -207,7 +255,7 @@ mod tests {
     #[test]
     fn network_without_block_is_removed_once_unused() {
         let now = Instant::now();
-        let mut core = Core::new(now, true);
+        let mut core = kept(now);
         core.handle_row(now, false);
         assert_eq!(poll_at(&mut core, now), None);
         let mut at = core.poll_timeout().unwrap();
@@ -249,7 +297,10 @@ mod tests {
             assert_eq!(poll_at(&mut core, now + SECOND * second), None);
         }
         core.handle_row(now + SECOND * 59, true);
-        assert_eq!(poll_at(&mut core, now + ROW_LAG * 2), None);
+        let later = now + ROW_LAG * 2;
+        assert_eq!(poll_at(&mut core, later), Some(Action::Repair));
+        core.handle_repaired(later, true);
+        assert_eq!(poll_at(&mut core, later + ROW_LAG), None);
     }
 
     #[test]
@@ -271,7 +322,71 @@ mod tests {
         assert_eq!(poll_at(&mut core, at), Some(Action::Remove));
         core.handle_row(at, true);
         core.handle_removal(at, Some(Removal::Gone));
+        assert_eq!(poll_at(&mut core, at), Some(Action::Repair));
+        core.handle_repaired(at, true);
         assert_eq!(poll_at(&mut core, at), None);
+    }
+
+    #[test]
+    fn drift_is_repaired_until_it_succeeds() {
+        let now = Instant::now();
+        let mut core = kept(now);
+        core.handle_drift();
+        core.handle_drift();
+        let mut at = now;
+        let mut delays = Vec::new();
+        for _ in 0..7 {
+            assert_eq!(poll_at(&mut core, at), Some(Action::Repair));
+            assert_eq!(poll_at(&mut core, at), None);
+            core.handle_repaired(at, false);
+            assert_eq!(poll_at(&mut core, at), None);
+            let due = core.poll_timeout().unwrap();
+            delays.push((due - at).as_secs());
+            at = due;
+        }
+        assert_eq!(delays, [1, 2, 4, 8, 16, 30, 30]);
+        assert_eq!(poll_at(&mut core, at), Some(Action::Repair));
+        core.handle_repaired(at, true);
+        assert_eq!(core.poll_timeout(), None);
+    }
+
+    #[test]
+    fn repair_waits_for_requests_and_needs_a_block() {
+        let now = Instant::now();
+        let mut core = requested(now, true);
+        core.handle_drift();
+        core.handle_request();
+        core.handle_ensured(now, true);
+        assert_eq!(poll_at(&mut core, now), Some(Action::Ensure));
+        core.handle_ensured(now, true);
+        core.handle_row(now, false);
+        assert_eq!(poll_at(&mut core, now), None, "nothing is left to repair");
+        core.handle_drift();
+        assert_eq!(poll_at(&mut core, now), None);
+        let at = core.poll_timeout().unwrap();
+        assert_eq!(poll_at(&mut core, at), Some(Action::Remove));
+    }
+
+    #[test]
+    fn failed_repair_does_not_delay_the_removal() {
+        let now = Instant::now();
+        let mut core = kept(now);
+        core.handle_drift();
+        assert_eq!(poll_at(&mut core, now), Some(Action::Repair));
+        core.handle_repaired(now, false);
+        core.handle_row(now, false);
+        let at = core.poll_timeout().unwrap();
+        assert_eq!(at - now, FIRST_REMOVAL);
+        assert_eq!(poll_at(&mut core, at), Some(Action::Remove));
+        assert_eq!(core.poll_timeout(), None);
+    }
+
+    #[test]
+    fn changed_block_is_repaired() {
+        let now = Instant::now();
+        let mut core = kept(now);
+        core.handle_row(now, true);
+        assert_eq!(poll_at(&mut core, now), Some(Action::Repair));
     }
 
     #[test]

@@ -118,6 +118,44 @@ fn lowest_block_without_overlap_is_chosen() {
 }
 
 #[test]
+fn mesh_network_is_never_allocated() {
+    let wide = pool("10.99.0.0/16", 26);
+    assert_eq!(
+        allocate(&State::default(), wide).as_deref(),
+        Some("10.99.1.0/26")
+    );
+}
+
+#[test]
+fn pool_is_read_from_the_state() {
+    let stored = |range: &str, block| {
+        let meta = v1::ClusterMeta {
+            ipam_pool: range.to_owned(),
+            ipam_block: block,
+            ..Default::default()
+        };
+        Pool::of_cluster(&State {
+            cluster: Some(Arc::new(meta)),
+            ..State::default()
+        })
+    };
+    assert_eq!(stored("10.128.0.0/12", 26), Some(pool("10.128.0.0/12", 26)));
+    for (range, block) in [
+        ("", 0),
+        ("10.128.0.0/12", 0),
+        ("10.128.0.0/7", 24),
+        ("x", 24),
+    ] {
+        assert_eq!(stored(range, block), None, "{range} {block}");
+    }
+    assert_eq!(Pool::of_cluster(&State::default()), None);
+    assert_eq!(
+        Pool::default().to_string(),
+        "10.244.0.0/16 in blocks of /24"
+    );
+}
+
+#[test]
 fn unparsable_row_is_replaced() {
     let mut state = State::default();
     put(&mut state, &key("new", "n"), "garbage");

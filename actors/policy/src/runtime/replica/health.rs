@@ -87,6 +87,7 @@ mod tests {
             exit_code: 0,
             oom_killed: false,
             health,
+            namespace: Default::default(),
             addresses: Default::default(),
         }
     }

@@ -223,8 +223,9 @@ impl<'a> Plan<'a> {
     /// Ids of the replicas for which the others wait before they leave a host that serves them.
     ///
     /// The replicas of a service move one at a time: an ingress that follows the state late, or a
-    /// new container that does not come up, then never concerns more than one. A move that has stopped, or
-    /// whose new host is out of contact, does not hold up the others: its previous host serves on.
+    /// new container that does not come up, then never concerns more than one. A move that has
+    /// stopped, or whose new host is out of contact, does not hold up the others: its previous host
+    /// serves on.
     fn moving<'p>(
         &self,
         placed: &'p [Placed],

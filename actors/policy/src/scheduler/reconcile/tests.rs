@@ -379,7 +379,8 @@ fn rows_without_deployment_or_member_are_removed() {
     let mut fixture = Fixture::new(&["n1"]);
     fixture.deploy("app", &[("web", 1)], "web nginx h");
     fixture.pass();
-    for (deployment, host) in [("app", "n1"), ("app", "left"), ("gone", "n1")] {
+    // Older versions wrote blocks without a host.
+    for (deployment, host) in [("app", "n1"), ("app", ""), ("app", "left"), ("gone", "n1")] {
         let network = "_default".to_owned();
         let key = (deployment.to_owned(), network, host.to_owned());
         let row = v1::Subnet {
@@ -398,7 +399,11 @@ fn rows_without_deployment_or_member_are_removed() {
         .state
         .replicas_desired
         .insert("gone-web-0".into(), Arc::new(row));
-    let freed = ["free app _default left", "free gone _default n1"];
+    let freed = [
+        "free app _default ",
+        "free app _default left",
+        "free gone _default n1",
+    ];
     assert_eq!(
         fixture.pass(),
         [&["remove gone-web-0"], &freed[..]].concat()

@@ -23,6 +23,7 @@ impl Lab {
             is_leader,
             clock: Clock::from_fn(|| SystemTime::UNIX_EPOCH),
             pool: Pool::new("10.9.240.0/20".parse().unwrap(), 24).unwrap(),
+            quarantine: SharedQuarantine::default(),
         };
         let (ipam, handle) = ChildSpec::worker::<IpamActor>("ipam", args);
         let tree = Tree::start("node", SupervisorSpec::new(Strategy::OneForOne).child(ipam));
@@ -161,6 +162,25 @@ async fn restarted_allocator_resumes_from_state() {
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert_eq!(lab.ensure("a", "n1").await.as_deref(), Ok("10.9.240.0/24"));
     assert_eq!(lab.ensure("b", "n1").await.as_deref(), Ok("10.9.241.0/24"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn restarted_allocator_keeps_the_quarantine() {
+    let lab = Lab::start(true).await;
+    lab.deploy("gone");
+    lab.allocator
+        .ensure(key("gone", "a", "n1"), Vec::new())
+        .await
+        .unwrap();
+    lab.tree.kill("node/ipam", KillMode::Kill).unwrap();
+    // Freed while no instance runs.
+    lab.apply(Payload::DeploymentDelete(v1::DeploymentDelete {
+        deployment: "gone".into(),
+    }));
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    lab.tree.kill("node/ipam", KillMode::Panic).unwrap();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(lab.ensure("a", "n1").await.as_deref(), Ok("10.9.241.0/24"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -34,6 +34,8 @@ fn init_creates_cluster_token_and_member_once() {
         self_raft_id: 1,
         self_server_cert_fingerprint: b"fp".to_vec(),
         self_grpc_address: "a:7946".into(),
+        ipam_pool: "10.128.0.0/12".into(),
+        ipam_block: 26,
     };
     let applied = test.ok(Payload::ClusterInit(init.clone()));
 
@@ -41,6 +43,10 @@ fn init_creates_cluster_token_and_member_once() {
     assert_eq!(
         (meta.cluster_id.as_str(), meta.cluster_name.as_str()),
         ("c-1", "home")
+    );
+    assert_eq!(
+        (meta.ipam_pool.as_str(), meta.ipam_block),
+        ("10.128.0.0/12", 26)
     );
     assert_eq!((meta.next_raft_id, meta.created_at), (2, Some(at(START))));
     let node = &applied.state.nodes["a"];

@@ -166,6 +166,7 @@ impl Engine {
                 exit_code: 1,
                 oom_killed: false,
                 health: None,
+                namespace: Default::default(),
                 addresses: Default::default(),
             }),
             Some(_) | None => Err(EngineError::NotFound("gone".into())),

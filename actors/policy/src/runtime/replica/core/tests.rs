@@ -2,7 +2,7 @@
 
 use std::time::UNIX_EPOCH;
 
-use jaco_engine::{Found, Health, Inspected, Status};
+use jaco_engine::{Found, Health, Inspected, NetworkNamespace, Status};
 use prost_types::Timestamp;
 
 use super::*;
@@ -57,6 +57,7 @@ fn seen(status: Status, health: Option<Health>) -> Inspected {
         exit_code: i64::from(status == Status::Exited),
         oom_killed: false,
         health,
+        namespace: Default::default(),
         addresses: [("jaco_shop__default".to_owned(), "10.244.0.2".to_owned())].into(),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use jaco_engine::{EngineError, Inspected};
+use jaco_engine::{EngineError, Inspected, NetworkNamespace, Status};
 use jaco_proto::v1::ReplicaState;
 
 use super::{
@@ -135,6 +135,14 @@ impl Core {
         };
         let timed = watch.inflight.take().unwrap_or(false);
         let reinspect = std::mem::take(&mut watch.reinspect);
+        if let Ok(seen) = &result
+            && let Assignment::Own(wanted) = &self.assignment
+            && wanted.raft_index == watch.index
+            && self.exhausted.is_none()
+            && has_lost_network(seen)
+        {
+            return self.replace_borrower();
+        }
         let mut report = match result {
             Ok(seen) => {
                 let mut report = assess(&seen, has_healthcheck, timed, &mut watch.up_polls);
@@ -165,6 +173,21 @@ impl Core {
         if reinspect {
             self.handle_engine_event();
         }
+    }
+
+    /// Replaces a container whose lender has ended: only a new one gets another network namespace.
+    /// That is no failure of the replica and does not count as one; it starts again once the lender
+    /// runs.
+    fn replace_borrower(&mut self) {
+        let Phase::Watching(watch) = &self.phase else {
+            return;
+        };
+        let (container, index) = (watch.container.clone(), watch.index);
+        self.target = Some(index);
+        self.restarting = true;
+        let why = "the container whose network it shares has ended";
+        self.publish(Report::new(ReplicaState::Pending, index).because("", why));
+        self.discard(vec![container]);
     }
 
     fn handle_report(&mut self, now: Now, mut report: Report) {
@@ -227,4 +250,9 @@ impl Core {
         };
         self.publish(report);
     }
+}
+
+/// Whether a running container has no network any more, because another's ended with it.
+fn has_lost_network(seen: &Inspected) -> bool {
+    seen.status == Some(Status::Running) && seen.namespace == NetworkNamespace::Lost
 }

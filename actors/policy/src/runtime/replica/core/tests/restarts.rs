@@ -139,3 +139,49 @@ fn vanished_container_counts_as_failure_and_is_recreated() {
     assert_eq!(bench.timeout(), Duration::from_secs(1));
     bench.discarded(&["c1"]).found(vec![]).prepared(Ok(()));
 }
+
+/// A running container whose lender has ended.
+fn cut_off() -> Inspected {
+    Inspected {
+        namespace: NetworkNamespace::Lost,
+        addresses: Default::default(),
+        ..seen(Status::Running, None)
+    }
+}
+
+#[test]
+fn borrower_is_replaced_without_counting_a_failure() {
+    let mut bench = Bench::new();
+    bench.up(7, "c1").prove();
+    for (old, new) in [
+        ("c1", "c2"),
+        ("c2", "c3"),
+        ("c3", "c4"),
+        ("c4", "c5"),
+        ("c5", "c6"),
+    ] {
+        bench.engine_event().inspected(Ok(cut_off()));
+        assert_eq!(bench.last().state, Pending);
+        assert!(bench.last().details.is_empty(), "no address is left");
+        // The lender has not started again yet; its borrower waits for it without a pull.
+        let missing = PrepareError::Retry("no running same-host replica".into());
+        bench.discarded(&[old]).found(vec![]).prepared(Err(missing));
+        bench.timeout();
+        bench.found(vec![]).prepared(Ok(())).launched(Ok(new));
+        bench.inspected(Ok(seen(Status::Running, None))).prove();
+        assert_eq!(bench.last().state, Running);
+    }
+}
+
+#[test]
+fn exited_borrower_is_restarted_like_any_container() {
+    let mut bench = Bench::new();
+    bench.up(7, "c1").prove();
+    let exited = Inspected {
+        namespace: NetworkNamespace::Lost,
+        ..seen(Status::Exited, None)
+    };
+    bench.engine_event().inspected(Ok(exited));
+    assert_eq!(bench.last().code, "container_exited");
+    assert_eq!(bench.timeout(), Duration::from_secs(1));
+}

@@ -1,0 +1,148 @@
+//! Which Linux bridges of the engine this process can see.
+//!
+//! The engine may live in another network namespace than this process. Then a bridge that is not
+//! there is no loss, and recreating its network would disturb containers again and again.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use jaco_engine::EngineNetwork;
+use jaco_proto::config::advertise::Interface;
+
+/// Bridges seen and not seen by this process, kept for its lifetime; clones share state.
+#[derive(Clone, Debug, Default)]
+pub struct BridgeSight(Arc<Mutex<Inner>>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    seen: BTreeSet<String>,
+    /// Not visible even right after the engine had made them.
+    hidden: BTreeSet<String>,
+}
+
+impl BridgeSight {
+    /// Records which bridges of the engine are visible.
+    pub fn handle_listing(&self, networks: &[EngineNetwork], interfaces: &[Interface]) {
+        let bridges = networks.iter().filter_map(|found| found.bridge.as_ref());
+        let listed: BTreeSet<_> = bridges.clone().collect();
+        self.with(|inner| {
+            inner.seen.retain(|bridge| listed.contains(bridge));
+            inner.hidden.retain(|bridge| listed.contains(bridge));
+        });
+        for bridge in bridges.filter(|bridge| is_listed(bridge, interfaces)) {
+            self.with(|inner| {
+                inner.hidden.remove(bridge);
+                inner.seen.insert(bridge.clone());
+            });
+        }
+    }
+
+    /// Records whether a bridge is visible right after the engine has made it.
+    pub fn handle_created(&self, bridge: &str, visible: bool) {
+        self.with(|inner| {
+            if visible {
+                inner.hidden.remove(bridge);
+                inner.seen.insert(bridge.to_owned());
+            } else {
+                inner.seen.remove(bridge);
+                inner.hidden.insert(bridge.to_owned());
+            }
+        });
+    }
+
+    /// Name of the bridge that `network` has lost: it is not visible, but was, or another one of
+    /// the engine is.
+    #[must_use]
+    pub fn missing(
+        &self,
+        network: &EngineNetwork,
+        networks: &[EngineNetwork],
+        interfaces: &[Interface],
+    ) -> Option<String> {
+        let bridge = network.bridge.as_ref()?;
+        let mut others = networks.iter().filter_map(|found| found.bridge.as_ref());
+        let mut shares_namespace = || others.any(|other| is_listed(other, interfaces));
+        let expected = self.with(|inner| {
+            inner.seen.contains(bridge) || !inner.hidden.contains(bridge) && shares_namespace()
+        });
+        (expected && !is_listed(bridge, interfaces)).then(|| bridge.clone())
+    }
+
+    /// Whether a bridge that was visible is not among `interfaces`.
+    #[must_use]
+    pub fn has_lost(&self, interfaces: &[Interface]) -> bool {
+        let lost = |bridge: &String| !is_listed(bridge, interfaces);
+        self.with(|inner| inner.seen.iter().any(lost))
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut Inner) -> T) -> T {
+        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn is_listed(bridge: &str, interfaces: &[Interface]) -> bool {
+    interfaces.iter().any(|found| found.name == bridge)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(bridge: &str) -> EngineNetwork {
+        EngineNetwork {
+            bridge: Some(bridge.into()),
+            ..Default::default()
+        }
+    }
+
+    fn interfaces(names: &[&str]) -> Vec<Interface> {
+        let interface = |name: &&str| Interface {
+            name: (*name).to_owned(),
+            up: true,
+            loopback: false,
+            addresses: Vec::new(),
+        };
+        names.iter().map(interface).collect()
+    }
+
+    #[test]
+    fn bridge_is_missing_only_where_bridges_are_visible() {
+        let networks = [network("a"), network("b")];
+        let sight = BridgeSight::default();
+        let missing = |sight: &BridgeSight, names: &[&str]| {
+            sight.missing(&networks[0], &networks, &interfaces(names))
+        };
+        assert_eq!(missing(&sight, &["a", "b"]), None);
+        assert_eq!(missing(&sight, &["eth0"]), None, "another namespace");
+        assert_eq!(missing(&sight, &["b"]).as_deref(), Some("a"));
+
+        sight.handle_listing(&networks, &interfaces(&["a"]));
+        assert_eq!(missing(&sight, &[]).as_deref(), Some("a"), "seen before");
+        assert!(sight.has_lost(&interfaces(&["b"])));
+        assert!(!sight.has_lost(&interfaces(&["a"])));
+        sight.handle_listing(&networks[1..], &[]);
+        assert!(!sight.has_lost(&[]), "its network is gone");
+        sight.handle_listing(&networks, &interfaces(&["a"]));
+        assert_eq!(
+            sight.missing(&EngineNetwork::default(), &networks, &[]),
+            None
+        );
+    }
+
+    #[test]
+    fn bridge_hidden_after_its_creation_is_not_missing() {
+        let networks = [network("a"), network("b")];
+        let sight = BridgeSight::default();
+        sight.handle_listing(&networks, &interfaces(&["a", "b"]));
+        sight.handle_created("a", false);
+        let missing = |names| sight.missing(&networks[0], &networks, &interfaces(names));
+        assert_eq!(missing(&["b"]), None);
+        sight.handle_listing(&networks, &interfaces(&["a", "b"]));
+        assert_eq!(missing(&["b"]).as_deref(), Some("a"));
+        sight.handle_created("a", false);
+        sight.handle_created("a", true);
+        assert_eq!(missing(&["b"]).as_deref(), Some("a"));
+    }
+}

@@ -1,0 +1,290 @@
+//! Addresses of each service on each network.
+
+mod declared;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+    sync::Arc,
+};
+
+use imbl::{OrdMap, OrdSet, ordmap::DiffItem};
+use jaco_engine::cidr::Cidr;
+use jaco_proto::v1::{self, ReplicaDesired, ReplicaObserved, ReplicaState};
+use jaco_state::State;
+
+use crate::network::names::NetworkId;
+use declared::Declared;
+
+/// Index of the names of a state.
+///
+/// It is updated by the difference of two states, so the cost follows what changed. Maps are
+/// persistent: a clone is O(1) and can be published while the next one is made. All names are in
+/// lower case; services that differ in case only share their records.
+#[derive(Clone, Debug, Default)]
+pub struct Records {
+    deployments: OrdMap<String, Arc<Declared>>,
+    /// Ids of the replicas with a row, by (deployment, service).
+    replicas: OrdMap<(String, String), OrdSet<String>>,
+    networks: OrdMap<NetworkId, OrdMap<String, Arc<[Record]>>>,
+    /// Last address and network of each address block, by its first address.
+    blocks: OrdMap<u32, (u32, NetworkId)>,
+}
+
+/// Address of a running replica.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Record {
+    address: Ipv4Addr,
+    host: String,
+}
+
+impl Records {
+    /// Indexes a whole state.
+    #[must_use]
+    pub fn of(state: &State) -> Self {
+        let mut records = Self::default();
+        records.update(&State::default(), state);
+        records
+    }
+
+    /// Changes the index of state `before` into that of `after`.
+    pub fn update(&mut self, before: &State, after: &State) {
+        let mut changed = BTreeSet::new();
+        self.update_deployments(before, after, &mut changed);
+        self.update_rows(before, after, &mut changed);
+        for item in before.replicas_observed.diff(&after.replicas_observed) {
+            let id = key(&item);
+            let row = after.replicas_desired.get(id);
+            changed.extend(row.map(|row| service_of(row)));
+        }
+        self.add_borrowers(&mut changed);
+        for (deployment, service) in changed {
+            self.update_service(after, &deployment, &service);
+        }
+        if !before.subnets.ptr_eq(&after.subnets) {
+            self.blocks = blocks(after);
+        }
+    }
+
+    /// Whether `deployment` has a service with this name in lower case.
+    #[must_use]
+    pub fn declares(&self, deployment: &str, service: &str) -> bool {
+        let declared = self.deployments.get(deployment);
+        declared.is_some_and(|declared| declared.has(service))
+    }
+
+    /// Whether a service (in lower case) of the deployment is on a network other than `network`.
+    #[must_use]
+    pub fn is_elsewhere(&self, network: &NetworkId, service: &str) -> bool {
+        let declared = self.deployments.get(network.deployment());
+        declared.is_some_and(|declared| declared.is_elsewhere(network, service))
+    }
+
+    /// Addresses of the running replicas of a service (in lower case) on `network`, on hosts for
+    /// which `is_fresh` is true; only those on host `here`, if there are any.
+    #[must_use]
+    pub fn addresses(
+        &self,
+        network: &NetworkId,
+        service: &str,
+        here: &str,
+        is_fresh: impl Fn(&str) -> bool,
+    ) -> Vec<Ipv4Addr> {
+        let services = self.networks.get(network);
+        let records = services.and_then(|services| services.get(service));
+        let records: &[Record] = records.map_or(&[], |records| records);
+        let addresses = |of: &dyn Fn(&str) -> bool| {
+            let of_host = records.iter().filter(|record| of(&record.host));
+            let mut addresses: Vec<_> = of_host.map(|record| record.address).collect();
+            addresses.dedup();
+            addresses
+        };
+        let local = addresses(&|host| host == here && is_fresh(host));
+        if local.is_empty() {
+            addresses(&is_fresh)
+        } else {
+            local
+        }
+    }
+
+    /// Network whose address blocks contain `address`.
+    #[must_use]
+    pub fn owner(&self, address: Ipv4Addr) -> Option<&NetworkId> {
+        let address = u32::from(address);
+        let (_, (last, network)) = self.blocks.range(..=address).next_back()?;
+        (address <= *last).then_some(network)
+    }
+
+    fn update_deployments(&mut self, before: &State, after: &State, changed: &mut Changed) {
+        for item in before.deployments.diff(&after.deployments) {
+            let name = key(&item);
+            let row = after.deployments.get(name);
+            let old = self.deployments.get(name).cloned();
+            if let (Some(old), Some(row)) = (&old, row)
+                && old.is_of(row)
+            {
+                continue;
+            }
+            let new = row.map(|row| Arc::new(Declared::of(row)));
+            for declared in old.iter().chain(&new) {
+                let services = declared.services();
+                changed.extend(services.map(|service| (name.clone(), service.to_owned())));
+            }
+            match new {
+                Some(new) => self.deployments.insert(name.clone(), new),
+                None => self.deployments.remove(name),
+            };
+        }
+    }
+
+    fn update_rows(&mut self, before: &State, after: &State, changed: &mut Changed) {
+        for item in before.replicas_desired.diff(&after.replicas_desired) {
+            let (old, new) = match item {
+                DiffItem::Add(_, new) => (None, Some(new)),
+                DiffItem::Update { old, new } => (Some(old.1), Some(new.1)),
+                DiffItem::Remove(_, old) => (Some(old), None),
+            };
+            if let Some(old) = old {
+                let service = service_of(old);
+                if let Some(ids) = self.replicas.get_mut(&service) {
+                    ids.remove(&old.id);
+                    if ids.is_empty() {
+                        self.replicas.remove(&service);
+                    }
+                }
+                changed.insert(service);
+            }
+            if let Some(new) = new {
+                let service = service_of(new);
+                let ids = self.replicas.entry(service.clone()).or_default();
+                ids.insert(new.id.clone());
+                changed.insert(service);
+            }
+        }
+    }
+
+    /// Adds the services in the network namespaces of the changed ones.
+    fn add_borrowers(&self, changed: &mut Changed) {
+        let mut borrowers = Vec::new();
+        for (deployment, service) in changed.iter() {
+            if let Some(declared) = self.deployments.get(deployment) {
+                let of_service = declared.borrowers(service);
+                borrowers.extend(of_service.map(|name| (deployment.clone(), name)));
+            }
+        }
+        changed.extend(borrowers);
+    }
+
+    /// Recomputes the records of one service on all networks of its deployment.
+    fn update_service(&mut self, state: &State, deployment: &str, service: &str) {
+        let mut found: BTreeMap<NetworkId, BTreeSet<Record>> = BTreeMap::new();
+        if let Some(declared) = self.deployments.get(deployment) {
+            for (row, seen) in self.running(state, deployment, service) {
+                let Some((networks, lender)) = declared.attachment(&row.service) else {
+                    continue;
+                };
+                // A container in another service's network namespace has no address of its own.
+                let holder = match lender {
+                    Some(lender) => self.lender(state, deployment, lender, &seen.host),
+                    None => Some(seen),
+                };
+                for network in networks {
+                    let detail = format!("ip.{}", network.engine_name());
+                    let address = holder.and_then(|holder| holder.details.get(&detail));
+                    if let Some(address) = address.and_then(|text| text.parse().ok()) {
+                        let host = seen.host.clone();
+                        let of_network = found.entry(network.clone()).or_default();
+                        of_network.insert(Record { address, host });
+                    }
+                }
+            }
+        }
+        let present = self.networks_with(deployment, service);
+        for network in present.into_iter().filter(|id| !found.contains_key(id)) {
+            if let Some(services) = self.networks.get_mut(&network) {
+                services.remove(service);
+                if services.is_empty() {
+                    self.networks.remove(&network);
+                }
+            }
+        }
+        for (network, records) in found {
+            let services = self.networks.entry(network).or_default();
+            services.insert(service.to_owned(), records.into_iter().collect());
+        }
+    }
+
+    /// Running replicas of a service, by id.
+    fn running<'a>(
+        &'a self,
+        state: &'a State,
+        deployment: &str,
+        service: &str,
+    ) -> impl Iterator<Item = (&'a ReplicaDesired, &'a ReplicaObserved)> {
+        let ids = self
+            .replicas
+            .get(&(deployment.to_owned(), service.to_owned()));
+        ids.into_iter().flatten().filter_map(|id| {
+            let row = state.replicas_desired.get(id)?;
+            let seen = state.replicas_observed.get(id)?;
+            (seen.state() == ReplicaState::Running).then_some((&**row, &**seen))
+        })
+    }
+
+    /// The replica whose network namespace containers on `host` join: the running one with the
+    /// lowest index, which the runtime chooses too.
+    fn lender<'a>(
+        &'a self,
+        state: &'a State,
+        deployment: &str,
+        service: &str,
+        host: &str,
+    ) -> Option<&'a ReplicaObserved> {
+        let name = service.to_ascii_lowercase();
+        let running = self.running(state, deployment, &name);
+        let here = running.filter(|(row, seen)| row.service == service && seen.host == host);
+        here.min_by_key(|(row, _)| row.index).map(|(_, seen)| seen)
+    }
+
+    fn networks_with(&self, deployment: &str, service: &str) -> Vec<NetworkId> {
+        // The network with the lowest name is the first of a deployment.
+        let of_deployment = self.networks.range(NetworkId::new(deployment, "")..);
+        of_deployment
+            .take_while(|(id, _)| id.deployment() == deployment)
+            .filter(|(_, services)| services.contains_key(service))
+            .map(|(id, _)| id.clone())
+            .collect()
+    }
+}
+
+/// Services, by (deployment, name), whose records may differ.
+type Changed = BTreeSet<(String, String)>;
+
+fn service_of(row: &ReplicaDesired) -> (String, String) {
+    (row.deployment.clone(), row.service.to_ascii_lowercase())
+}
+
+fn key<'a, K, V>(item: &DiffItem<'a, 'a, K, V>) -> &'a K {
+    match item {
+        DiffItem::Add(key, _)
+        | DiffItem::Remove(key, _)
+        | DiffItem::Update { new: (key, _), .. } => key,
+    }
+}
+
+fn blocks(state: &State) -> OrdMap<u32, (u32, NetworkId)> {
+    let block = |row: &v1::Subnet| {
+        let cidr: Cidr = row.cidr.parse().ok()?;
+        let last = u32::try_from(cidr.last()).ok()?;
+        let network = NetworkId::new(&row.deployment, &row.network);
+        Some((u32::from(cidr.network()), (last, network)))
+    };
+    state
+        .subnets
+        .values()
+        .filter_map(|row| block(row))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,296 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const SERVICES: [&str; 5] = ["web", "Web", "side", "tail", "db"];
+const NETWORKS: [&str; 2] = ["front", "default"];
+const HOSTS: [&str; 2] = ["n1", "n2"];
+
+/// `side` shares the addresses of `web`, and `tail` those of `side`.
+const COMPOSE: &str = "networks: {front: {}, default: {}}\nservices:\n  \
+    web: {image: i, networks: [front]}\n  \
+    Web: {image: i}\n  \
+    side: {image: i, network_mode: 'service:web'}\n  \
+    tail: {image: i, network_mode: 'service:side'}\n  \
+    db: {image: i, networks: [front, default]}\n";
+
+fn deployment(state: &mut State, name: &str, networks: &[(&str, &[&str])]) {
+    let services = networks.iter().map(|(service, networks)| v1::ServiceSpec {
+        name: (*service).to_owned(),
+        networks: networks.iter().map(|name| (*name).to_owned()).collect(),
+        ..Default::default()
+    });
+    let row = v1::Deployment {
+        name: name.to_owned(),
+        compose_yaml: COMPOSE.into(),
+        services: services.collect(),
+        ..Default::default()
+    };
+    state.deployments.insert(name.to_owned(), Arc::new(row));
+}
+
+fn replica(state: &mut State, id: &str, service: &str, host: &str, ips: &[(&str, &str)]) {
+    let row = ReplicaDesired {
+        id: id.to_owned(),
+        deployment: "shop".to_owned(),
+        service: service.to_owned(),
+        host: host.to_owned(),
+        index: i32::from(id.as_bytes()[id.len() - 1]),
+        ..Default::default()
+    };
+    state.replicas_desired.insert(id.to_owned(), Arc::new(row));
+    let details = ips
+        .iter()
+        .map(|(network, ip)| (format!("ip.jaco_shop_{network}"), (*ip).to_owned()));
+    let seen = ReplicaObserved {
+        id: id.to_owned(),
+        state: ReplicaState::Running.into(),
+        host: host.to_owned(),
+        details: details.collect(),
+        ..Default::default()
+    };
+    state
+        .replicas_observed
+        .insert(id.to_owned(), Arc::new(seen));
+}
+
+fn lookup(state: &State, network: &str, service: &str, here: &str, fresh: &[&str]) -> Vec<String> {
+    let records = Records::of(state);
+    let network = NetworkId::new("shop", network);
+    let found = records.addresses(&network, service, here, |host| fresh.contains(&host));
+    found.iter().map(Ipv4Addr::to_string).collect()
+}
+
+fn shop() -> State {
+    let mut state = State::default();
+    deployment(
+        &mut state,
+        "shop",
+        &[
+            ("web", &["front"]),
+            ("side", &[]),
+            ("tail", &[]),
+            ("db", &["front", "default"]),
+        ],
+    );
+    replica(&mut state, "web-0", "web", "n1", &[("front", "10.1.0.2")]);
+    replica(&mut state, "web-1", "web", "n2", &[("front", "10.2.0.2")]);
+    state
+}
+
+#[test]
+fn local_replicas_are_preferred() {
+    let state = shop();
+    let both = ["n1", "n2", "n3"];
+    assert_eq!(lookup(&state, "front", "web", "n1", &both), ["10.1.0.2"]);
+    assert_eq!(
+        lookup(&state, "front", "web", "n3", &both),
+        ["10.1.0.2", "10.2.0.2"]
+    );
+    assert_eq!(lookup(&state, "front", "web", "n1", &["n2"]), ["10.2.0.2"]);
+    assert_eq!(lookup(&state, "front", "web", "n1", &[]), [""; 0]);
+}
+
+#[test]
+fn records_exist_on_the_services_networks_only() {
+    let mut state = shop();
+    let ips = [
+        ("front", "10.1.0.3"),
+        ("_default", "10.3.0.3"),
+        ("back", "10.4.0.3"),
+    ];
+    replica(&mut state, "db-0", "db", "n1", &ips);
+    for (network, expected) in [
+        ("front", Some("10.1.0.3")),
+        ("default", Some("10.3.0.3")),
+        ("back", None),
+    ] {
+        let found = lookup(&state, network, "db", "n1", &["n1"]);
+        assert_eq!(found.first().map(String::as_str), expected, "{network}");
+    }
+    assert!(lookup(&state, "_default", "web", "n1", &["n1"]).is_empty());
+}
+
+#[test]
+fn only_running_replicas_with_rows_count() {
+    let mut state = shop();
+    state.replicas_desired.remove("web-0");
+    let mut seen = ReplicaObserved::clone(&state.replicas_observed["web-1"]);
+    for state_of in [
+        ReplicaState::Degraded,
+        ReplicaState::Stopped,
+        ReplicaState::Updating,
+    ] {
+        seen.set_state(state_of);
+        state
+            .replicas_observed
+            .insert("web-1".to_owned(), Arc::new(seen.clone()));
+        assert!(lookup(&state, "front", "web", "n3", &["n1", "n2"]).is_empty());
+    }
+}
+
+#[test]
+fn shared_namespace_follows_the_lender() {
+    let mut state = shop();
+    replica(&mut state, "web-2", "web", "n1", &[("front", "10.1.0.4")]);
+    replica(&mut state, "side-0", "side", "n1", &[]);
+    // Podman shows the lender's addresses as the borrower's.
+    replica(&mut state, "tail-0", "tail", "n2", &[("front", "10.9.9.9")]);
+    assert_eq!(lookup(&state, "front", "side", "n1", &["n1"]), ["10.1.0.2"]);
+    assert_eq!(lookup(&state, "front", "tail", "n2", &["n2"]), ["10.2.0.2"]);
+    let mut records = Records::of(&state);
+    let before = state.clone();
+    state.replicas_observed.remove("web-1");
+    records.update(&before, &state);
+    let front = NetworkId::new("shop", "front");
+    assert_eq!(
+        records.addresses(&front, "tail", "n2", |_| true),
+        [Ipv4Addr::UNSPECIFIED; 0]
+    );
+}
+
+#[test]
+fn services_differing_in_case_share_records() {
+    let mut state = shop();
+    deployment(
+        &mut state,
+        "shop",
+        &[("web", &["front"]), ("Web", &["front"])],
+    );
+    replica(&mut state, "web-3", "Web", "n1", &[("front", "10.1.0.7")]);
+    assert_eq!(
+        lookup(&state, "front", "web", "n1", &["n1"]),
+        ["10.1.0.2", "10.1.0.7"]
+    );
+}
+
+#[test]
+fn addresses_belong_to_the_network_of_their_block() {
+    let mut state = shop();
+    for (deployment, network, host, cidr) in [
+        ("shop", "front", "n1", "10.1.0.0/24"),
+        ("shop", "front", "n2", "10.2.0.16/28"),
+        ("blog", "default", "n1", "10.1.1.0/24"),
+        ("blog", "bad", "n1", "10.1.2.1/24"),
+    ] {
+        let row = v1::Subnet {
+            deployment: deployment.to_owned(),
+            network: network.to_owned(),
+            host: host.to_owned(),
+            cidr: cidr.to_owned(),
+            ..Default::default()
+        };
+        let key = (deployment.to_owned(), network.to_owned(), host.to_owned());
+        state.subnets.insert(key, Arc::new(row));
+    }
+    let records = Records::of(&state);
+    for (address, expected) in [
+        ("10.1.0.0", Some("shop/front")),
+        ("10.1.0.255", Some("shop/front")),
+        ("10.1.1.7", Some("blog/_default")),
+        ("10.1.2.7", None),
+        ("10.2.0.15", None),
+        ("10.2.0.31", Some("shop/front")),
+        ("10.2.0.32", None),
+        ("9.0.0.1", None),
+    ] {
+        let owner = records
+            .owner(address.parse().unwrap())
+            .map(NetworkId::to_string);
+        assert_eq!(owner.as_deref(), expected, "{address}");
+    }
+}
+
+/// A random change of the state.
+#[derive(Clone, Debug)]
+enum Step {
+    Deploy(Vec<(usize, bool, bool)>),
+    Delete,
+    Place(u8, usize, usize),
+    Remove(u8),
+    Observe(u8, usize, bool, bool),
+    Forget(u8),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (id, service, host) = (b'0'..b'6', 0..SERVICES.len(), 0..HOSTS.len());
+    prop_oneof![
+        1 => prop::collection::vec((service.clone(), any::<bool>(), any::<bool>()), 0..6)
+            .prop_map(Step::Deploy),
+        1 => Just(Step::Delete),
+        5 => (id.clone(), service, host.clone()).prop_map(|(id, s, h)| Step::Place(id, s, h)),
+        1 => id.clone().prop_map(Step::Remove),
+        6 => (id.clone(), host, any::<bool>(), any::<bool>())
+            .prop_map(|(id, h, running, front)| Step::Observe(id, h, running, front)),
+        1 => id.prop_map(Step::Forget),
+    ]
+}
+
+fn apply(state: &mut State, step: Step) {
+    let name = |id: u8| format!("r-{}", char::from(id));
+    match step {
+        Step::Deploy(specs) => {
+            let listed: Vec<_> = specs
+                .iter()
+                .map(|(service, front, default)| {
+                    let wanted = [*front, *default];
+                    let networks = NETWORKS.iter().zip(wanted).filter(|(_, wanted)| *wanted);
+                    (
+                        SERVICES[*service],
+                        networks.map(|(name, _)| *name).collect::<Vec<_>>(),
+                    )
+                })
+                .collect();
+            let specs: Vec<_> = listed
+                .iter()
+                .map(|(name, list)| (*name, list.as_slice()))
+                .collect();
+            deployment(state, "shop", &specs);
+        }
+        Step::Delete => drop(state.deployments.remove("shop")),
+        Step::Place(id, service, host) => {
+            let seen = state.replicas_observed.get(&name(id)).cloned();
+            replica(state, &name(id), SERVICES[service], HOSTS[host], &[]);
+            match seen {
+                Some(seen) => state.replicas_observed.insert(name(id), seen),
+                None => state.replicas_observed.remove(&name(id)),
+            };
+        }
+        Step::Remove(id) => drop(state.replicas_desired.remove(&name(id))),
+        Step::Observe(id, host, running, front) => {
+            let ip = format!("10.{host}.0.{id}");
+            let network = if front { "front" } else { "_default" };
+            let mut seen = ReplicaObserved {
+                id: name(id),
+                host: HOSTS[host].to_owned(),
+                details: [(format!("ip.jaco_shop_{network}"), ip)].into(),
+                ..Default::default()
+            };
+            if running {
+                seen.set_state(ReplicaState::Running);
+            }
+            state.replicas_observed.insert(name(id), Arc::new(seen));
+        }
+        Step::Forget(id) => drop(state.replicas_observed.remove(&name(id))),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #[test]
+    fn updated_index_equals_a_new_one(steps in prop::collection::vec(step(), 1..40)) {
+        let mut state = State::default();
+        let mut records = Records::default();
+        for step in steps {
+            let before = state.clone();
+            apply(&mut state, step);
+            records.update(&before, &state);
+            let new = Records::of(&state);
+            prop_assert_eq!(&records.networks, &new.networks);
+            prop_assert_eq!(&records.replicas, &new.replicas);
+            for service in ["web", "side", "tail", "db"] {
+                prop_assert_eq!(records.declares("shop", service), new.declares("shop", service));
+            }
+        }
+    }
+}

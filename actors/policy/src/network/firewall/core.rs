@@ -1,0 +1,402 @@
+//! Decides when the ruleset is tested and repaired, and what is reported about it.
+//!
+//! A pass re-asserts the exemptions, reads the kernel's table and compares it with the ruleset of
+//! the newest state. If they differ, it applies the ruleset and reads the table once more. Passes
+//! follow changes of the address blocks (debounced), changes of the kernel's tables (at once), and
+//! a timer.
+
+mod report;
+mod status;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use jaco_engine::cidr::Cidr;
+use jaco_state::State;
+
+use super::{
+    difference::Difference,
+    exemptions::{Exemption, Outcome},
+    retired::Retired,
+    ruleset::Ruleset,
+};
+use crate::{
+    debounce::{self, Debounce},
+    network::{
+        names::NetworkId,
+        readiness::{IsolationStatus, MeshStatus, assess},
+    },
+};
+use report::Reports;
+
+pub use report::{Report, Submitted};
+pub use status::{Rendered, Status};
+
+/// Quiet time after a change of the address blocks.
+pub const QUIET: Duration = Duration::from_millis(200);
+/// Longest delay of a pass after a change of the address blocks, and after a change of the kernel's
+/// tables that follows a pass closely.
+pub const MAX_DELAY: Duration = Duration::from_secs(1);
+/// Time between two passes without changes.
+pub const TICK: Duration = Duration::from_secs(30);
+/// Delay after a failed pass; doubles up to [`TICK`].
+pub const FIRST_RETRY: Duration = Duration::from_secs(1);
+
+/// Action for the driver to run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Re-assert the exemptions.
+    Exempt,
+    /// Read the kernel's table.
+    Read,
+    /// Replace the kernel's table.
+    Apply(Arc<Rendered>),
+    /// Publish this status.
+    Publish(Status),
+    /// Submit this report to the leader; one at a time.
+    Submit(Box<Report>),
+}
+
+/// Part of a pass that is in progress.
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    Idle,
+    Exempting,
+    Reading,
+    Applying,
+    Verifying,
+}
+
+/// State machine of the firewall; see the module documentation.
+#[derive(Clone, Debug)]
+pub struct Core {
+    state: Arc<State>,
+    /// Addresses of all blocks.
+    pool: Cidr,
+    retired: Retired,
+    mesh: MeshStatus,
+    /// Whether the table that an earlier process left was seen.
+    adopted: bool,
+    expected: Arc<Rendered>,
+    status: Status,
+    published: Status,
+    phase: Phase,
+    actions: Vec<Action>,
+    reports: Reports,
+    /// Whether a leader was known since the start; the state cannot become older from then on.
+    open: bool,
+    /// Whether a container waits for the next ruleset.
+    urgent: bool,
+    changes: Debounce,
+    next_pass: Instant,
+    last_pass: Option<Instant>,
+    /// Whether the kernel's tables changed during the pass; the change may be its own.
+    stirred: bool,
+    /// Time of the pass after a failed one.
+    retry_at: Option<Instant>,
+    retry: Duration,
+    /// Changes by others that no pass has repaired yet.
+    drift: Option<String>,
+}
+
+impl Core {
+    /// Creates the core of `host`. `last` is the status that an earlier instance in this process
+    /// published.
+    #[must_use]
+    pub fn new(now: Instant, host: &str, state: Arc<State>, last: Status) -> Self {
+        Self {
+            expected: Arc::new(Rendered::of(&state, Vec::new())),
+            reports: Reports::new(host, &state),
+            state,
+            pool: Cidr::aligned(u32::from_be_bytes([10, 244, 0, 0]), 16),
+            retired: Retired::default(),
+            mesh: MeshStatus::Off,
+            adopted: false,
+            // That instance had a state that was new enough.
+            open: last.enforced.is_some(),
+            published: last.clone(),
+            status: last,
+            phase: Phase::Idle,
+            actions: Vec::new(),
+            urgent: false,
+            changes: Debounce::new(QUIET, MAX_DELAY),
+            next_pass: now,
+            last_pass: None,
+            stirred: false,
+            retry_at: None,
+            retry: FIRST_RETRY,
+            drift: None,
+        }
+    }
+
+    /// Handles the addresses of the cluster's blocks, `10.244.0.0/16` by default: those of
+    /// [`ipam::Pool`](crate::network::ipam::Pool).
+    pub fn handle_pool(&mut self, pool: Cidr) {
+        self.pool = pool;
+    }
+
+    /// Handles the state of this node's mesh, which is off at first. A node that isolates
+    /// deployments again is ready only with the mesh.
+    pub fn handle_mesh(&mut self, mesh: MeshStatus) {
+        self.mesh = mesh;
+    }
+
+    /// Handles a new state of the cluster.
+    pub fn handle_state(&mut self, now: Instant, state: Arc<State>) {
+        if !state.subnets.ptr_eq(&self.state.subnets) {
+            self.retired.handle_rows(now, &self.state, &state);
+            self.changes.handle_change(now);
+            if self.urgent {
+                self.pass_by(now);
+            }
+        }
+        self.reports.handle_state(&state);
+        self.state = state;
+    }
+
+    /// Handles the election or the loss of a leader.
+    ///
+    /// Before the first one is known, the state may lag behind the table that an earlier process
+    /// left in the kernel.
+    pub fn handle_leader(&mut self, now: Instant, known: bool) {
+        if known && !self.open {
+            self.open = true;
+            self.pass_by(now);
+        }
+        self.reports.handle_leader(now, known);
+    }
+
+    /// Handles a change of the kernel's tables, made by anyone.
+    pub fn handle_kernel_event(&mut self, now: Instant) {
+        if !matches!(self.phase, Phase::Idle) {
+            self.stirred = true;
+            return;
+        }
+        // A program that rewrites its tables all the time must not cause as many passes.
+        let earliest = self.last_pass.map_or(now, |last| last + QUIET);
+        self.pass_by(now.max(earliest).max(self.retry_at.unwrap_or(now)));
+    }
+
+    /// Handles a container that waits until the ruleset includes its block.
+    pub fn handle_request(&mut self, now: Instant, network: &NetworkId, block: Cidr) {
+        let enforced = self.status.enforced.as_ref();
+        if enforced.is_some_and(|enforced| enforced.includes(network, block)) {
+            return;
+        }
+        self.urgent = true;
+        if self.changes.pending_since().is_some() {
+            self.pass_by(now);
+        }
+    }
+
+    /// Handles the outcome of [`Action::Exempt`].
+    pub fn handle_exempted(&mut self, outcomes: &[(Exemption, Outcome)]) {
+        self.reports.handle_exemptions(outcomes);
+        if matches!(self.phase, Phase::Exempting) {
+            self.phase = Phase::Reading;
+            self.actions.push(Action::Read);
+        }
+    }
+
+    /// Handles the outcome of [`Action::Read`]; `None` is a table that does not exist.
+    pub fn handle_read(&mut self, now: Instant, found: Result<Option<Ruleset>, String>) {
+        match std::mem::replace(&mut self.phase, Phase::Idle) {
+            Phase::Reading => self.compare(now, found),
+            Phase::Verifying => self.verify(now, found),
+            // No answer is awaited.
+            phase @ (Phase::Idle | Phase::Exempting | Phase::Applying) => self.phase = phase,
+        }
+    }
+
+    /// Handles the outcome of [`Action::Apply`].
+    pub fn handle_applied(&mut self, now: Instant, outcome: Result<(), String>) {
+        match (std::mem::replace(&mut self.phase, Phase::Idle), outcome) {
+            (Phase::Applying, Ok(())) => {
+                self.phase = Phase::Verifying;
+                self.actions.push(Action::Read);
+            }
+            (Phase::Applying, Err(error)) => self.fail(now, error),
+            (phase, _) => self.phase = phase,
+        }
+    }
+
+    /// Handles the outcome of [`Action::Submit`].
+    pub fn handle_submitted(&mut self, now: Instant, outcome: Submitted) {
+        self.reports.handle_submitted(now, outcome);
+    }
+
+    /// Handles the passing of the deadline; has no effect before it.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.changes.handle_timeout(now);
+        if self.changes.poll_action() == Some(debounce::Action::Run) {
+            self.pass_by(now);
+        }
+        self.reports.handle_timeout(now);
+        if now < self.next_pass || !matches!(self.phase, Phase::Idle) {
+            return;
+        }
+        if !self.open {
+            self.next_pass = now + TICK;
+            return;
+        }
+        self.begin(now);
+    }
+
+    /// Returns the next action.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        if self.published != self.status {
+            self.published = self.status.clone();
+            return Some(Action::Publish(self.status.clone()));
+        }
+        if !self.actions.is_empty() {
+            return Some(self.actions.remove(0));
+        }
+        let isolation = &self.status.isolation;
+        let readiness = assess(isolation, &self.mesh, self.state.nodes.len());
+        { self.reports.poll(isolation, &readiness) }.map(|report| Action::Submit(Box::new(report)))
+    }
+
+    /// Time at which to call [`Core::handle_timeout`].
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let pass = matches!(self.phase, Phase::Idle).then_some(self.next_pass);
+        let changes = self.changes.poll_timeout();
+        [pass, changes, self.reports.poll_timeout()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn pass_by(&mut self, at: Instant) {
+        self.next_pass = self.next_pass.min(at);
+    }
+
+    /// Begins a pass, which covers all changes so far.
+    fn begin(&mut self, now: Instant) {
+        self.changes = Debounce::new(QUIET, MAX_DELAY);
+        self.next_pass = now + TICK;
+        self.stirred = false;
+        self.render(now);
+        self.phase = Phase::Exempting;
+        self.actions.push(Action::Exempt);
+    }
+
+    fn render(&mut self, now: Instant) {
+        let expected = Rendered::of(&self.state, self.retired.blocks(now));
+        if expected != *self.expected {
+            self.expected = Arc::new(expected);
+        }
+    }
+
+    /// Retires the blocks of the tables of earlier instances: their containers may still run.
+    fn adopt(&mut self, now: Instant, found: Option<&Ruleset>) {
+        self.adopted = true;
+        let Status {
+            enforced,
+            attempted,
+            ..
+        } = &self.status;
+        let last = [enforced, attempted].into_iter().flatten();
+        for table in last.map(|rendered| &rendered.ruleset).chain(found) {
+            self.retired.adopt(now, table, self.pool, &self.state);
+        }
+        self.render(now);
+    }
+
+    fn compare(&mut self, now: Instant, found: Result<Option<Ruleset>, String>) {
+        let found = match found {
+            Ok(found) => found,
+            // A table that was tested before is probably still there.
+            Err(_) if self.status.enforced.is_some() => return self.retry(now),
+            Err(error) => return self.fail(now, error),
+        };
+        if !self.adopted {
+            self.adopt(now, found.as_ref());
+        }
+        if found.as_ref() == Some(&self.expected.ruleset)
+            || Difference::between(&self.expected.ruleset, found.as_ref()).is_empty()
+        {
+            return self.succeed(now);
+        }
+        // That of a failed pass is kept: it may be all that the kernel took back.
+        self.drift = self.drift(found.as_ref()).or(self.drift.take());
+        self.status.attempted = Some(Arc::clone(&self.expected));
+        self.phase = Phase::Applying;
+        self.actions.push(Action::Apply(Arc::clone(&self.expected)));
+    }
+
+    /// Summary of the changes that others made to the table, if there are any.
+    ///
+    /// A table that is absent when the process starts was lost with the last boot. One that is
+    /// consistent in itself was rendered by an earlier process from other rows.
+    fn drift(&self, found: Option<&Ruleset>) -> Option<String> {
+        let Status {
+            enforced,
+            attempted,
+            ..
+        } = &self.status;
+        if let Some(attempted) = attempted
+            && found.is_some()
+            && Difference::between(&attempted.ruleset, found).is_empty()
+        {
+            return None;
+        }
+        let reference = match enforced {
+            Some(enforced) => &enforced.ruleset,
+            None if found.is_none_or(Ruleset::is_consistent) => return None,
+            None => &self.expected.ruleset,
+        };
+        let drift = Difference::between(reference, found);
+        (!drift.is_empty()).then(|| drift.summary())
+    }
+
+    fn verify(&mut self, now: Instant, found: Result<Option<Ruleset>, String>) {
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => return self.fail(now, error),
+        };
+        let left = Difference::between(&self.expected.ruleset, found.as_ref());
+        if left.is_empty() {
+            return self.succeed(now);
+        }
+        let error = format!("{}: {}", report::SELF_TEST_FAILED, left.summary());
+        self.fail(now, error);
+    }
+
+    fn succeed(&mut self, now: Instant) {
+        if let Some(summary) = self.drift.take() {
+            self.status.repairs += 1;
+            self.reports.repaired(summary);
+        }
+        self.status.isolation = IsolationStatus::Enforced;
+        self.status.enforced = Some(Arc::clone(&self.expected));
+        self.urgent = false;
+        self.retry = FIRST_RETRY;
+        self.retry_at = None;
+        self.last_pass = Some(now);
+        if std::mem::take(&mut self.stirred) {
+            self.pass_by(now + QUIET);
+        }
+    }
+
+    fn fail(&mut self, now: Instant, error: String) {
+        if self.status.enforced.is_none() && self.status.isolation == IsolationStatus::Pending {
+            self.reports.self_test_failed(&error);
+        }
+        self.status.isolation = IsolationStatus::Unavailable(error);
+        self.retry(now);
+    }
+
+    fn retry(&mut self, now: Instant) {
+        let at = now + self.retry;
+        self.last_pass = Some(now);
+        self.retry_at = Some(at);
+        self.pass_by(at);
+        self.retry = (self.retry * 2).min(TICK);
+    }
+}

@@ -1,0 +1,14 @@
+//! The encrypted mesh between the nodes: its addresses, peers and routes.
+//!
+//! - [`address`]: the address of each node in the mesh.
+//! - [`wanted`]: peers and routes that follow from the state.
+//! - [`plan`]: steps from what the kernel has to what is wanted.
+//! - [`core`]: when to look at the kernel and when to carry out the steps.
+
+pub mod address;
+pub mod core;
+pub mod plan;
+pub mod wanted;
+
+#[cfg(test)]
+mod testing;

@@ -1,0 +1,366 @@
+//! Decides when the mesh is compared with the kernel and carries out what differs.
+//!
+//! One pass at a time: look at the kernel and resolve the names of peers, then apply the steps of
+//! the plan. A pass begins at the start, after changes of the state or of the kernel, and on a
+//! timer.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use jaco_engine::cidr::Cidr;
+use jaco_proto::v1;
+use jaco_state::State;
+
+use super::{
+    address::join_order,
+    plan::{Observed, Peer, Step, plan, resolve_peers, teardown},
+    wanted::Wanted,
+};
+use crate::{
+    debounce::{Action as DebounceAction, Debounce},
+    network::{firewall::core::Rendered, readiness::MeshStatus},
+};
+
+/// Quiet time after a change before a pass.
+pub const DEBOUNCE: Duration = Duration::from_millis(200);
+/// Longest delay of a pass by further changes.
+pub const MAX_DEBOUNCE: Duration = Duration::from_secs(1);
+/// Interval of passes without a change.
+pub const TICK: Duration = Duration::from_secs(30);
+/// Delay of the pass after a failed one; doubles up to [`TICK`].
+pub const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// Reason of a node without a mesh because it was removed from the cluster.
+const NO_MEMBER: &str = "this node is no member of the cluster";
+
+/// Action for the driver to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Look at the kernel and resolve these names. The names may be answered later, by
+    /// [`Core::handle_resolved`]; until then their last addresses are used.
+    Look(BTreeSet<String>),
+    /// Carry out these steps in order.
+    Apply(Vec<Step>),
+}
+
+/// Outcome of [`Action::Look`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// The mesh that the kernel has.
+    pub observed: Observed,
+    /// IPv4 addresses of the names that could be resolved.
+    pub resolved: BTreeMap<String, Ipv4Addr>,
+}
+
+/// State machine of a node's mesh; see the module documentation.
+#[derive(Clone, Debug)]
+pub struct Core {
+    hostname: String,
+    port: u16,
+    /// Addresses of all blocks.
+    pool: Cidr,
+    /// The ruleset that this host enforces; `None` without isolation.
+    enforced: Option<Arc<Rendered>>,
+    /// Nodes and blocks of the newest state.
+    state: Option<State>,
+    wanted: Option<Wanted>,
+    /// Whether `wanted` changed since the last pass began.
+    wanted_changed: bool,
+    /// Whether the mesh of a former member is left.
+    leaves: bool,
+    /// Whether the steps in progress remove it.
+    tears_down: bool,
+    closes: bool,
+    debounce: Debounce,
+    next_pass: Instant,
+    /// Time before which changes of the kernel, which may be those of a failed pass, cause no pass.
+    retry_at: Option<Instant>,
+    retry: Duration,
+    due: bool,
+    busy: bool,
+    steps: Option<Vec<Step>>,
+    /// Newest addresses of names; kept while a name cannot be resolved, so that its peer stays.
+    names: BTreeMap<String, Ipv4Addr>,
+    unresolved: Vec<String>,
+    has_run: bool,
+    status: MeshStatus,
+}
+
+impl Core {
+    /// Creates the core of `hostname`; `port` is used for peers that have published none.
+    #[must_use]
+    pub fn new(now: Instant, hostname: &str, port: u16) -> Self {
+        Self {
+            hostname: hostname.to_owned(),
+            port,
+            pool: Cidr::aligned(u32::from_be_bytes([10, 244, 0, 0]), 16),
+            enforced: None,
+            state: None,
+            wanted: None,
+            wanted_changed: false,
+            leaves: false,
+            tears_down: false,
+            closes: false,
+            debounce: Debounce::new(DEBOUNCE, MAX_DEBOUNCE),
+            next_pass: now,
+            retry_at: None,
+            retry: FIRST_RETRY,
+            due: false,
+            busy: false,
+            steps: None,
+            names: BTreeMap::new(),
+            unresolved: Vec::new(),
+            has_run: false,
+            status: MeshStatus::Unavailable("the mesh device is not set up yet".to_owned()),
+        }
+    }
+
+    /// Handles the addresses of the cluster's blocks, `10.244.0.0/16` by default: those of
+    /// [`ipam::Pool`](crate::network::ipam::Pool).
+    pub fn handle_pool(&mut self, now: Instant, pool: Cidr) {
+        if self.pool != pool {
+            self.pool = pool;
+            self.refresh(now);
+        }
+    }
+
+    /// Handles the ruleset that this host enforces; `None`, as at the start, without isolation.
+    ///
+    /// Packets of a peer's block are admitted only while the ruleset includes the block: without it
+    /// they would pass to every container. With isolation, but no ruleset in force yet, the empty
+    /// one is to be given.
+    pub fn handle_enforced(&mut self, now: Instant, enforced: Option<Arc<Rendered>>) {
+        let last = std::mem::replace(&mut self.enforced, enforced);
+        let scopes_of_last = last.as_ref().map(|last| &last.scopes);
+        if scopes_of_last != self.enforced.as_ref().map(|next| &next.scopes) {
+            self.refresh(now);
+        }
+    }
+
+    /// Handles a new state.
+    pub fn handle_state(&mut self, now: Instant, state: &State) {
+        let unchanged = self.state.as_ref().is_some_and(|last| {
+            last.subnets.ptr_eq(&state.subnets)
+                && (last.nodes.ptr_eq(&state.nodes) || are_like(last, state))
+        });
+        if unchanged {
+            return;
+        }
+        self.state = Some(State {
+            nodes: state.nodes.clone(),
+            subnets: state.subnets.clone(),
+            ..State::default()
+        });
+        self.refresh(now);
+    }
+
+    /// Computes the mesh again, which causes a pass if it differs.
+    fn refresh(&mut self, now: Instant) {
+        let enforced = self.enforced.as_deref();
+        let wanted = self.state.as_ref().and_then(|state| {
+            Wanted::of(
+                state,
+                &self.hostname,
+                self.port,
+                self.pool,
+                |network, block| enforced.is_none_or(|enforced| enforced.includes(network, block)),
+            )
+        });
+        if wanted == self.wanted {
+            return;
+        }
+        // The first pass of a member waits for no further changes, nor does the last one.
+        if self.wanted.is_none() || wanted.is_none() {
+            self.next_pass = now;
+            self.retry = FIRST_RETRY;
+        } else {
+            self.debounce.handle_change(now);
+        }
+        self.leaves = wanted.is_none();
+        if self.leaves {
+            self.status = MeshStatus::Unavailable(NO_MEMBER.to_owned());
+        }
+        self.wanted = wanted;
+        self.wanted_changed = true;
+    }
+
+    /// Handles a change of the kernel's links, addresses or routes, or a failure of the device.
+    pub fn handle_change(&mut self, now: Instant) {
+        if self.retry_at.is_none_or(|at| at <= now) {
+            self.debounce.handle_change(now);
+        }
+    }
+
+    /// Handles addresses of names that [`Action::Look`] lists, if they were not part of its outcome.
+    pub fn handle_resolved(&mut self, now: Instant, resolved: BTreeMap<String, Ipv4Addr>) {
+        let last = self.peers();
+        self.names.extend(resolved);
+        if self.peers() != last {
+            self.wanted_changed = true;
+            self.debounce.handle_change(now);
+        }
+        self.unresolved = self.unresolved_names();
+    }
+
+    /// Handles the outcome of [`Action::Look`].
+    pub fn handle_seen(&mut self, now: Instant, seen: Result<Seen, String>) {
+        let Seen { observed, resolved } = match seen {
+            Ok(seen) => seen,
+            Err(reason) => return self.finish(now, Err(reason)),
+        };
+        self.names.extend(resolved);
+        let names = self.names_of_peers();
+        self.names.retain(|name, _| names.contains(name));
+        self.unresolved = self.unresolved_names();
+        let steps = match &self.wanted {
+            Some(wanted) => plan(wanted, self.peers(), &observed),
+            None => teardown(&observed),
+        };
+        self.tears_down = self.wanted.is_none();
+        if steps.is_empty() {
+            self.finish(now, Ok(()));
+        } else {
+            self.steps = Some(steps);
+        }
+    }
+
+    fn names_of_peers(&self) -> BTreeSet<String> {
+        let peers = self.wanted.iter().flat_map(|wanted| &wanted.peers);
+        let names = peers.filter_map(|peer| peer.literal().err());
+        names.map(str::to_owned).collect()
+    }
+
+    /// The peers with a known address.
+    fn peers(&self) -> Vec<Peer> {
+        let wanted = self.wanted.as_ref();
+        wanted.map_or_else(Vec::new, |wanted| resolve_peers(wanted, &self.names).0)
+    }
+
+    fn unresolved_names(&self) -> Vec<String> {
+        let names = self
+            .wanted
+            .iter()
+            .flat_map(|wanted| resolve_peers(wanted, &self.names).1);
+        names.map(str::to_owned).collect()
+    }
+
+    /// Handles the outcome of [`Action::Apply`].
+    pub fn handle_applied(&mut self, now: Instant, outcome: Result<(), String>) {
+        self.finish(now, outcome);
+    }
+
+    /// Handles the passing of the deadline; has no effect before it.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.debounce.handle_timeout(now);
+        self.due |= self.debounce.poll_action() == Some(DebounceAction::Run);
+        if self.next_pass <= now {
+            self.due = true;
+            self.next_pass = now + TICK;
+        }
+    }
+
+    /// Returns the next action.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        if let Some(steps) = self.steps.take() {
+            return Some(Action::Apply(steps));
+        }
+        if self.busy || !self.due {
+            return None;
+        }
+        self.due = false;
+        // Until this node is a member there is nothing to set up.
+        if self.wanted.is_none() && !self.leaves {
+            return None;
+        }
+        self.busy = true;
+        // The pass covers every change so far.
+        self.debounce = Debounce::new(DEBOUNCE, MAX_DEBOUNCE);
+        self.wanted_changed = false;
+        Some(Action::Look(self.names_of_peers()))
+    }
+
+    /// Whether the driver must close the device, and must have closed it before it runs the next
+    /// action: this node is a member no more. True once.
+    pub fn poll_close(&mut self) -> bool {
+        std::mem::take(&mut self.closes)
+    }
+
+    /// Time at which to call [`Core::handle_timeout`].
+    #[must_use]
+    pub fn poll_timeout(&self) -> Instant {
+        let change = self.debounce.poll_timeout();
+        change.map_or(self.next_pass, |change| change.min(self.next_pass))
+    }
+
+    /// State of the mesh after the last pass.
+    #[must_use]
+    pub fn status(&self) -> &MeshStatus {
+        &self.status
+    }
+
+    /// Whether a pass has ended.
+    #[must_use]
+    pub fn has_run(&self) -> bool {
+        self.has_run
+    }
+
+    /// Names of peers that have no address yet; the peers are left out.
+    #[must_use]
+    pub fn unresolved(&self) -> &[String] {
+        &self.unresolved
+    }
+
+    fn finish(&mut self, now: Instant, outcome: Result<(), String>) {
+        self.busy = false;
+        self.has_run = true;
+        let tears_down = std::mem::take(&mut self.tears_down);
+        match outcome {
+            Ok(()) => {
+                self.retry = FIRST_RETRY;
+                self.retry_at = None;
+                if !self.wanted_changed {
+                    self.next_pass = now + TICK;
+                }
+                if tears_down {
+                    self.closes = true;
+                    self.leaves &= self.wanted_changed;
+                } else if self.wanted.is_some() {
+                    self.status = MeshStatus::Up;
+                }
+            }
+            Err(reason) => self.fail(now, reason),
+        }
+    }
+
+    fn fail(&mut self, now: Instant, reason: String) {
+        let at = now + self.retry;
+        self.retry = (self.retry * 2).min(TICK);
+        self.retry_at = Some(at);
+        self.status = MeshStatus::Unavailable(reason);
+        // Changes during the pass may be its own.
+        if !self.wanted_changed {
+            self.debounce = Debounce::new(DEBOUNCE, MAX_DEBOUNCE);
+            self.due = false;
+            self.next_pass = at;
+        }
+    }
+}
+
+/// Whether the mesh treats the nodes of two states alike: their statuses change all the time.
+fn are_like(one: &State, other: &State) -> bool {
+    let is_like = |one: &v1::Node, other: &v1::Node| {
+        join_order(one) == join_order(other)
+            && one.address == other.address
+            && one.wireguard_pubkey == other.wireguard_pubkey
+            && one.wg_port == other.wg_port
+    };
+    let mut pairs = one.nodes.values().zip(other.nodes.values());
+    one.nodes.len() == other.nodes.len()
+        && pairs.all(|(one, other)| Arc::ptr_eq(one, other) || is_like(one, other))
+}
+
+#[cfg(test)]
+mod tests;

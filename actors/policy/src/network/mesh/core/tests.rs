@@ -1,0 +1,341 @@
+use super::*;
+use crate::network::mesh::testing::{allocate, node, state};
+
+/// A core with the time, and the outcome of every pass.
+struct Lab {
+    core: Core,
+    now: Instant,
+}
+
+impl Lab {
+    fn new(nodes: &[jaco_proto::v1::Node]) -> Self {
+        let now = Instant::now();
+        let mut core = Core::new(now, "node-1", 51820);
+        core.handle_state(now, &state(nodes));
+        Self { core, now }
+    }
+
+    /// Passes the deadlines up to `after` from now and returns the next action.
+    fn after(&mut self, after: Duration) -> Option<Action> {
+        self.now += after;
+        self.core.handle_timeout(self.now);
+        assert!(self.core.poll_timeout() > self.now);
+        self.core.poll_action()
+    }
+
+    fn see(&mut self, resolved: &[(&str, [u8; 4])]) -> Option<Action> {
+        let resolved = resolved.iter();
+        let seen = Seen {
+            observed: Observed::default(),
+            resolved: resolved
+                .map(|(name, ip)| (name.to_string(), (*ip).into()))
+                .collect(),
+        };
+        self.core.handle_seen(self.now, Ok(seen));
+        self.core.poll_action()
+    }
+
+    /// Runs a whole pass, which must be due.
+    fn pass(&mut self) {
+        assert!(matches!(self.after(Duration::ZERO), Some(Action::Look(_))));
+        assert!(matches!(self.see(&[]), Some(Action::Apply(_))));
+        self.core.handle_applied(self.now, Ok(()));
+    }
+}
+
+fn steps(action: Option<Action>) -> Vec<Step> {
+    match action {
+        Some(Action::Apply(steps)) => steps,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn peers(action: Option<Action>) -> Vec<String> {
+    let peers = steps(action).into_iter().find_map(|step| match step {
+        Step::SetPeers(peers) => Some(peers),
+        _ => None,
+    });
+    let peers = peers.unwrap_or_default().into_iter();
+    peers
+        .map(|peer| format!("{} {}", peer.hostname, peer.endpoint))
+        .collect()
+}
+
+const MS: Duration = Duration::from_millis(1);
+
+#[test]
+fn first_pass_runs_at_once() {
+    let mut lab = Lab::new(&[node("node-1", 1)]);
+    assert!(matches!(lab.core.status(), MeshStatus::Unavailable(_)));
+    lab.pass();
+    assert_eq!(*lab.core.status(), MeshStatus::Up);
+    assert_eq!(lab.after(TICK - MS), None);
+    assert!(matches!(lab.after(MS), Some(Action::Look(_))));
+}
+
+#[test]
+fn node_outside_the_cluster_sets_nothing_up() {
+    let mut lab = Lab::new(&[node("node-2", 1)]);
+    assert_eq!(lab.after(TICK * 2), None);
+    assert!(matches!(lab.core.status(), MeshStatus::Unavailable(_)));
+    lab.core.handle_state(lab.now, &state(&[node("node-1", 1)]));
+    assert!(matches!(lab.after(Duration::ZERO), Some(Action::Look(_))));
+}
+
+#[test]
+fn burst_of_changes_causes_one_pass() {
+    let mut lab = Lab::new(&[node("node-1", 1)]);
+    lab.pass();
+    for _ in 0..9 {
+        lab.core.handle_change(lab.now);
+        assert_eq!(lab.after(MS * 100), None);
+    }
+    lab.core.handle_change(lab.now);
+    assert!(
+        matches!(lab.after(MS * 100), Some(Action::Look(_))),
+        "1 s after the first"
+    );
+    lab.core.handle_seen(lab.now, Ok(Seen::default()));
+    lab.core.poll_action().unwrap();
+    lab.core.handle_applied(lab.now, Ok(()));
+    lab.core.handle_change(lab.now);
+    assert!(matches!(lab.after(DEBOUNCE), Some(Action::Look(_))));
+}
+
+#[test]
+fn changes_during_a_pass_cause_another() {
+    let mut lab = Lab::new(&[node("node-1", 1)]);
+    assert!(matches!(lab.after(Duration::ZERO), Some(Action::Look(_))));
+    lab.core.handle_change(lab.now);
+    assert_eq!(lab.after(DEBOUNCE), None);
+    assert!(matches!(lab.see(&[]), Some(Action::Apply(_))));
+    assert_eq!(lab.after(DEBOUNCE), None);
+    lab.core.handle_applied(lab.now, Ok(()));
+    assert!(matches!(lab.core.poll_action(), Some(Action::Look(_))));
+}
+
+#[test]
+fn unrelated_change_of_the_state_causes_no_pass() {
+    let nodes = [node("node-1", 1), node("node-2", 2)];
+    let mut lab = Lab::new(&nodes);
+    lab.pass();
+    let mut pressed = nodes.clone();
+    pressed[1].cpu_pressure = 0.5;
+    lab.core.handle_state(lab.now, &state(&pressed));
+    assert_eq!(lab.after(DEBOUNCE), None);
+    let mut changed = state(&nodes);
+    allocate(&mut changed, "node-2", "10.244.1.0/24");
+    lab.core.handle_state(lab.now, &changed);
+    assert!(matches!(lab.after(DEBOUNCE), Some(Action::Look(_))));
+}
+
+#[test]
+fn failed_pass_is_repeated_with_growing_delay() {
+    let mut lab = Lab::new(&[node("node-1", 1)]);
+    assert!(lab.after(Duration::ZERO).is_some());
+    let mut delays = Vec::new();
+    for at in 0..7 {
+        match at % 2 {
+            0 => lab.core.handle_seen(lab.now, Err("no netlink".to_owned())),
+            _ => {
+                lab.see(&[]).unwrap();
+                lab.core
+                    .handle_applied(lab.now, Err("no tunnel".to_owned()));
+            }
+        }
+        let reason = ["no netlink", "no tunnel"][at % 2].to_owned();
+        assert_eq!(*lab.core.status(), MeshStatus::Unavailable(reason));
+        let delay = lab.core.poll_timeout() - lab.now;
+        delays.push(delay.as_secs());
+        assert!(matches!(lab.after(delay), Some(Action::Look(_))));
+    }
+    assert_eq!(delays, [1, 2, 4, 8, 16, 30, 30]);
+}
+
+#[test]
+fn named_peer_keeps_its_last_address() {
+    let mut named = node("node-2", 2);
+    named.address = "two.example:7001".to_owned();
+    let mut lab = Lab::new(&[node("node-1", 1), named, node("node-3", 3)]);
+    let look = Action::Look(["two.example".to_owned()].into());
+    assert_eq!(lab.after(Duration::ZERO), Some(look));
+    let third = "node-3 192.0.2.7:51820";
+    let seen = lab.see(&[]);
+    assert_eq!(peers(seen), [third], "skipped until the next pass");
+    assert_eq!(lab.core.unresolved(), ["two.example"]);
+    lab.core.handle_applied(lab.now, Ok(()));
+    for resolved in [&[("two.example", [192, 0, 2, 2])][..], &[]] {
+        lab.after(TICK).unwrap();
+        let seen = lab.see(resolved);
+        assert_eq!(peers(seen), ["node-2 192.0.2.2:51820", third]);
+        assert!(lab.core.unresolved().is_empty());
+        lab.core.handle_applied(lab.now, Ok(()));
+    }
+}
+
+#[test]
+fn block_is_admitted_once_the_ruleset_has_it() {
+    let nodes = [node("node-1", 1), node("node-2", 2)];
+    let mut state = state(&nodes);
+    allocate(&mut state, "node-2", "10.244.1.0/24");
+    let mut lab = Lab::new(&[]);
+    lab.core.handle_enforced(lab.now, Some(Arc::default()));
+    lab.core.handle_state(lab.now, &state);
+    lab.after(Duration::ZERO).unwrap();
+    let routes = |steps: Vec<Step>| -> Vec<String> {
+        let routes = steps.into_iter().filter_map(|step| match step {
+            Step::AddRoute(route) => Some(route.to.to_string()),
+            _ => None,
+        });
+        routes.collect()
+    };
+    assert_eq!(routes(steps(lab.see(&[]))), ["10.99.0.0/24"]);
+    lab.core.handle_applied(lab.now, Ok(()));
+    let enforced = crate::network::firewall::core::Rendered::of(&state, Vec::new());
+    lab.core.handle_enforced(lab.now, Some(Arc::new(enforced)));
+    lab.after(DEBOUNCE).unwrap();
+    let both = ["10.99.0.0/24", "10.244.1.0/24"];
+    assert_eq!(routes(steps(lab.see(&[]))), both);
+    lab.core.handle_applied(lab.now, Ok(()));
+    // Without isolation every block is admitted.
+    lab.core.handle_enforced(lab.now, None);
+    assert_eq!(lab.after(DEBOUNCE), None);
+}
+
+#[test]
+fn cluster_pool_is_covered_by_a_blackhole() {
+    let mut lab = Lab::new(&[node("node-1", 1)]);
+    let pool = "10.128.0.0/12".parse().unwrap();
+    lab.core.handle_pool(lab.now, pool);
+    lab.after(Duration::ZERO).unwrap();
+    assert!(steps(lab.see(&[])).contains(&Step::AddBlackhole(pool)));
+}
+
+#[test]
+fn removed_node_takes_its_mesh_down() {
+    let mut lab = Lab::new(&[node("node-1", 1)]);
+    lab.pass();
+    lab.core.handle_state(lab.now, &state(&[node("node-2", 2)]));
+    assert!(matches!(lab.core.status(), MeshStatus::Unavailable(_)));
+    assert!(matches!(lab.after(Duration::ZERO), Some(Action::Look(_))));
+    let hole = "10.99.0.0/24".parse().unwrap();
+    let observed = Observed {
+        blackholes: [hole].into(),
+        ..Observed::default()
+    };
+    let seen = Seen {
+        observed,
+        ..Seen::default()
+    };
+    lab.core.handle_seen(lab.now, Ok(seen));
+    assert_eq!(steps(lab.core.poll_action()), [Step::RemoveBlackhole(hole)]);
+    assert!(!lab.core.poll_close());
+    lab.core.handle_applied(lab.now, Ok(()));
+    assert!(lab.core.poll_close() && !lab.core.poll_close());
+    assert!(matches!(lab.core.status(), MeshStatus::Unavailable(_)));
+    assert_eq!(lab.after(TICK), None);
+    // It may join again.
+    lab.core.handle_state(lab.now, &state(&[node("node-1", 1)]));
+    lab.pass();
+    assert_eq!(*lab.core.status(), MeshStatus::Up);
+}
+
+#[test]
+fn node_removed_during_a_pass_is_not_up() {
+    for seen in [true, false] {
+        let mut lab = Lab::new(&[node("node-1", 1)]);
+        lab.after(Duration::ZERO).unwrap();
+        if seen {
+            lab.see(&[]).unwrap();
+        }
+        lab.core.handle_state(lab.now, &state(&[]));
+        if seen {
+            lab.core.handle_applied(lab.now, Ok(()));
+            assert!(matches!(lab.after(Duration::ZERO), Some(Action::Look(_))));
+        }
+        assert_eq!(lab.see(&[]), None, "nothing is left");
+        assert!(matches!(lab.core.status(), MeshStatus::Unavailable(_)));
+        assert!(lab.core.poll_close());
+    }
+}
+
+#[test]
+fn equal_states_are_not_computed_again() {
+    let nodes = [node("node-1", 1), node("node-2", 2)];
+    let mut lab = Lab::new(&nodes);
+    let stored = |lab: &Lab| lab.core.state.clone().unwrap();
+    let first = stored(&lab);
+    let mut pressed = nodes.clone();
+    pressed[1].cpu_pressure = 0.5;
+    lab.core.handle_state(lab.now, &state(&pressed));
+    assert!(stored(&lab).nodes.ptr_eq(&first.nodes));
+    let changes: [fn(&mut jaco_proto::v1::Node); 4] = [
+        |node| node.wg_port = 7,
+        |node| node.address = "192.0.2.9:1".to_owned(),
+        |node| node.wireguard_pubkey = vec![7; 32],
+        |node| node.joined_at = None,
+    ];
+    for change in changes {
+        let mut changed = nodes.clone();
+        change(&mut changed[1]);
+        let changed = state(&changed);
+        lab.core.handle_state(lab.now, &changed);
+        assert!(stored(&lab).nodes.ptr_eq(&changed.nodes));
+    }
+}
+
+#[test]
+fn own_changes_do_not_shorten_the_retry() {
+    let mut lab = Lab::new(&[node("node-1", 1), node("node-2", 2)]);
+    lab.after(Duration::ZERO).unwrap();
+    let mut passes = 0;
+    for _ in 0..100 {
+        lab.see(&[]).unwrap();
+        // The device was opened, which the kernel announces.
+        lab.core.handle_change(lab.now);
+        assert_eq!(lab.after(DEBOUNCE), None);
+        let failed = Err("no peers".to_owned());
+        lab.core.handle_applied(lab.now, failed);
+        lab.core.handle_change(lab.now);
+        passes += 1;
+        let start = lab.now;
+        while !matches!(lab.after(MS * 100), Some(Action::Look(_))) {}
+        assert!(passes > 5 || lab.now - start >= FIRST_RETRY * (1 << (passes - 1)));
+        if passes == 6 {
+            return;
+        }
+    }
+}
+
+#[test]
+fn changed_members_cut_the_retry_short() {
+    let mut lab = Lab::new(&[node("node-1", 1)]);
+    for _ in 0..6 {
+        let delay = lab.core.poll_timeout().saturating_duration_since(lab.now);
+        lab.after(delay).unwrap();
+        lab.core.handle_seen(lab.now, Err("no netlink".to_owned()));
+    }
+    let members = [node("node-1", 1), node("node-2", 2)];
+    lab.core.handle_state(lab.now, &state(&members));
+    assert!(matches!(lab.after(DEBOUNCE), Some(Action::Look(_))));
+}
+
+#[test]
+fn mesh_does_not_wait_for_names() {
+    let mut named = node("node-2", 2);
+    named.address = "two.example:7001".to_owned();
+    let mut lab = Lab::new(&[node("node-1", 1), named]);
+    lab.pass();
+    assert_eq!(lab.core.unresolved(), ["two.example"]);
+    for (octet, passes) in [(2, true), (2, false), (3, true)] {
+        let resolved = [("two.example".to_owned(), [192, 0, 2, octet].into())];
+        lab.core.handle_resolved(lab.now, resolved.into());
+        assert!(lab.core.unresolved().is_empty());
+        assert_eq!(lab.after(DEBOUNCE).is_some(), passes, "{octet}");
+        if passes {
+            let address = format!("node-2 192.0.2.{octet}:51820");
+            assert_eq!(peers(lab.see(&[])), [address]);
+            lab.core.handle_applied(lab.now, Ok(()));
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Peers and routes of a node, computed from the state.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, Ipv4Addr},
+    time::Duration,
+};
+
+use jaco_engine::cidr::Cidr;
+use jaco_proto::v1;
+use jaco_state::State;
+
+use super::address::{assign, join_order, network};
+use crate::network::{names::NetworkId, scopes::network_id};
+
+/// Interval of the packets that keep the path to a peer open.
+pub const KEEPALIVE: Duration = Duration::from_secs(25);
+/// Length of a Curve25519 key.
+const KEY_BYTES: usize = 32;
+
+/// Mesh of one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Address of this node.
+    pub address: Ipv4Addr,
+    /// The other nodes that have published a key, in order of their hostnames.
+    pub peers: Vec<WantedPeer>,
+    /// Networks whose packets never leave this node unencrypted: those without a better route are
+    /// discarded.
+    pub blackholes: BTreeSet<Cidr>,
+}
+
+/// Another node in the mesh.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WantedPeer {
+    /// Its name.
+    pub hostname: String,
+    /// Its Curve25519 key.
+    pub public_key: [u8; KEY_BYTES],
+    /// Name or IPv4 address it is reached by.
+    pub host: String,
+    /// Its UDP port.
+    pub port: u16,
+    /// Its address in the mesh and the blocks of its networks.
+    pub allowed_ips: BTreeSet<Cidr>,
+}
+
+impl Wanted {
+    /// Computes the mesh of `hostname`; `None` unless it is a member with an address.
+    ///
+    /// Members without a key are no peers: a daemon that knows no mesh has none. `port` is used for
+    /// members that have published no port. `pool` holds the blocks of all networks. Only blocks
+    /// that are `admitted` are routed and accepted from their host.
+    #[must_use]
+    pub fn of(
+        state: &State,
+        hostname: &str,
+        port: u16,
+        pool: Cidr,
+        admitted: impl Fn(&NetworkId, Cidr) -> bool,
+    ) -> Option<Self> {
+        let addresses = assign(state.nodes.values().map(|node| &**node));
+        let own = state.nodes.get(hostname)?;
+        let mut blackholes = BTreeSet::from([network(), pool]);
+        let mut blocks = BTreeMap::<&str, BTreeSet<Cidr>>::new();
+        let foreign = state.subnets.iter().filter(|(key, _)| key.2 != hostname);
+        for ((deployment, network_name, host), row) in foreign {
+            let Ok(cidr) = row.cidr.parse::<Cidr>() else {
+                continue;
+            };
+            if cidr.overlaps(network()) {
+                continue;
+            }
+            if !cidr.overlaps(pool) {
+                blackholes.insert(cidr);
+            }
+            if admitted(&network_id(deployment, network_name), cidr) {
+                blocks.entry(host).or_default().insert(cidr);
+            }
+        }
+        // A device refuses two peers with one key. A copied key must neither stop the mesh nor
+        // replace the peer that had it before.
+        let mut keys = BTreeSet::from([own.wireguard_pubkey.as_slice()]);
+        let mut others: Vec<&v1::Node> = state.nodes.values().map(|node| &**node).collect();
+        others.retain(|node| node.hostname != hostname);
+        others.sort_by_key(|node| join_order(node));
+        let mut peers = Vec::new();
+        for node in others {
+            if let Some(peer) = peer(node, &addresses, &blocks, port)
+                && keys.insert(&node.wireguard_pubkey)
+            {
+                peers.push(peer);
+            }
+        }
+        peers.sort_by(|one, other| one.hostname.cmp(&other.hostname));
+        Some(Self {
+            address: *addresses.get(hostname)?,
+            peers,
+            blackholes,
+        })
+    }
+
+    /// Destinations that are routed over the device.
+    #[must_use]
+    pub fn routes(&self) -> BTreeSet<Cidr> {
+        let mut routes = BTreeSet::from([network()]);
+        for peer in &self.peers {
+            let blocks = peer.allowed_ips.iter();
+            routes.extend(blocks.filter(|cidr| !cidr.overlaps(network())));
+        }
+        routes
+    }
+}
+
+fn peer(
+    node: &v1::Node,
+    addresses: &BTreeMap<&str, Ipv4Addr>,
+    blocks: &BTreeMap<&str, BTreeSet<Cidr>>,
+    port: u16,
+) -> Option<WantedPeer> {
+    let public_key = <[u8; KEY_BYTES]>::try_from(node.wireguard_pubkey.as_slice()).ok()?;
+    let mesh = Cidr::new(*addresses.get(node.hostname.as_str())?, 32).ok()?;
+    let mut allowed_ips = blocks
+        .get(node.hostname.as_str())
+        .cloned()
+        .unwrap_or_default();
+    allowed_ips.insert(mesh);
+    let host = node.address.rsplit_once(':')?.0.to_owned();
+    Some(WantedPeer {
+        hostname: node.hostname.clone(),
+        public_key,
+        host,
+        port: match u16::try_from(node.wg_port) {
+            Ok(0) | Err(_) => port,
+            Ok(published) => published,
+        },
+        allowed_ips,
+    })
+}
+
+impl WantedPeer {
+    /// The address, if `host` is an IPv4 address; `Err` with the name otherwise.
+    ///
+    /// # Errors
+    /// The name to resolve, or an IPv6 address, which the mesh does not use.
+    pub fn literal(&self) -> Result<Ipv4Addr, &str> {
+        match self.host.parse::<IpAddr>() {
+            Ok(IpAddr::V4(ip)) => Ok(ip),
+            Ok(IpAddr::V6(_)) | Err(_) => Err(&self.host),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::mesh::testing::{allocate, node, pool, state, wanted_of};
+
+    fn cidrs(texts: &[&str]) -> BTreeSet<Cidr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn peers_reach_the_blocks_of_their_host() {
+        let mut other = node("node-2", 2);
+        (other.address, other.wg_port) = ("192.0.2.2:7001".to_owned(), 40000);
+        let mut third = node("node-3", 3);
+        (third.address, third.wg_port) = ("three.example:7001".to_owned(), 0);
+        let mut state = state(&[node("node-1", 1), other, third]);
+        for (host, cidr) in [
+            ("node-1", "10.244.0.0/24"),
+            ("node-2", "10.244.1.0/24"),
+            ("node-2", "10.244.2.0/24"),
+            ("node-3", "10.244.3.0/24"),
+            ("node-3", "no block"),
+            ("gone", "10.244.4.0/24"),
+        ] {
+            allocate(&mut state, host, cidr);
+        }
+        let wanted = wanted_of(&state, "node-1", 51821).unwrap();
+        assert_eq!(wanted.address, Ipv4Addr::new(10, 99, 0, 53));
+        let [second, third] = &wanted.peers[..] else {
+            panic!("{:?}", wanted.peers);
+        };
+        assert_eq!(second.literal(), Ok(Ipv4Addr::new(192, 0, 2, 2)));
+        assert_eq!((second.port, third.port), (40000, 51821));
+        assert_eq!(third.literal(), Err("three.example"));
+        let blocks = cidrs(&["10.99.0.23/32", "10.244.1.0/24", "10.244.2.0/24"]);
+        assert_eq!(second.allowed_ips, blocks);
+        assert_eq!(
+            third.allowed_ips,
+            cidrs(&["10.99.0.168/32", "10.244.3.0/24"])
+        );
+        let routes = [
+            "10.99.0.0/24",
+            "10.244.1.0/24",
+            "10.244.2.0/24",
+            "10.244.3.0/24",
+        ];
+        assert_eq!(wanted.routes(), cidrs(&routes));
+        assert_eq!(wanted.blackholes, cidrs(&["10.99.0.0/24", "10.244.0.0/16"]));
+        assert_eq!(wanted_of(&state, "gone", 51821), None);
+    }
+
+    #[test]
+    fn block_outside_the_ruleset_is_not_admitted() {
+        let mut state = state(&[node("node-1", 1), node("node-2", 2)]);
+        allocate(&mut state, "node-2", "10.244.1.0/24");
+        allocate(&mut state, "node-2", "10.244.2.0/24");
+        let second: Cidr = "10.244.2.0/24".parse().unwrap();
+        let id = NetworkId::new("web", "10.244.2.0/24");
+        let wanted = Wanted::of(&state, "node-1", 51820, pool(), |network, block| {
+            (network, block) == (&id, second)
+        });
+        let wanted = wanted.unwrap();
+        let allowed = cidrs(&["10.99.0.23/32", "10.244.2.0/24"]);
+        assert_eq!(wanted.peers[0].allowed_ips, allowed);
+        assert_eq!(wanted.routes(), cidrs(&["10.99.0.0/24", "10.244.2.0/24"]));
+    }
+
+    #[test]
+    fn block_outside_the_pool_never_leaves_unencrypted() {
+        let mut state = state(&[node("node-1", 1), node("node-2", 2)]);
+        allocate(&mut state, "node-2", "10.245.1.0/24");
+        let wanted = wanted_of(&state, "node-1", 51820).unwrap();
+        let blackholes = ["10.99.0.0/24", "10.244.0.0/16", "10.245.1.0/24"];
+        assert_eq!(wanted.blackholes, cidrs(&blackholes));
+    }
+
+    #[test]
+    fn members_without_a_usable_key_are_no_peers() {
+        let mut none = node("none", 2);
+        none.wireguard_pubkey.clear();
+        let mut short = node("short", 3);
+        short.wireguard_pubkey.truncate(31);
+        let (mut copied, mut copied_own) = (node("copied", 4), node("copied-own", 5));
+        copied.wireguard_pubkey = node("true", 0).wireguard_pubkey;
+        copied_own.wireguard_pubkey = node("node-1", 0).wireguard_pubkey;
+        let mut state = state(&[node("node-1", 1), none, short, copied_own]);
+        allocate(&mut state, "none", "10.244.1.0/24");
+        let wanted = wanted_of(&state, "node-1", 51820).unwrap();
+        assert_eq!(wanted.peers, []);
+        assert_eq!(wanted.routes(), cidrs(&["10.99.0.0/24"]));
+        // In order of the names the copy comes first.
+        state.nodes.insert("copied".into(), copied.into());
+        state.nodes.insert("true".into(), node("true", 1).into());
+        let wanted = wanted_of(&state, "node-1", 51820).unwrap();
+        let names: Vec<_> = wanted.peers.iter().map(|peer| &peer.hostname).collect();
+        assert_eq!(names, ["true"], "the member that had the key first");
+    }
+
+    #[test]
+    fn mesh_network_is_never_a_block() {
+        let mut state = state(&[node("node-1", 1), node("node-2", 2)]);
+        allocate(&mut state, "node-2", "10.99.0.0/25");
+        let wanted = wanted_of(&state, "node-1", 51820).unwrap();
+        assert_eq!(wanted.peers[0].allowed_ips, cidrs(&["10.99.0.23/32"]));
+        assert_eq!(wanted.routes(), cidrs(&["10.99.0.0/24"]));
+    }
+}

@@ -1,0 +1,128 @@
+//! Network conditions under which a node may become `ready`. Pure.
+
+/// Key in the status details of a node that does not isolate deployments.
+pub const ISOLATION: &str = "isolation";
+/// Key in the status details of a node without a mesh device.
+pub const MESH: &str = "mesh";
+
+/// Value of the detail [`ISOLATION`].
+const OFF: &str = "off";
+
+/// State of the isolation ruleset of this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum IsolationStatus {
+    /// Waived by the configuration.
+    #[default]
+    Off,
+    /// No ruleset was tested yet.
+    Pending,
+    /// The kernel holds the expected ruleset.
+    Enforced,
+    /// The ruleset could not be loaded or failed its test, for this reason.
+    Unavailable(String),
+}
+
+/// State of the mesh device of this node and its routes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum MeshStatus {
+    /// Waived by the configuration.
+    #[default]
+    Off,
+    /// The device is up with its routes.
+    Up,
+    /// There is no device yet, or none can be made, for this reason.
+    Unavailable(String),
+}
+
+/// Verdict on the network of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// The node may become `ready` with these status details.
+    Ready(Vec<(&'static str, &'static str)>),
+    /// The node keeps its status for now, for this reason.
+    Waits(String),
+    /// The node cannot isolate deployments, for this reason.
+    Unisolated(String),
+}
+
+impl Readiness {
+    /// Whether the configuration waives the isolation.
+    #[must_use]
+    pub fn waives_isolation(&self) -> bool {
+        matches!(self, Self::Ready(details) if details.contains(&(ISOLATION, OFF)))
+    }
+}
+
+impl Default for Readiness {
+    /// The verdict on a node whose configuration waives isolation and mesh.
+    fn default() -> Self {
+        assess(&IsolationStatus::Off, &MeshStatus::Off, 1)
+    }
+}
+
+/// Judges the network of a node in a cluster of `members` nodes.
+///
+/// A single node has no peers, so it needs no mesh.
+#[must_use]
+pub fn assess(isolation: &IsolationStatus, mesh: &MeshStatus, members: usize) -> Readiness {
+    let mut details = Vec::new();
+    match isolation {
+        IsolationStatus::Off => details.push((ISOLATION, OFF)),
+        IsolationStatus::Pending => {
+            return Readiness::Waits("the isolation ruleset is not tested yet".to_owned());
+        }
+        IsolationStatus::Enforced => {}
+        IsolationStatus::Unavailable(reason) => {
+            return Readiness::Unisolated(reason.clone());
+        }
+    }
+    match mesh {
+        // Without isolation a missing mesh is waived too.
+        MeshStatus::Unavailable(reason) if *isolation != IsolationStatus::Off => {
+            if members > 1 {
+                return Readiness::Waits(format!("the mesh device is not up: {reason}"));
+            }
+            details.push((MESH, "unavailable"));
+        }
+        MeshStatus::Off | MeshStatus::Up | MeshStatus::Unavailable(_) => {}
+    }
+    Readiness::Ready(details)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdict_depends_on_isolation_and_mesh() {
+        use IsolationStatus::{Enforced, Off, Pending};
+        let broken = MeshStatus::Unavailable("no /dev/net/tun".to_owned());
+        let lost = IsolationStatus::Unavailable("no CAP_NET_ADMIN".to_owned());
+        let ready = |details: &[(&'static str, &'static str)]| Some(details.to_vec());
+        for (isolation, mesh, members, expected) in [
+            (Off, &MeshStatus::Off, 3, ready(&[("isolation", "off")])),
+            (Off, &broken, 3, ready(&[("isolation", "off")])),
+            (Pending, &MeshStatus::Up, 1, None),
+            (Enforced, &MeshStatus::Up, 3, ready(&[])),
+            (Enforced, &MeshStatus::Off, 3, ready(&[])),
+            (Enforced, &broken, 1, ready(&[("mesh", "unavailable")])),
+            (Enforced, &broken, 2, None),
+            (lost, &MeshStatus::Up, 1, None),
+        ] {
+            let found = match assess(&isolation, mesh, members) {
+                Readiness::Ready(details) => Some(details),
+                Readiness::Waits(_) | Readiness::Unisolated(_) => None,
+            };
+            assert_eq!(found, expected, "{isolation:?} {mesh:?} {members}");
+        }
+    }
+
+    #[test]
+    fn waiting_names_the_missing_facility() {
+        let mesh = MeshStatus::Unavailable("no /dev/net/tun".to_owned());
+        let Readiness::Waits(reason) = assess(&IsolationStatus::Enforced, &mesh, 2) else {
+            panic!("the node is ready without a mesh");
+        };
+        assert_eq!(reason, "the mesh device is not up: no /dev/net/tun");
+    }
+}

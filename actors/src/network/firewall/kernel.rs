@@ -1,0 +1,180 @@
+//! The packet filter of this network namespace as a port.
+
+use std::{
+    net::Ipv4Addr,
+    sync::{Mutex, PoisonError},
+};
+
+use futures::{StreamExt as _, stream, stream::BoxStream};
+use jaco_engine::cidr::Cidr;
+use jaco_net::firewall as nft;
+use jaco_policy::network::firewall::{
+    exemptions::{ChainRule, Exemption, ExemptionRule, Outcome, Write, plan},
+    ruleset::{Base, Chain, Rule, Ruleset, Set, Span},
+};
+use jaco_proto::chain;
+
+use super::FirewallPort;
+
+/// Hooks by their numbers in `linux/netfilter.h`.
+const HOOKS: [&str; 5] = ["prerouting", "input", "forward", "output", "postrouting"];
+
+/// The packet filter of the network namespace in which it is used.
+#[derive(Debug, Default)]
+pub struct KernelPort {
+    /// Held by each use, so that a batch of an instance that was killed does not follow one of its
+    /// successor.
+    turn: Mutex<()>,
+}
+
+impl KernelPort {
+    fn exempt_in(exemption: Exemption, pool: Cidr) -> Result<Outcome, nft::Error> {
+        let (table, chain) = exemption.chain();
+        let Some(found) = nft::read_chain(table, chain)? else {
+            return Ok(Outcome::NoChain);
+        };
+        let found: Vec<ChainRule> = found.iter().map(chain_rule).collect();
+        let writes = plan(&exemption.rules(pool), &found);
+        if writes.is_empty() {
+            return Ok(Outcome::InPlace);
+        }
+        let edits: Vec<nft::Edit> = writes.iter().map(edit).collect();
+        nft::edit_chain(table, chain, &edits)?;
+        Ok(Outcome::Written)
+    }
+}
+
+impl FirewallPort for KernelPort {
+    fn read(&self) -> Result<Option<Ruleset>, String> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let table = nft::read_table().map_err(|error| chain(&error).to_string())?;
+        Ok(table.map(ruleset))
+    }
+
+    fn apply(&self, ruleset: &Ruleset) -> Result<(), String> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        nft::replace_table(&table(ruleset)).map_err(|error| chain(&error).to_string())
+    }
+
+    fn exempt(&self, pool: Cidr) -> Vec<(Exemption, Outcome)> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let outcome = |exemption| {
+            let outcome = Self::exempt_in(exemption, pool);
+            let failed = |error| Outcome::Failed(chain(&error).to_string());
+            (exemption, outcome.unwrap_or_else(failed))
+        };
+        Exemption::ALL.into_iter().map(outcome).collect()
+    }
+
+    fn changes(&self) -> Result<BoxStream<'static, ()>, String> {
+        let changes = nft::AsyncChanges::subscribe();
+        let changes = changes.map_err(|error| chain(&error).to_string())?;
+        let next = |changes: nft::AsyncChanges| async {
+            changes.wait().await.ok()?;
+            Some(((), changes))
+        };
+        Ok(stream::unfold(changes, next).boxed())
+    }
+}
+
+/// Contents of the kernel's table as a value of the core.
+fn ruleset(table: nft::Table) -> Ruleset {
+    let set = |set: nft::Set| Set {
+        name: set.name,
+        of_intervals: set.of_intervals,
+        elements: set
+            .elements
+            .into_iter()
+            .map(|(first, last)| Span { first, last })
+            .collect(),
+    };
+    let rule = |rule| match rule {
+        nft::Rule::AcceptEstablished => Rule::AcceptEstablished,
+        nft::Rule::AcceptWithin(set) => Rule::AcceptWithin(set),
+        nft::Rule::DropWithin(set) => Rule::DropWithin(set),
+        nft::Rule::Foreign => Rule::Foreign,
+    };
+    let base = |base: nft::Base| Base {
+        kind: base.kind,
+        hook: usize::try_from(base.hook)
+            .ok()
+            .and_then(|hook| HOOKS.get(hook))
+            .map_or_else(|| base.hook.to_string(), ToString::to_string),
+        priority: base.priority,
+        policy: if base.accepts { "accept" } else { "drop" }.to_owned(),
+    };
+    let chain = |chain: nft::Chain| Chain {
+        name: chain.name,
+        base: chain.base.map(base),
+        rules: chain.rules.into_iter().map(rule).collect(),
+    };
+    Ruleset {
+        flags: table.flags,
+        sets: table.sets.into_iter().map(set).collect(),
+        chains: table.chains.into_iter().map(chain).collect(),
+    }
+}
+
+/// The kernel's table with the contents of `ruleset`.
+fn table(ruleset: &Ruleset) -> nft::Table {
+    let set = |set: &Set| nft::Set {
+        name: set.name.clone(),
+        of_intervals: set.of_intervals,
+        elements: set
+            .elements
+            .iter()
+            .map(|span| (span.first, span.last))
+            .collect(),
+    };
+    let rule = |rule: &Rule| match rule {
+        Rule::AcceptEstablished => nft::Rule::AcceptEstablished,
+        Rule::AcceptWithin(set) => nft::Rule::AcceptWithin(set.clone()),
+        Rule::DropWithin(set) => nft::Rule::DropWithin(set.clone()),
+        Rule::Foreign => nft::Rule::Foreign,
+    };
+    let base = |base: &Base| nft::Base {
+        kind: base.kind.clone(),
+        hook: (0..)
+            .zip(HOOKS)
+            .find(|(_, hook)| *hook == base.hook)
+            .map_or(u32::MAX, |(number, _)| number),
+        priority: base.priority,
+        accepts: base.policy == "accept",
+    };
+    let chain = |chain: &Chain| nft::Chain {
+        name: chain.name.clone(),
+        base: chain.base.as_ref().map(base),
+        rules: chain.rules.iter().map(rule).collect(),
+    };
+    nft::Table {
+        flags: ruleset.flags,
+        sets: ruleset.sets.iter().map(set).collect(),
+        chains: ruleset.chains.iter().map(chain).collect(),
+    }
+}
+
+fn chain_rule(found: &nft::ChainRule) -> ChainRule {
+    let cidr = |(address, prefix): (Ipv4Addr, u8)| Cidr::new(address, prefix).ok();
+    let rule = found.rule.and_then(|rule| {
+        Some(ExemptionRule {
+            source: cidr(rule.source)?,
+            destination: cidr(rule.destination)?,
+            returns: rule.returns,
+        })
+    });
+    ChainRule {
+        handle: found.handle,
+        rule,
+    }
+}
+
+fn edit(write: &Write) -> nft::Edit {
+    match write {
+        Write::Delete(handle) => nft::Edit::Delete(*handle),
+        Write::InsertFirst(rule) => nft::Edit::InsertFirst(nft::PairRule {
+            source: (rule.source.network(), rule.source.prefix()),
+            destination: (rule.destination.network(), rule.destination.prefix()),
+            returns: rule.returns,
+        }),
+    }
+}

@@ -1,0 +1,265 @@
+//! Driver of the mesh.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+    sync::Arc,
+};
+
+use futures::future::join_all;
+use jaco_policy::network::{
+    firewall::core::{Rendered, Status},
+    ipam::Pool,
+    mesh::{
+        core::{Action, Core, Seen},
+        plan::Step,
+    },
+};
+use jaco_raftnode::{State, StateReader};
+use jaco_supervision::{Context, Failure, Worker};
+use tokio::{sync::watch, time::Instant};
+use tracing::{debug, info, warn};
+
+use super::{MeshStatus, PortError, SharedPort};
+use crate::{log_dedup::LogDedup, network::ipam::addresses};
+
+/// Arguments of a [`MeshActor`]; kept across restarts.
+#[derive(Clone)]
+pub struct Args {
+    /// This host.
+    pub host: String,
+    /// UDP port of peers that have published none: this node's own.
+    pub port: u16,
+    /// Address pool if the cluster's state names none.
+    pub pool: Pool,
+    /// Status of the firewall; `None` without isolation.
+    pub firewall: Option<watch::Receiver<Status>>,
+    /// Reads the replicated state.
+    pub raft: Arc<dyn StateReader>,
+    /// The kernel and the device.
+    pub mesh: SharedPort,
+    /// Receives the status after each pass.
+    pub status: watch::Sender<MeshStatus>,
+}
+
+/// Mailbox of the mesh.
+#[derive(Debug)]
+pub enum Msg {
+    /// Members or address blocks may have changed.
+    State(Arc<State>),
+    /// The firewall may enforce another ruleset.
+    Enforced(Arc<Rendered>),
+    /// The kernel announced a change.
+    Changed,
+    /// The kernel was read.
+    Seen(Result<Seen, PortError>),
+    /// The names of members were resolved.
+    Resolved(BTreeMap<String, Ipv4Addr>),
+    /// The steps were carried out.
+    Applied(Outcome),
+    /// The core's deadline passed.
+    Wake,
+}
+
+/// Outcome of the steps of one plan.
+#[derive(Debug)]
+pub struct Outcome {
+    result: Result<(), PortError>,
+    /// Number of peers, if the set was replaced.
+    peers: Option<usize>,
+}
+
+/// Owns the mesh of one node.
+pub struct MeshActor {
+    args: Args,
+    core: Core,
+    peers: Option<usize>,
+    failures: LogDedup,
+    unresolved: LogDedup,
+}
+
+impl Worker for MeshActor {
+    type Msg = Msg;
+    type Args = Args;
+    const KIND: &'static str = "MeshActor";
+
+    async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
+        let now = Instant::now().into_std();
+        let mut states = args.raft.follow();
+        let last = states.borrow_and_update().clone();
+        let mut core = Core::new(now, &args.host, args.port);
+        core.handle_pool(now, addresses(&last, args.pool));
+        if let Some(mut firewall) = args.firewall.clone() {
+            let enforced = enforced_by(&firewall.borrow_and_update());
+            core.handle_enforced(now, Some(enforced));
+            ctx.watch(firewall, |status| Msg::Enforced(enforced_by(&status)));
+        }
+        core.handle_state(now, &last);
+        let differs = |last: &Arc<State>, next: &Arc<State>| {
+            !last.nodes.ptr_eq(&next.nodes)
+                || !last.subnets.ptr_eq(&next.subnets)
+                || Pool::of_cluster(last) != Pool::of_cluster(next)
+        };
+        ctx.watch_if(states, last, differs, Msg::State);
+        ctx.watch(args.mesh.changes(), |_| Msg::Changed);
+        let mut mesh = Self {
+            args,
+            core,
+            peers: None,
+            failures: LogDedup::default(),
+            unresolved: LogDedup::default(),
+        };
+        mesh.drive(ctx).await;
+        Ok(mesh)
+    }
+
+    async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
+        let now = Instant::now().into_std();
+        match msg {
+            Msg::State(state) => {
+                self.core
+                    .handle_pool(now, addresses(&state, self.args.pool));
+                self.core.handle_state(now, &state);
+            }
+            Msg::Enforced(enforced) => self.core.handle_enforced(now, Some(enforced)),
+            Msg::Changed => self.core.handle_change(now),
+            Msg::Seen(seen) => {
+                self.core.handle_seen(now, seen.map_err(|error| error.0));
+            }
+            Msg::Resolved(names) => {
+                self.core.handle_resolved(now, names);
+                self.log_unresolved();
+            }
+            Msg::Applied(Outcome { result, peers }) => {
+                if let Some(peers) = peers.filter(|peers| self.peers != Some(*peers)) {
+                    info!(subsystem = "wgmesh", peers, "number of peers changed");
+                    self.peers = Some(peers);
+                }
+                self.core
+                    .handle_applied(now, result.map_err(|error| error.0));
+            }
+            Msg::Wake => self.core.handle_timeout(now),
+        }
+        self.drive(ctx).await;
+        Ok(())
+    }
+
+    async fn stop(&mut self, _ctx: &Context<Self>) {
+        self.args.mesh.close().await;
+    }
+}
+
+impl MeshActor {
+    /// Runs the core's actions, publishes the status, then sets the deadline.
+    async fn drive(&mut self, ctx: &Context<Self>) {
+        self.core.handle_timeout(Instant::now().into_std());
+        if self.core.poll_close() {
+            self.args.mesh.close().await;
+        }
+        while let Some(action) = self.core.poll_action() {
+            let mesh = Arc::clone(&self.args.mesh);
+            match action {
+                Action::Look(names) => {
+                    let resolver = Arc::clone(&mesh);
+                    ctx.spawn(async move { Msg::Seen(look(&mesh).await) });
+                    // A name server that is silent must not hold up repairs.
+                    ctx.spawn(async move { Msg::Resolved(resolve(&resolver, names).await) });
+                }
+                Action::Apply(steps) => {
+                    let outcome = apply(mesh, steps);
+                    ctx.spawn(async move { Msg::Applied(outcome.await) });
+                }
+            }
+        }
+        self.publish();
+        let deadline = Instant::from_std(self.core.poll_timeout());
+        ctx.set_deadline(Some(deadline), Msg::Wake);
+    }
+
+    fn publish(&mut self) {
+        let status = self.core.status();
+        match status {
+            MeshStatus::Unavailable(reason) => {
+                if self.core.has_run() && self.failures.is_new(reason) {
+                    warn!(subsystem = "wgmesh", %reason, "the mesh is not up");
+                }
+            }
+            MeshStatus::Up | MeshStatus::Off => {
+                if self.failures.clear() {
+                    info!(subsystem = "wgmesh", "the mesh is up again");
+                }
+            }
+        }
+        // The status of the last instance stays until this one has run a pass.
+        if self.core.has_run() {
+            self.args.status.send_if_modified(|current| {
+                let differs = current != status;
+                if differs {
+                    current.clone_from(status);
+                }
+                differs
+            });
+        }
+    }
+
+    fn log_unresolved(&mut self) {
+        let names = self.core.unresolved().join(", ");
+        if names.is_empty() {
+            self.unresolved.clear();
+        } else if self.unresolved.is_new(&names) {
+            warn!(subsystem = "wgmesh", %names, "members left out: their names do not resolve");
+        }
+    }
+}
+
+/// The ruleset in force; the empty one before there is any.
+fn enforced_by(status: &Status) -> Arc<Rendered> {
+    status.enforced.clone().unwrap_or_default()
+}
+
+async fn look(mesh: &SharedPort) -> Result<Seen, PortError> {
+    Ok(Seen {
+        observed: mesh.look().await?,
+        resolved: BTreeMap::new(),
+    })
+}
+
+/// Addresses of those names that can be resolved.
+async fn resolve(mesh: &SharedPort, names: BTreeSet<String>) -> BTreeMap<String, Ipv4Addr> {
+    let resolving = names.into_iter().map(async |name| {
+        let ip = mesh.resolve(name.clone()).await?;
+        Some((name, ip))
+    });
+    join_all(resolving).await.into_iter().flatten().collect()
+}
+
+/// Carries out the steps in order. A step that fails does not stop those that do not need it.
+async fn apply(mesh: SharedPort, steps: Vec<Step>) -> Outcome {
+    let mut outcome = Outcome {
+        result: Ok(()),
+        peers: None,
+    };
+    for step in steps {
+        let peers = match &step {
+            Step::SetPeers(peers) => Some(peers.len()),
+            _ => None,
+        };
+        let (required, text) = (step.is_required(), step.to_string());
+        match mesh.apply(step).await {
+            Ok(()) => {
+                debug!(subsystem = "wgmesh", step = %text, "mesh changed");
+                outcome.peers = peers.or(outcome.peers);
+            }
+            Err(error) => {
+                outcome.result = outcome.result.and(Err(error));
+                if required {
+                    break;
+                }
+            }
+        }
+    }
+    outcome
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,340 @@
+use std::{net::Ipv4Addr, sync::Mutex, time::Duration};
+
+use futures::{FutureExt as _, future::BoxFuture};
+use jaco_policy::network::mesh::{
+    core::TICK,
+    plan::{DeviceState, Observed},
+};
+use jaco_proto::v1::{self, command::Payload};
+use jaco_raftnode::{command, testing::MemoryRaft};
+use jaco_supervision::{ChildSpec, KillMode, Strategy, SupervisorSpec, Tree};
+
+use super::*;
+use crate::{lock::lock, network::mesh::MeshPort};
+
+/// A kernel without surprises, and the steps that it carried out.
+#[derive(Clone)]
+struct FakePort {
+    world: Arc<Mutex<World>>,
+    changes: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct World {
+    observed: Observed,
+    steps: Vec<String>,
+    /// Start of the text of steps that fail.
+    failing: Option<&'static str>,
+    names: Vec<(&'static str, Ipv4Addr)>,
+    closed: bool,
+}
+
+impl FakePort {
+    fn world(&self) -> std::sync::MutexGuard<'_, World> {
+        lock(&self.world)
+    }
+
+    /// Changes the kernel, which announces it.
+    fn damage(&self, change: impl FnOnce(&mut Observed)) {
+        change(&mut self.world().observed);
+        self.changes.send_modify(|count| *count += 1);
+    }
+
+    fn steps(&self) -> Vec<String> {
+        std::mem::take(&mut self.world().steps)
+    }
+}
+
+impl World {
+    fn apply(&mut self, step: Step) -> Result<(), PortError> {
+        let text = step.to_string();
+        if self
+            .failing
+            .is_some_and(|failing| text.starts_with(failing))
+        {
+            return Err(PortError(format!("failed to {text}")));
+        }
+        self.steps.push(text);
+        let Observed { blackholes, device } = &mut self.observed;
+        match step {
+            Step::AddBlackhole(cidr) => drop(blackholes.insert(cidr)),
+            Step::RemoveBlackhole(cidr) => drop(blackholes.remove(&cidr)),
+            Step::OpenDevice => *device = Some(DeviceState::default()),
+            step => {
+                let device = device.as_mut().expect("no device");
+                match step {
+                    Step::SetUp => device.up = true,
+                    Step::AddAddress(ip) => drop(device.addresses.insert(ip)),
+                    Step::RemoveAddress(ip) => drop(device.addresses.remove(&ip)),
+                    Step::SetPeers(peers) => device.peers = peers,
+                    Step::AddRoute(route) => drop(device.routes.insert(route)),
+                    Step::RemoveRoute(route) => drop(device.routes.remove(&route)),
+                    step => panic!("{step:?}"),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl MeshPort for FakePort {
+    fn look(&self) -> BoxFuture<'static, Result<Observed, PortError>> {
+        let observed = self.world().observed.clone();
+        async move { Ok(observed) }.boxed()
+    }
+
+    fn apply(&self, step: Step) -> BoxFuture<'static, Result<(), PortError>> {
+        let done = self.world().apply(step);
+        async move { done }.boxed()
+    }
+
+    fn resolve(&self, name: String) -> BoxFuture<'static, Option<Ipv4Addr>> {
+        let world = self.world();
+        let known = world.names.iter().find(|(known, _)| *known == name);
+        let ip = known.map(|(_, ip)| *ip);
+        async move { ip }.boxed()
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    fn close(&self) -> BoxFuture<'static, ()> {
+        let mut world = self.world();
+        (world.closed, world.observed.device) = (true, None);
+        async {}.boxed()
+    }
+}
+
+/// Steps that keep packets of containers from leaving unencrypted.
+const BLACKHOLES: [&str; 2] = ["add blackhole 10.99.0.0/24", "add blackhole 10.244.0.0/16"];
+
+struct Lab {
+    raft: MemoryRaft,
+    port: FakePort,
+    status: watch::Receiver<MeshStatus>,
+    tree: Tree,
+}
+
+impl Lab {
+    /// Node `n1` of a cluster with `n2`, whose block is `10.244.1.0/24`.
+    async fn start(prepare: impl FnOnce(&mut World)) -> Self {
+        Self::start_with(prepare, None).await
+    }
+
+    /// The same, on a node that isolates deployments.
+    async fn start_with(
+        prepare: impl FnOnce(&mut World),
+        firewall: Option<watch::Receiver<Status>>,
+    ) -> Self {
+        let raft = MemoryRaft::with_ready_nodes(&["n1", "n2"]);
+        let port = FakePort {
+            world: Arc::default(),
+            changes: watch::Sender::new(0),
+        };
+        prepare(&mut port.world());
+        let status = watch::Sender::new(MeshStatus::Off);
+        let receiver = status.subscribe();
+        let args = Args {
+            host: "n1".to_owned(),
+            port: 51820,
+            pool: crate::network::ipam::Pool::default(),
+            firewall,
+            raft: Arc::new(raft.clone()),
+            mesh: Arc::new(port.clone()),
+            status,
+        };
+        let lab = Self {
+            tree: {
+                let (mesh, _) = ChildSpec::worker::<MeshActor>("mesh", args);
+                let spec = SupervisorSpec::new(Strategy::OneForOne).child(mesh);
+                Tree::start("node", spec).await.unwrap()
+            },
+            raft,
+            port,
+            status: receiver,
+        };
+        for (host, address) in [("n1", "192.0.2.1:7001"), ("n2", "192.0.2.2:7001")] {
+            lab.publish(host, address);
+        }
+        lab.allocate("n2", "10.244.1.0/24");
+        lab.pass().await;
+        lab
+    }
+
+    fn apply(&self, payload: Payload) {
+        let command = command("test", prost_types::Timestamp::default(), payload);
+        self.raft.apply(command).unwrap();
+    }
+
+    fn publish(&self, host: &str, address: &str) {
+        self.apply(Payload::NodeUpdateSelf(v1::NodeUpdateSelf {
+            hostname: host.to_owned(),
+            address: address.to_owned(),
+            wireguard_pubkey: vec![host.as_bytes()[1]; 32],
+            wg_port: 51820,
+            ..Default::default()
+        }));
+    }
+
+    fn remove(&self, host: &str) {
+        self.apply(Payload::NodeRemove(v1::NodeRemove {
+            hostname: host.to_owned(),
+        }));
+    }
+
+    fn allocate(&self, host: &str, cidr: &str) {
+        self.apply(Payload::SubnetAllocate(v1::SubnetAllocate {
+            deployment: "app".to_owned(),
+            network: cidr.to_owned(),
+            cidr: cidr.to_owned(),
+            host: host.to_owned(),
+        }));
+    }
+
+    /// Lets the time for a debounced pass go by.
+    async fn pass(&self) {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+
+    fn device(&self) -> DeviceState {
+        self.port.world().observed.device.clone().unwrap()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn mesh_follows_the_state() {
+    let lab = Lab::start(|_| {}).await;
+    assert_eq!(*lab.status.borrow(), MeshStatus::Up);
+    let device = lab.device();
+    assert_eq!(device.peers.len(), 1);
+    assert_eq!(device.peers[0].endpoint, "192.0.2.2:51820".parse().unwrap());
+    assert_eq!(device.routes.len(), 2);
+    lab.port.steps();
+    lab.allocate("n2", "10.244.2.0/24");
+    lab.pass().await;
+    assert_eq!(lab.port.steps(), ["set 1 peers", "add route 10.244.2.0/24"]);
+    tokio::time::sleep(TICK * 3).await;
+    assert_eq!(lab.port.steps(), [""; 0], "an idle mesh changes nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn damage_is_repaired_when_it_is_announced() {
+    let lab = Lab::start(|_| {}).await;
+    lab.port.steps();
+    lab.port.damage(|observed| {
+        let device = observed.device.as_mut().unwrap();
+        device.routes.pop_first();
+        device.addresses.clear();
+    });
+    lab.pass().await;
+    assert_eq!(lab.port.steps().len(), 2);
+    lab.port.damage(|observed| observed.blackholes.clear());
+    lab.pass().await;
+    assert_eq!(lab.port.steps(), BLACKHOLES);
+    lab.port.damage(|observed| observed.device = None);
+    lab.pass().await;
+    assert_eq!(lab.port.steps()[0], "open device");
+    assert_eq!(lab.device().routes.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn unannounced_damage_is_repaired_by_the_timer() {
+    let lab = Lab::start(|_| {}).await;
+    lab.port.steps();
+    lab.port.world().observed.device = None;
+    lab.pass().await;
+    assert_eq!(lab.port.steps(), [""; 0]);
+    tokio::time::sleep(TICK).await;
+    assert_eq!(lab.port.steps()[0], "open device");
+}
+
+#[tokio::test(start_paused = true)]
+async fn missing_device_is_reported_until_it_opens() {
+    let lab = Lab::start(|world| world.failing = Some("open device")).await;
+    let reason = "failed to open device".to_owned();
+    assert_eq!(*lab.status.borrow(), MeshStatus::Unavailable(reason));
+    let steps = lab.port.steps();
+    assert_eq!(steps, BLACKHOLES, "nothing else without a device");
+    lab.port.world().failing = None;
+    tokio::time::sleep(TICK).await;
+    assert_eq!(*lab.status.borrow(), MeshStatus::Up);
+}
+
+#[tokio::test(start_paused = true)]
+async fn route_that_fails_stops_no_other() {
+    let lab = Lab::start(|world| world.failing = Some("add route 10.244.1")).await;
+    lab.allocate("n2", "10.244.2.0/24");
+    lab.pass().await;
+    let reason = "failed to add route 10.244.1.0/24".to_owned();
+    assert_eq!(*lab.status.borrow(), MeshStatus::Unavailable(reason));
+    assert_eq!(
+        lab.device().routes.len(),
+        2,
+        "the mesh network and the second block"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn killed_actor_finds_the_device_as_it_was() {
+    let lab = Lab::start(|_| {}).await;
+    lab.port.steps();
+    for mode in [KillMode::Kill, KillMode::Panic] {
+        lab.tree.kill("node/mesh", mode).unwrap();
+        tokio::time::sleep(TICK).await;
+        assert_eq!(lab.port.steps(), [""; 0]);
+        assert_eq!(*lab.status.borrow(), MeshStatus::Up);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn unresolvable_member_is_left_out() {
+    let lab = Lab::start(|_| {}).await;
+    lab.publish("n2", "two.example:7001");
+    lab.pass().await;
+    assert!(lab.device().peers.is_empty());
+    assert_eq!(*lab.status.borrow(), MeshStatus::Up);
+    lab.port.world().names = vec![("two.example", Ipv4Addr::new(192, 0, 2, 9))];
+    tokio::time::sleep(TICK).await;
+    assert_eq!(
+        lab.device().peers[0].endpoint,
+        "192.0.2.9:51820".parse().unwrap()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn stopped_mesh_leaves_its_blackholes() {
+    let lab = Lab::start(|_| {}).await;
+    lab.tree.stop().await;
+    let world = lab.port.world();
+    assert!(world.closed);
+    assert_eq!(world.observed.blackholes.len(), BLACKHOLES.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn block_is_admitted_once_the_ruleset_includes_it() {
+    let (firewall, status) = watch::channel(Status::default());
+    let lab = Lab::start_with(|_| {}, Some(status)).await;
+    assert_eq!(
+        lab.device().peers[0].allowed_ips.len(),
+        1,
+        "its mesh address"
+    );
+    assert_eq!(lab.device().routes.len(), 1, "the mesh network");
+    let state = lab.raft.state();
+    let enforced = Rendered::of(&state, Vec::new());
+    firewall.send_modify(|status| status.enforced = Some(Arc::new(enforced)));
+    lab.pass().await;
+    assert_eq!(lab.device().routes.len(), 2);
+    assert_eq!(lab.device().peers[0].allowed_ips.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn former_member_removes_its_mesh() {
+    let lab = Lab::start(|_| {}).await;
+    lab.remove("n1");
+    lab.pass().await;
+    let world = lab.port.world();
+    assert!(world.closed);
+    assert_eq!(world.observed.blackholes.len(), 0);
+}

@@ -1,0 +1,283 @@
+use std::{os::fd::AsRawFd as _, process::Command};
+
+use jaco_net::netns::Namespace;
+use jaco_policy::network::mesh::address::assign;
+use jaco_proto::v1;
+use jaco_raftnode::{State, StateReader as _, testing::MemoryRaft};
+use jaco_supervision::{ChildSpec, Strategy, SupervisorSpec, Tree};
+use tokio::{net::UdpSocket, time::timeout};
+
+use super::*;
+use crate::network::mesh::{Args, MeshActor, MeshStatus};
+
+/// Runs `work` inside a new namespace.
+fn in_namespace<F: Future<Output = ()>>(work: impl FnOnce() -> F + Send) {
+    let namespace = Namespace::create().unwrap();
+    namespace.within(|| block_on(work())).unwrap();
+}
+
+fn ip(arguments: &str) -> String {
+    let done = Command::new("ip")
+        .args(arguments.split(' '))
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "ip {arguments}: {done:?}");
+    String::from_utf8(done.stdout).unwrap()
+}
+
+fn cidr(text: &str) -> Cidr {
+    text.parse().unwrap()
+}
+
+#[test]
+fn blackholes_are_kept_apart_from_foreign_routes() {
+    in_namespace(async || {
+        let port = KernelPort::new(PrivateKey::generate().unwrap(), 0);
+        ip("link set lo up");
+        ip("route add blackhole 10.244.9.0/24");
+        let block = cidr("10.244.1.0/24");
+        for _ in 0..2 {
+            port.apply(Step::AddBlackhole(block)).await.unwrap();
+        }
+        let seen = port.look().await.unwrap();
+        assert_eq!(seen.blackholes, [block].into());
+        assert_eq!(seen.device, None);
+        leave().await.unwrap();
+        assert_eq!(port.look().await.unwrap(), Observed::default());
+        assert!(ip("-j route show").contains("10.244.9.0/24"));
+    });
+}
+
+#[test]
+fn steps_without_a_device_fail_with_a_reason() {
+    in_namespace(async || {
+        let port = KernelPort::new(PrivateKey::generate().unwrap(), 0);
+        let error = port.apply(Step::SetUp).await.unwrap_err();
+        assert_eq!(error.to_string(), "the link jaco0 is gone");
+        let error = port.apply(Step::SetPeers(Vec::new())).await.unwrap_err();
+        assert_eq!(error.to_string(), "the mesh device is not open");
+    });
+}
+
+/// A member of the cluster.
+struct Machine {
+    host: &'static str,
+    underlay: &'static str,
+    key: PrivateKey,
+}
+
+/// State of a cluster of these machines; the block of `m<n>` is `10.244.<n>.0/24`.
+fn cluster(machines: &[Machine]) -> MemoryRaft {
+    let mut state = State::default();
+    for (number, machine) in (1..).zip(machines) {
+        let node = v1::Node {
+            hostname: machine.host.to_owned(),
+            address: format!("{}:7001", machine.underlay),
+            wireguard_pubkey: machine.key.public().0.to_vec(),
+            wg_port: PORT.into(),
+            joined_at: Some(prost_types::Timestamp {
+                seconds: number,
+                nanos: 0,
+            }),
+            ..Default::default()
+        };
+        state.nodes.insert(machine.host.to_owned(), Arc::new(node));
+        let block = v1::Subnet {
+            cidr: format!("10.244.{number}.0/24"),
+            ..Default::default()
+        };
+        let key = (
+            "app".to_owned(),
+            "_default".to_owned(),
+            machine.host.to_owned(),
+        );
+        state.subnets.insert(key, Arc::new(block));
+    }
+    MemoryRaft::new(state)
+}
+
+const PORT: u16 = 51820;
+/// Longest wait for a repair; reached only if there is none.
+const FOREVER: Duration = Duration::from_secs(60);
+
+/// Runs the mesh of a machine until `done` is closed.
+async fn run(
+    machine: &Machine,
+    raft: &MemoryRaft,
+    done: watch::Receiver<()>,
+    work: impl AsyncFnOnce(),
+) {
+    let status = watch::Sender::new(MeshStatus::Off);
+    let args = Args {
+        host: machine.host.to_owned(),
+        port: PORT,
+        pool: crate::network::ipam::Pool::default(),
+        firewall: None,
+        raft: Arc::new(raft.clone()),
+        mesh: Arc::new(KernelPort::new(machine.key.clone(), PORT)),
+        status: status.clone(),
+    };
+    let (mesh, _) = ChildSpec::worker::<MeshActor>("mesh", args);
+    let spec = SupervisorSpec::new(Strategy::OneForOne).child(mesh);
+    let tree = Tree::start("node", spec).await.unwrap();
+    let mut status = status.subscribe();
+    let up = status.wait_for(|status| *status == MeshStatus::Up);
+    tokio::time::timeout(FOREVER, up)
+        .await
+        .expect("the mesh is up")
+        .unwrap();
+    work().await;
+    let mut done = done;
+    let _ = done.changed().await; // an error: the work of the other machine has ended
+    tree.stop().await;
+}
+
+/// Sends datagrams to `to` until one returns.
+async fn echoes(to: Ipv4Addr) {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await.unwrap();
+    let mut answer = [0; 16];
+    let exchange = async {
+        loop {
+            // Without a route the kernel refuses it.
+            let _ = socket.send_to(b"plain", (to, 7)).await;
+            let received = timeout(Duration::from_millis(100), socket.recv_from(&mut answer));
+            if let Ok(Ok((5, _))) = received.await {
+                return;
+            }
+        }
+    };
+    timeout(FOREVER, exchange).await.expect("an echo");
+}
+
+async fn echo_server(address: Ipv4Addr) {
+    let socket = UdpSocket::bind((address, 7)).await.unwrap();
+    let mut datagram = [0; 16];
+    loop {
+        if let Ok((size, from)) = socket.recv_from(&mut datagram).await {
+            let _ = socket.send_to(&datagram[..size], from).await;
+        }
+    }
+}
+
+/// Two machines with a cable between them.
+fn cable(one: &Namespace, other: &Namespace) {
+    let far = format!(
+        "/proc/{}/fd/{}",
+        std::process::id(),
+        other.file().as_raw_fd()
+    );
+    one.within(|| {
+        ip(&format!("link add e0 type veth peer name e0 netns {far}"));
+        ip("address add 192.0.2.1/24 dev e0");
+        ip("link set e0 up");
+    })
+    .unwrap();
+    other
+        .within(|| {
+            ip("address add 192.0.2.2/24 dev e0");
+            ip("link set e0 up");
+        })
+        .unwrap();
+}
+
+#[test]
+fn damaged_mesh_is_repaired_and_carries_datagrams() {
+    let machine = |host, underlay| Machine {
+        host,
+        underlay,
+        key: PrivateKey::generate().unwrap(),
+    };
+    let machines = [machine("m1", "192.0.2.1"), machine("m2", "192.0.2.2")];
+    let raft = cluster(&machines);
+    let addresses = assign(raft.state().nodes.values().map(|node| &**node))
+        .into_values()
+        .collect::<Vec<_>>();
+    let [here, there] = addresses[..] else {
+        panic!()
+    };
+    let namespaces = [(); 2].map(|()| Namespace::create().unwrap());
+    cable(&namespaces[0], &namespaces[1]);
+    let (end, done) = watch::channel(());
+    std::thread::scope(|scope| {
+        let (raft, machines, namespaces) = (&raft, &machines, &namespaces);
+        scope.spawn(move || {
+            let serve = || block_on(serve(&machines[1], raft, done));
+            namespaces[1].within(serve).unwrap();
+        });
+        let ended = scope.spawn(move || {
+            let _end = end; // ends the other machine, also after a failure
+            let work = async || survive_damage(here, there).await;
+            let at_once = watch::channel(()).1;
+            let talk = || block_on(run(&machines[0], raft, at_once, work));
+            namespaces[0].within(talk).unwrap();
+        });
+        ended.join().unwrap();
+    });
+    let left = namespaces[0].within(|| ip("-j route show")).unwrap();
+    assert!(
+        left.contains("blackhole") && !left.contains("jaco0"),
+        "{left}"
+    );
+}
+
+fn block_on(work: impl Future<Output = ()>) {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all().build().unwrap().block_on(work);
+}
+
+/// Runs a machine whose host and container answer datagrams.
+async fn serve(machine: &Machine, raft: &MemoryRaft, done: watch::Receiver<()>) {
+    let work = async || {
+        ip("address add 10.244.2.9/32 dev lo");
+        ip("link set lo up");
+        tokio::spawn(echo_server(Ipv4Addr::UNSPECIFIED));
+    };
+    run(machine, raft, done, work).await;
+}
+
+/// Damages the mesh of this machine and checks that it reaches the other one again.
+async fn survive_damage(here: Ipv4Addr, there: Ipv4Addr) {
+    let container = Ipv4Addr::new(10, 244, 2, 9);
+    echoes(there).await;
+    echoes(container).await;
+    let shown = ip("-j route get 10.244.2.9");
+    assert!(
+        shown.contains(&format!("\"prefsrc\":\"{here}\"")),
+        "{shown}"
+    );
+    for damage in [
+        "route del 10.244.2.0/24 dev jaco0",
+        &format!("address del {here}/32 dev jaco0"),
+        "link set jaco0 down",
+        "link set jaco0 mtu 9000",
+        "link del jaco0",
+        "route add 10.1.0.0/16 dev jaco0",
+        "route del blackhole 10.244.0.0/16",
+        "route del blackhole 10.99.0.0/24",
+    ] {
+        ip(damage);
+        repaired(damage, here).await;
+        echoes(container).await;
+    }
+}
+
+/// Waits until the link, its address and its routes are as they should be.
+async fn repaired(damage: &str, address: Ipv4Addr) {
+    let whole = || {
+        let (link, routes) = (ip("-j address show"), ip("-j route show"));
+        link.contains("\"ifname\":\"jaco0\"")
+            && link.contains("\"mtu\":1420")
+            && link.contains(&format!("\"local\":\"{address}\""))
+            && routes.contains("\"dst\":\"10.99.0.0/24\"")
+            && routes.matches("\"type\":\"blackhole\"").count() == 2
+            && !routes.contains("10.1.0.0/16")
+    };
+    let wait = async {
+        while !whole() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(FOREVER, wait)
+        .await
+        .unwrap_or_else(|_| panic!("not repaired: {damage}"));
+}

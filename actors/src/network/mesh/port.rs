@@ -1,0 +1,33 @@
+//! Access to the kernel and the device.
+
+use std::{net::Ipv4Addr, sync::Arc};
+
+use futures::future::BoxFuture;
+use jaco_policy::network::mesh::plan::{Observed, Step};
+use tokio::sync::watch;
+
+/// Reason why the mesh cannot be read or changed, with its causes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct PortError(pub String);
+
+/// Kernel and device of a node's mesh.
+pub trait MeshPort: Send + Sync + 'static {
+    /// Reads the mesh that the kernel has.
+    fn look(&self) -> BoxFuture<'static, Result<Observed, PortError>>;
+
+    /// Carries out a step of a plan that was made of the last [`MeshPort::look`].
+    fn apply(&self, step: Step) -> BoxFuture<'static, Result<(), PortError>>;
+
+    /// Returns an IPv4 address of a host; `None` if the name does not resolve.
+    fn resolve(&self, name: String) -> BoxFuture<'static, Option<Ipv4Addr>>;
+
+    /// Changes whenever the kernel announces a change that concerns the mesh.
+    fn changes(&self) -> watch::Receiver<u64>;
+
+    /// Closes the device. Blackhole routes stay.
+    fn close(&self) -> BoxFuture<'static, ()>;
+}
+
+/// Shared access to a [`MeshPort`].
+pub type SharedPort = Arc<dyn MeshPort>;

@@ -1,0 +1,321 @@
+//! Network of a machine in its kernel, which outlives the daemon: the isolation table, the mesh
+//! device and the routes.
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+};
+
+use jaco_engine::cidr::Cidr;
+use jaco_policy::network::{
+    firewall::{
+        core::Rendered,
+        ruleset::{Ruleset, Set, Span, Verdict},
+    },
+    mesh::plan::{DeviceState, Observed, Peer, Step},
+    names::NetworkId,
+};
+
+use super::{mutation::Mutation, time::Time};
+
+/// A part of the kernel. With a planted bug the daemon is shown something else than packets meet.
+#[derive(Debug, Default)]
+struct Part<T> {
+    shown: T,
+    real: T,
+}
+
+impl<T: Clone> Part<T> {
+    fn set(&mut self, value: T) {
+        self.shown = value.clone();
+        self.real = value;
+    }
+}
+
+/// The kernel of one machine.
+#[derive(Debug, Default)]
+pub(super) struct Kernel {
+    table: Part<Option<Ruleset>>,
+    /// Whether the table drops packets between two networks of 256 addresses, as far as known.
+    verdicts: RefCell<BTreeMap<(u32, u32), bool>>,
+    device: Option<DeviceState>,
+    /// Peers that the device has beside those it was given.
+    former_peers: Vec<Peer>,
+    blackholes: Part<BTreeSet<Cidr>>,
+    /// Requests fail.
+    pub(super) failing: bool,
+    /// Additional time of every request.
+    pub(super) slow: Time,
+    /// Time of the last request that took longer.
+    pub(super) slowed_at: Option<Time>,
+    /// Whether the daemon is yet to be notified of a change of the table, and of the mesh.
+    pub(super) unseen: (bool, bool),
+}
+
+/// A change of the kernel by another program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tampering {
+    /// Deletes the isolation table.
+    FlushTable,
+    /// Deletes the rule that drops packets between networks.
+    DeleteDrop,
+    /// Deletes the drawn element of every set that has it.
+    DeleteElement(u64),
+    /// Puts the drop before the rules that accept.
+    ReorderRules,
+    /// Deletes the mesh device.
+    DeleteDevice,
+    /// Deletes the routes over the mesh device.
+    DeleteRoutes,
+    /// Deletes the device's routes and the blackholes.
+    DeleteAllRoutes,
+}
+
+impl Tampering {
+    /// Those of the isolation table; the others concern the mesh.
+    pub(super) fn concerns_table(self) -> bool {
+        match self {
+            Self::FlushTable | Self::DeleteDrop | Self::DeleteElement(_) | Self::ReorderRules => {
+                true
+            }
+            Self::DeleteDevice | Self::DeleteRoutes | Self::DeleteAllRoutes => false,
+        }
+    }
+}
+
+/// Next hop of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    /// Bridge of this machine.
+    Bridge,
+    /// The mesh device.
+    Mesh,
+    /// The packet is discarded.
+    Discard,
+    /// The machine's uplink.
+    Default,
+}
+
+impl Kernel {
+    /// The isolation table as the daemon reads it.
+    pub(super) fn table(&self) -> Option<&Ruleset> {
+        self.table.shown.as_ref()
+    }
+
+    /// The mesh as the daemon reads it.
+    pub(super) fn observed(&self) -> Observed {
+        Observed {
+            blackholes: self.blackholes.shown.clone(),
+            device: self.device.clone(),
+        }
+    }
+
+    /// Loads a ruleset, with the planted bug if there is one.
+    pub(super) fn load(&mut self, rendered: &Rendered, mutation: Option<Mutation>) {
+        self.verdicts.get_mut().clear();
+        self.table.set(Some(rendered.ruleset.clone()));
+        if mutation == Some(Mutation::MergeEqualNames) {
+            self.table.real = Some(merge_equal_names(rendered));
+        }
+    }
+
+    /// Carries out a step of the mesh, with the planted bug if there is one.
+    pub(super) fn carry_out(
+        &mut self,
+        step: &Step,
+        mutation: Option<Mutation>,
+    ) -> Result<(), String> {
+        if self.failing {
+            return Err("on purpose".to_owned());
+        }
+        match step {
+            Step::AddBlackhole(cidr) => {
+                self.blackholes.shown.insert(*cidr);
+                if mutation != Some(Mutation::ForgetBlackhole) {
+                    self.blackholes.real.insert(*cidr);
+                }
+                return Ok(());
+            }
+            Step::RemoveBlackhole(cidr) => {
+                self.blackholes.shown.remove(cidr);
+                self.blackholes.real.remove(cidr);
+                return Ok(());
+            }
+            Step::OpenDevice => {
+                self.device = Some(DeviceState::default());
+                self.former_peers.clear();
+                return Ok(());
+            }
+            Step::SetUp
+            | Step::AddAddress(_)
+            | Step::SetPeers(_)
+            | Step::RemoveRoute(_)
+            | Step::AddRoute(_)
+            | Step::RemoveAddress(_) => {}
+        }
+        let device = self.device.as_mut().ok_or("there is no device")?;
+        match step {
+            Step::SetUp => device.up = true,
+            Step::AddAddress(address) => drop(device.addresses.insert(*address)),
+            Step::RemoveAddress(address) => drop(device.addresses.remove(address)),
+            Step::AddRoute(route) => drop(device.routes.insert(*route)),
+            Step::RemoveRoute(route) => drop(device.routes.remove(route)),
+            Step::SetPeers(peers) => {
+                let former = std::mem::replace(&mut device.peers, peers.clone());
+                if mutation == Some(Mutation::KeepOldPeers) {
+                    self.former_peers.extend(former);
+                    let present = |key| device.peers.iter().any(|peer| peer.public_key == key);
+                    self.former_peers.retain(|peer| !present(peer.public_key));
+                }
+            }
+            Step::AddBlackhole(_) | Step::RemoveBlackhole(_) | Step::OpenDevice => {}
+        }
+        Ok(())
+    }
+
+    /// Lets another program change the kernel; `shown` is whether the daemon is shown the change.
+    pub(super) fn tamper(&mut self, tampering: Tampering, shown: bool) {
+        self.verdicts.get_mut().clear();
+        let device = self.device.as_mut();
+        match tampering {
+            Tampering::FlushTable => self.table.real = None,
+            Tampering::DeleteDrop | Tampering::DeleteElement(_) | Tampering::ReorderRules => {
+                if let Some(table) = &mut self.table.real {
+                    edit(table, tampering);
+                }
+            }
+            Tampering::DeleteDevice => self.delete_device(),
+            Tampering::DeleteRoutes => {
+                if let Some(device) = device {
+                    device.routes.clear();
+                }
+            }
+            Tampering::DeleteAllRoutes => {
+                if let Some(device) = device {
+                    device.routes.clear();
+                }
+                self.blackholes.set(BTreeSet::new());
+            }
+        }
+        if shown {
+            self.table.shown.clone_from(&self.table.real);
+        }
+    }
+
+    /// Deletes the device, as the end of the process does that opened it.
+    pub(super) fn delete_device(&mut self) {
+        self.device = None;
+        self.former_peers.clear();
+    }
+
+    /// Loses everything, as a reboot does.
+    pub(super) fn reboot(&mut self) {
+        let (failing, slow) = (self.failing, self.slow);
+        *self = Self {
+            failing,
+            slow,
+            ..Self::default()
+        };
+    }
+
+    /// Whether the isolation drops a packet that begins a connection.
+    pub(super) fn drops(&self, from: Ipv4Addr, to: Ipv4Addr) -> bool {
+        let Some(table) = &self.table.real else {
+            return false;
+        };
+        // Blocks are no smaller, so all addresses of such a network share their fate.
+        let pair = (u32::from(from) >> 8, u32::from(to) >> 8);
+        let mut verdicts = self.verdicts.borrow_mut();
+        let drops = || table.verdict(from, to, false) == Verdict::Drop;
+        *verdicts.entry(pair).or_insert_with(drops)
+    }
+
+    /// Next hop of a packet to `to` on a machine with these bridges.
+    pub(super) fn route(&self, bridges: &BTreeMap<NetworkId, Cidr>, to: Ipv4Addr) -> Route {
+        let bridges = bridges.values().map(|cidr| (*cidr, 2, Route::Bridge));
+        let device = self.device.iter().filter(|device| device.up);
+        let routes = device.flat_map(|device| &device.routes);
+        let routes = routes.map(|route| (route.to, 1, Route::Mesh));
+        let blackholes = self.blackholes.real.iter();
+        let blackholes = blackholes.map(|cidr| (*cidr, 0, Route::Discard));
+        let all = bridges.chain(routes).chain(blackholes);
+        let matching = all.filter(|(cidr, ..)| contains(*cidr, to));
+        let best = matching.max_by_key(|(cidr, rank, _)| (cidr.prefix(), *rank));
+        best.map_or(Route::Default, |(.., route)| route)
+    }
+
+    /// Key of the peer to which packets to `address` are encrypted, and from which alone packets
+    /// with that source are accepted.
+    pub(super) fn peer_of(&self, address: Ipv4Addr) -> Option<[u8; 32]> {
+        let allowed = self.peers().flat_map(|peer| {
+            let cidrs = peer.allowed_ips.iter();
+            let cidrs = cidrs.filter(|cidr| contains(**cidr, address));
+            cidrs.map(|cidr| (cidr.prefix(), peer.public_key))
+        });
+        allowed
+            .max_by_key(|(prefix, _)| *prefix)
+            .map(|(_, key)| key)
+    }
+
+    /// Peers of a device that is up.
+    pub(super) fn peers(&self) -> impl Iterator<Item = &Peer> {
+        let device = self.device.iter().filter(|device| device.up);
+        device.flat_map(|device| device.peers.iter().chain(&self.former_peers))
+    }
+}
+
+/// Whether `cidr` holds `address`.
+pub(super) fn contains(cidr: Cidr, address: Ipv4Addr) -> bool {
+    cidr.overlaps(Cidr::aligned(address.into(), 32))
+}
+
+fn edit(table: &mut Ruleset, tampering: Tampering) {
+    let elements: BTreeSet<Span> = table
+        .sets
+        .iter()
+        .flat_map(|s| &s.elements)
+        .copied()
+        .collect();
+    for rules in table.chains.iter_mut().map(|chain| &mut chain.rules) {
+        match tampering {
+            Tampering::DeleteDrop => drop(rules.pop()),
+            Tampering::ReorderRules => rules.reverse(),
+            _ => {}
+        }
+    }
+    if let Tampering::DeleteElement(drawn) = tampering
+        && !elements.is_empty()
+    {
+        let nth = usize::try_from(drawn).unwrap_or(0) % elements.len();
+        let deleted = elements.into_iter().nth(nth);
+        for set in &mut table.sets {
+            set.elements.retain(|span| Some(*span) != deleted);
+        }
+    }
+}
+
+/// The ruleset in which networks share a set if their names are equal once characters outside
+/// `[A-Za-z0-9_]` are replaced.
+fn merge_equal_names(rendered: &Rendered) -> Ruleset {
+    let plain = |id: &NetworkId| {
+        let name = format!("{}_{}", id.deployment(), id.network());
+        name.replace(|c: char| !c.is_ascii_alphanumeric(), "_")
+    };
+    let mut ruleset = rendered.ruleset.clone();
+    let mut merged: BTreeMap<String, Vec<Span>> = BTreeMap::new();
+    for scope in &rendered.scopes {
+        let spans = scope.blocks.iter().copied().map(Span::from);
+        merged.entry(plain(&scope.id)).or_default().extend(spans);
+    }
+    merged.values_mut().for_each(|spans| spans.sort_unstable());
+    for scope in &rendered.scopes {
+        let named = |set: &&mut Set| set.name == scope.set;
+        if let Some(set) = ruleset.sets.iter_mut().find(named)
+            && let Some(spans) = merged.get(&plain(&scope.id))
+        {
+            set.elements.clone_from(spans);
+        }
+    }
+    ruleset
+}

@@ -1,0 +1,467 @@
+//! Judge of the network: which containers reach each other, and what leaves a machine unencrypted.
+//!
+//! A packet takes the path that the kernels have at this moment, regardless of what any daemon
+//! believes: the source's ruleset and routes, the mesh with its allowed addresses at both ends, and
+//! the destination's ruleset and bridges.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+    sync::Arc,
+};
+
+use jaco_engine::cidr::Cidr;
+use jaco_policy::network::{names::NetworkId, readiness, scopes::scopes};
+use jaco_state::State;
+
+use super::{
+    cluster::{Cluster, Local, Machine},
+    kernel::{Route, Tampering, contains},
+    mesh::{machine_of, public_key},
+    mutation::Mutation,
+    time::{MS, SECOND, Time},
+};
+
+/// Time in which a daemon that runs repairs a change of the kernel: a second, and the requests to the
+/// kernel.
+const REPAIR_BOUND: Time = 2 * SECOND;
+/// Longest pause of a daemon after a request to the kernel failed.
+const RETRY_BOUND: Time = 31 * SECOND;
+/// Longest additional time of requests to a slow kernel, which may be made one after the other.
+pub(super) const SLOWEST: Time = 1_500 * MS;
+
+/// Time after which a change of the kernel is repaired in every case that is judged.
+const FORGOTTEN: Time = 2 * RETRY_BOUND;
+
+/// Observations on which the judge excuses a machine.
+#[derive(Debug, Default)]
+pub(super) struct Reachability {
+    /// Time at which another program last changed the table of a machine.
+    tables: BTreeMap<u64, Time>,
+    /// Time at which another program last changed the mesh of a machine.
+    meshes: BTreeMap<u64, Time>,
+    /// Time from which on the daemon of a machine could repair something.
+    able_from: BTreeMap<u64, Time>,
+    /// Time of the last failed request to the kernel of a machine.
+    failed: BTreeMap<u64, Time>,
+    /// Blocks of other hosts that each machine knows, and since when; `None` once it had the time
+    /// to route them.
+    known: BTreeMap<u64, BTreeMap<Cidr, Option<Time>>>,
+    /// State of which a machine had the time to route every block.
+    settled: BTreeMap<u64, Arc<State>>,
+    /// Machines that left, and the time at which a member learned it.
+    left: BTreeMap<(u64, u64), Time>,
+}
+
+/// Address of a running container in one of its networks.
+#[derive(Clone, Copy, Debug)]
+struct Endpoint<'a> {
+    machine: u64,
+    network: &'a NetworkId,
+    block: Cidr,
+    address: Ipv4Addr,
+    container: &'a str,
+}
+
+/// End of a packet's path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// It arrives at the container with this address on this machine.
+    Arrives(u64),
+    Dropped,
+    /// It leaves the machine unencrypted.
+    Leaves,
+}
+
+impl Reachability {
+    /// The daemon of `id` could not act until now.
+    pub(super) fn hinder(&mut self, id: u64, now: Time) {
+        self.able_from.insert(id, now);
+    }
+
+    /// A request to the kernel of `id` failed.
+    pub(super) fn record_failure(&mut self, id: u64, now: Time) {
+        self.failed.insert(id, now);
+    }
+
+    /// Whether the daemon of a machine may still be repairing what happened at `since`.
+    fn is_excused(&self, machine: &Machine, since: Time, now: Time) -> bool {
+        let id = machine.id;
+        let able = machine.daemon.as_ref().is_some_and(|daemon| {
+            daemon.status.leader_id.is_some()
+                && machine.paused_until <= now
+                && !machine.kernel.failing
+        });
+        if !able {
+            return true;
+        }
+        let mut from = since.max(self.able_from.get(&id).copied().unwrap_or(0));
+        from = from.max(machine.paused_until + machine.late_wake);
+        let failed = self.failed.get(&id).copied().unwrap_or(0);
+        // A change is learned up to a second after the daemon learns it.
+        if failed + REPAIR_BOUND >= since && failed > 0 {
+            from = from.max(failed + RETRY_BOUND);
+        }
+        let slow = machine
+            .kernel
+            .slowed_at
+            .is_some_and(|at| at + 4 * SLOWEST > from);
+        now <= from + REPAIR_BOUND + if slow { 5 * SLOWEST } else { 0 }
+    }
+
+    fn excuses(&self, changes: &BTreeMap<u64, Time>, machine: &Machine, now: Time) -> bool {
+        let changed = changes.get(&machine.id);
+        changed.is_some_and(|since| self.is_excused(machine, *since, now))
+    }
+}
+
+fn endpoints(machine: &Machine) -> impl Iterator<Item = Endpoint<'_>> {
+    machine.engine.running().flat_map(move |container| {
+        container
+            .addresses
+            .iter()
+            .filter_map(move |(network, address)| {
+                Some(Endpoint {
+                    machine: machine.id,
+                    network,
+                    block: *machine.engine.networks().get(network)?,
+                    address: *address,
+                    container: &container.id,
+                })
+            })
+    })
+}
+
+/// One endpoint of each network on each machine: the others share its fate.
+fn distinct(machine: &Machine) -> Vec<Endpoint<'_>> {
+    let mut seen = BTreeSet::new();
+    endpoints(machine)
+        .filter(|endpoint| seen.insert(endpoint.network))
+        .collect()
+}
+
+/// Blocks of all rows of `state`, except those of `host`.
+fn blocks(state: &State, host: Option<&str>) -> BTreeSet<Cidr> {
+    let rows = state
+        .subnets
+        .values()
+        .filter(|row| Some(row.host.as_str()) != host);
+    rows.filter_map(|row| row.cidr.parse().ok()).collect()
+}
+
+impl Cluster {
+    /// Path of the first packet of a connection from `from` on a machine to the address `to`.
+    fn fate(&self, machine: &Machine, from: Ipv4Addr, to: Ipv4Addr) -> Fate {
+        let bridges = machine.engine.networks();
+        let same = |cidr: &&Cidr| contains(**cidr, from) && contains(**cidr, to);
+        if bridges.values().any(|cidr| same(&cidr)) {
+            return Fate::Arrives(machine.id);
+        }
+        if machine.kernel.drops(from, to) {
+            return Fate::Dropped;
+        }
+        match machine.kernel.route(bridges, to) {
+            Route::Bridge => Fate::Arrives(machine.id),
+            Route::Discard => Fate::Dropped,
+            Route::Default => Fate::Leaves,
+            Route::Mesh => self.fate_in_mesh(machine, from, to),
+        }
+    }
+
+    fn fate_in_mesh(&self, machine: &Machine, from: Ipv4Addr, to: Ipv4Addr) -> Fate {
+        let peer = machine.kernel.peer_of(to).map(machine_of);
+        let Some(receiver) = peer.and_then(|peer| self.machines.get(&peer)) else {
+            return Fate::Dropped;
+        };
+        let sender = public_key(machine.id);
+        let accepted = receiver.kernel.peer_of(from) == Some(sender);
+        if !accepted || receiver.kernel.drops(from, to) {
+            return Fate::Dropped;
+        }
+        match receiver.kernel.route(receiver.engine.networks(), to) {
+            Route::Bridge => Fate::Arrives(receiver.id),
+            Route::Discard | Route::Default | Route::Mesh => Fate::Dropped,
+        }
+    }
+
+    /// Judges all packets to and from containers of machine `changed`.
+    pub(super) fn judge(&mut self, changed: u64) {
+        if let Some((invariant, what)) = self.judged(changed) {
+            self.oracle.violate(invariant, what);
+        }
+    }
+
+    fn judged(&self, changed: u64) -> Option<(&'static str, String)> {
+        let members = || self.machines.values().filter(|machine| !machine.removed);
+        let own = distinct(
+            self.machines
+                .get(&changed)
+                .filter(|machine| !machine.removed)?,
+        );
+        if own.is_empty() {
+            return None;
+        }
+        for machine in members() {
+            for other in distinct(machine) {
+                for own in &own {
+                    let found = self.judge_pair(own, &other);
+                    let found = found.or_else(|| self.judge_pair(&other, own));
+                    if found.is_some() {
+                        return found;
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    fn judge_pair(&self, from: &Endpoint<'_>, to: &Endpoint<'_>) -> Option<(&'static str, String)> {
+        let allowed = from.network == to.network;
+        if allowed && from.machine == to.machine {
+            return None;
+        }
+        let machine = self.machines.get(&from.machine)?;
+        let leaves = || {
+            let bridges = machine.engine.networks();
+            machine.kernel.route(bridges, to.address) == Route::Default
+        };
+        if allowed && !leaves() {
+            return None;
+        }
+        let receiver = self.machines.get(&to.machine)?;
+        // A container that is in both networks does not ask the machine.
+        let other =
+            |known: &Endpoint<'_>| known.network == to.network && known.container != from.container;
+        let to = match from.container == to.container {
+            true => &endpoints(receiver).find(other)?,
+            false => to,
+        };
+        let judge = &self.reachability;
+        let what = || {
+            format!(
+                "{} of {} ({}) on n{} to {} of {} ({}) on n{}",
+                from.container,
+                from.network,
+                from.address,
+                from.machine,
+                to.container,
+                to.network,
+                to.address,
+                to.machine,
+            )
+        };
+        match self.fate(machine, from.address, to.address) {
+            Fate::Arrives(at) if at == to.machine && !allowed => {
+                let excused = [machine, receiver]
+                    .into_iter()
+                    .any(|machine| judge.excuses(&judge.tables, machine, self.now));
+                (!excused).then(|| ("no forbidden connection", what()))
+            }
+            Fate::Leaves if from.machine != to.machine => {
+                let known = judge.known.get(&from.machine);
+                let routed = known.and_then(|known| known.get(&to.block)) == Some(&None);
+                let daemon = machine.daemon.as_ref();
+                let has_row = daemon.is_none_or(|daemon| {
+                    blocks(&daemon.state, Some(&machine.host)).contains(&to.block)
+                });
+                let excused = judge.excuses(&judge.meshes, machine, self.now);
+                (routed && has_row && !excused).then(|| ("no plaintext", what()))
+            }
+            Fate::Arrives(_) | Fate::Dropped | Fate::Leaves => None,
+        }
+    }
+
+    /// Judges everything that becomes a violation by the passing of time.
+    pub(super) fn judge_all(&mut self) {
+        for id in self.machines.keys().copied().collect::<Vec<_>>() {
+            let due = self.learn_blocks(id);
+            let judge = &self.reachability;
+            let changes = [judge.tables.get(&id), judge.meshes.get(&id)];
+            let recent = |since: &&Time| **since + FORGOTTEN > self.now;
+            if due || changes.into_iter().flatten().any(|since| recent(&since)) {
+                self.judge(id);
+            }
+            self.judge_peers(id);
+        }
+    }
+
+    /// Updates the blocks of other hosts that machine `id` knows; returns whether it had the time to
+    /// route one of them by now.
+    pub(super) fn learn_blocks(&mut self, id: u64) -> bool {
+        let now = self.now;
+        let Some(machine) = self.machines.get(&id) else {
+            return false;
+        };
+        let Some(daemon) = machine.daemon.as_ref().filter(|_| !machine.removed) else {
+            return false;
+        };
+        let settled = self.reachability.settled.get(&id);
+        if settled.is_some_and(|known| known.subnets.ptr_eq(&daemon.state.subnets)) {
+            return false;
+        }
+        let mut due = false;
+        let mut settled = true;
+        let blocks = blocks(&daemon.state, Some(&machine.host));
+        let mut known = self.reachability.known.remove(&id).unwrap_or_default();
+        known.retain(|block, _| blocks.contains(block));
+        for block in blocks {
+            let since = known.entry(block).or_insert(Some(now));
+            if since.is_some_and(|since| !self.reachability.is_excused(machine, since, now)) {
+                *since = None;
+                due = true;
+            }
+            settled &= since.is_none();
+        }
+        let judge = &mut self.reachability;
+        judge.known.insert(id, known);
+        match settled {
+            true => judge.settled.insert(id, Arc::clone(&daemon.state)),
+            false => judge.settled.remove(&id),
+        };
+        due
+    }
+
+    /// A member must not accept packets of a machine that left.
+    fn judge_peers(&mut self, id: u64) {
+        let now = self.now;
+        let Some(machine) = self.machines.get(&id) else {
+            return;
+        };
+        let Some(daemon) = machine.daemon.as_ref().filter(|_| !machine.removed) else {
+            return;
+        };
+        for peer in machine
+            .kernel
+            .peers()
+            .map(|peer| machine_of(peer.public_key))
+        {
+            let host = format!("n{peer}");
+            if daemon.state.nodes.contains_key(&host) {
+                continue;
+            }
+            let since = *self.reachability.left.entry((id, peer)).or_insert(now);
+            if !self.reachability.is_excused(machine, since, now) {
+                let what = format!("n{id} accepts packets of {host}, which left");
+                return self.oracle.violate("no forbidden connection", what);
+            }
+        }
+    }
+
+    /// Lets another program change the kernel of machine `id`.
+    pub(super) fn tamper(&mut self, id: u64, tampering: Tampering) {
+        let shown = !self.has(Mutation::NoDriftRepair);
+        let now = self.now;
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        machine.kernel.tamper(tampering, shown);
+        self.count("kernels tampered with");
+        if tampering.concerns_table() {
+            self.reachability.tables.insert(id, now);
+            self.table_loaded(id);
+        } else {
+            self.reachability.meshes.insert(id, now);
+            self.mesh_changed(id);
+        }
+    }
+
+    /// The isolation table of machine `id` has changed.
+    pub(super) fn table_loaded(&mut self, id: u64) {
+        self.announce(id, (true, false));
+        self.judge(id);
+    }
+
+    /// The mesh device of machine `id`, or a route, has changed.
+    pub(super) fn mesh_changed(&mut self, id: u64) {
+        self.announce(id, (false, true));
+        self.judge(id);
+    }
+
+    /// Lets the daemon of machine `id` know of a change of its kernel.
+    fn announce(&mut self, id: u64, (table, mesh): (bool, bool)) {
+        let soon = self.kernel_chance.within(MS / 10..3 * MS);
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        // A daemon that starts looks at the kernel anyway.
+        if machine.daemon.is_none() {
+            return;
+        }
+        let unseen = &mut machine.kernel.unseen;
+        let pending = unseen.0 || unseen.1;
+        *unseen = (unseen.0 || table, unseen.1 || mesh);
+        if !pending {
+            self.schedule_local(id, soon, Local::KernelChanged);
+        }
+    }
+
+    pub(super) fn kernel_changed(&mut self, id: u64) {
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        let (table, mesh) = std::mem::take(&mut machine.kernel.unseen);
+        if table {
+            self.drive_isolation(id, |core, now| core.handle_kernel_event(now));
+        }
+        if mesh {
+            self.drive_mesh(id, |core, now| core.handle_change(now));
+        }
+    }
+
+    /// The kernel of machine `id` is new.
+    pub(super) fn kernel_rebooted(&mut self, id: u64) {
+        let now = self.now;
+        if let Some(known) = self.reachability.known.get_mut(&id) {
+            known.values_mut().for_each(|since| *since = Some(now));
+        }
+        self.reachability.settled.remove(&id);
+    }
+
+    /// Reason why the networks are not at rest: an allowed pair that is apart, a ruleset of another
+    /// state, or a bridge without a row.
+    pub(super) fn unrest_of_networks(&self) -> Option<String> {
+        let members = || self.machines.values().filter(|machine| !machine.removed);
+        let scopes = scopes(self.oracle.newest());
+        for machine in members() {
+            let host = &machine.host;
+            let daemon = machine.daemon.as_ref()?;
+            let enforced = daemon.isolation.status.enforced.as_ref();
+            // Blocks that left the rows stay apart for some minutes.
+            let current = enforced.is_some_and(|enforced| {
+                enforced.scopes == scopes && machine.kernel.table() == Some(&enforced.ruleset)
+            });
+            if !current {
+                return Some(format!("{host} has the ruleset of another state"));
+            }
+            if *daemon.mesh.core.status() != readiness::MeshStatus::Up {
+                return Some(format!(
+                    "the mesh of {host} is {:?}",
+                    daemon.mesh.core.status()
+                ));
+            }
+            for (network, cidr) in machine.engine.networks() {
+                let key = (
+                    network.deployment().to_owned(),
+                    network.network().to_owned(),
+                    host.clone(),
+                );
+                let row = self.oracle.newest().subnets.get(&key);
+                if row.is_none_or(|row| row.cidr != cidr.to_string()) {
+                    return Some(format!("{host} has a bridge of {network} with {cidr}"));
+                }
+            }
+        }
+        for (from, to) in members().flat_map(|from| members().map(move |to| (from, to))) {
+            for source in distinct(from) {
+                let same = |to: &Endpoint<'_>| to.network == source.network;
+                for target in distinct(to).into_iter().filter(same) {
+                    let fate = self.fate(from, source.address, target.address);
+                    if fate != Fate::Arrives(to.id) {
+                        return Some(format!("{source:?} does not reach {target:?}: {fate:?}"));
+                    }
+                }
+            }
+        }
+        None
+    }
+}
