@@ -1,0 +1,32 @@
+//! Containers on several machines reach those of their own network, and no others.
+//!
+//! The environment scales the tests: `make test` runs a short form.
+//!
+//! | variable | meaning | short | full |
+//! |---|---|---|---|
+//! | `JACO_STEPS` | random changes of the cluster | 6 | 1000 |
+//! | `JACO_MEBIBYTES` | size of a transfer between two machines | 64 | 1024 |
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "tests print measurements"
+)]
+
+use std::str::FromStr;
+
+mod fixture;
+mod gate;
+mod repair;
+mod resolver;
+mod scopes;
+mod traffic;
+mod wire;
+
+/// Reads a size from the environment.
+fn size<T: FromStr>(variable: &str, otherwise: T) -> T {
+    let given = std::env::var(variable).ok();
+    given
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(otherwise)
+}

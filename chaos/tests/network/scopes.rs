@@ -1,0 +1,135 @@
+//! Isolation under change: applies, deletions, joins, leaves, and actors that end.
+
+use std::time::Instant;
+
+use anyhow::Context as _;
+use jaco_chaos::{Lab, Rng, lab::Node, test_permits, until};
+use jaco_proto::v1::FailureMode;
+
+use crate::{
+    fixture::{self, DEPLOYMENTS, LIMIT, Replicas, connected},
+    resolver::check_names,
+    size,
+    traffic::Traffic,
+};
+
+/// A change of the cluster.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Replaces every container of a deployment.
+    Replace,
+    /// Changes the number of replicas.
+    Scale,
+    /// Deletes a deployment, or applies it again.
+    Toggle,
+    /// A member leaves, and a new machine of its name joins.
+    Rejoin,
+    /// An actor of the network vertical ends.
+    KillActor,
+    /// A daemon is killed and started.
+    Restart,
+}
+
+const STEPS: [Step; 6] = [
+    Step::Replace,
+    Step::Scale,
+    Step::Toggle,
+    Step::Rejoin,
+    Step::KillActor,
+    Step::Restart,
+];
+/// The node that leaves and joins.
+const LEAVER: u8 = 3;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn containers_reach_their_own_network_only() {
+    let _permits = test_permits::exclusive().await;
+    let mut rng = Rng::announced();
+    let mut lab = fixture::cluster(3).await;
+    let mut wanted = fixture::one_each(3);
+    let mut traffic = Traffic::default();
+    fixture::apply_all(&lab, &wanted, 0).await;
+    let found = connected(&lab, &mut traffic, &wanted).await;
+    assert_eq!(fixture::hosts(&found).len(), 3);
+    for endpoint in &found {
+        until("names", LIMIT, || async { check_names(endpoint, &found) })
+            .await
+            .unwrap();
+    }
+    for number in 1..=size("JACO_STEPS", 6_u64) {
+        // Every kind of step occurs in a short run as well.
+        let step = match usize::try_from(number - 1) {
+            Ok(index) if index < STEPS.len() => STEPS[index],
+            _ => *rng.choose(&STEPS).unwrap(),
+        };
+        let start = Instant::now();
+        perform(&mut lab, &mut rng, step, number, &mut wanted).await;
+        let found = connected(&lab, &mut traffic, &wanted).await;
+        traffic.assert_isolated();
+        println!(
+            "step {number}: {step:?}, {} containers connected after {:?}",
+            found.len(),
+            start.elapsed()
+        );
+    }
+    let (_, attempts) = traffic.violations();
+    println!("{attempts} attempts, none reached another network");
+}
+
+async fn perform(lab: &mut Lab, rng: &mut Rng, step: Step, number: u64, wanted: &mut Replicas) {
+    let deployment = *rng.choose(&DEPLOYMENTS).unwrap();
+    let through = u8::try_from(rng.within(1..3)).unwrap();
+    let api = lab.node(through).api().clone();
+    match step {
+        Step::Replace => {
+            let counts = *wanted.entry(deployment).or_insert([3; 2]);
+            let request = fixture::request(deployment, counts, number);
+            api.deploy().apply(request).await.unwrap();
+        }
+        Step::Scale => {
+            let counts = [1, 2].map(|_| u32::try_from(rng.within(1..5)).unwrap());
+            wanted.insert(deployment, counts);
+            let request = fixture::request(deployment, counts, number);
+            api.deploy().apply(request).await.unwrap();
+        }
+        Step::Toggle => {
+            if wanted.remove(deployment).is_some() {
+                api.delete(deployment).await.unwrap();
+            } else {
+                wanted.insert(deployment, [3; 2]);
+                let request = fixture::request(deployment, [3; 2], number);
+                api.deploy().apply(request).await.unwrap();
+            }
+        }
+        Step::Rejoin => {
+            lab.remove(LEAVER, 1).await.unwrap();
+            lab.node_mut(LEAVER).wipe().unwrap();
+            lab.node_mut(LEAVER).start().await.unwrap();
+            lab.join(LEAVER, 1).await.unwrap();
+            fixture::all_ready(lab).await;
+        }
+        Step::KillActor => {
+            let index = u8::try_from(rng.within(1..4)).unwrap();
+            kill_actor(lab.node(index), rng).await.unwrap();
+        }
+        Step::Restart => {
+            let index = u8::try_from(rng.within(1..4)).unwrap();
+            lab.node_mut(index).kill().unwrap();
+            lab.node_mut(index).start().await.unwrap();
+            fixture::all_ready(lab).await;
+        }
+    }
+}
+
+/// Ends an actor of the network vertical.
+async fn kill_actor(node: &Node, rng: &mut Rng) -> anyhow::Result<()> {
+    let actors = node.api().actors().await?.into_iter();
+    let network: Vec<String> = actors
+        .map(|actor| actor.path)
+        .filter(|path| path.contains("/network/"))
+        .collect();
+    let path = rng.choose(&network).context("an actor")?;
+    println!("{} of {}", path, node.host());
+    node.api().kill_actor(path, FailureMode::Panic).await?;
+    Ok(())
+}

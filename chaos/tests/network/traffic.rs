@@ -1,0 +1,331 @@
+//! Traffic between containers: each one tries to reach all others all the time, and records the
+//! senders of the packets that arrive.
+//!
+//! The sockets belong to the containers' network namespaces and the threads to the test, so the
+//! containers need no program for it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{self, Read as _, Write as _},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    sync::{
+        Arc, Mutex, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use jaco_chaos::Lab;
+use jaco_net::netns::Namespace;
+
+/// Port of every container on which datagrams and connections are received.
+pub(crate) const PORT: u16 = 9000;
+/// Wait of a receiver before it looks whether the container is gone.
+const RECEIVE: Duration = Duration::from_millis(100);
+/// Wait for an answer that should come.
+const ANSWER: Duration = Duration::from_secs(2);
+/// Wait for a connection that should be refused.
+const REFUSED: Duration = Duration::from_millis(150);
+/// Pause between two rounds of a sender.
+const ROUND: Duration = Duration::from_millis(200);
+
+/// Deployment and network.
+pub(crate) type Scope = (String, String);
+
+/// A container's end on one network.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) replica: String,
+    pub(crate) scope: Scope,
+    pub(crate) host: u8,
+    pub(crate) address: Ipv4Addr,
+    pub(crate) namespace: Namespace,
+    gone: Arc<AtomicBool>,
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.gone.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Data that the threads of all containers share.
+#[derive(Debug, Default)]
+struct Shared {
+    /// Every address that a container has or had.
+    targets: RwLock<BTreeSet<Ipv4Addr>>,
+    violations: Mutex<Vec<String>>,
+    attempts: std::sync::atomic::AtomicU64,
+}
+
+/// The containers of a lab that send and receive.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    endpoints: BTreeMap<(String, Ipv4Addr), Arc<Endpoint>>,
+    shared: Arc<Shared>,
+}
+
+impl Traffic {
+    /// Starts the traffic of new containers and ends that of containers which are gone; returns
+    /// those that run.
+    pub(crate) async fn refresh(&mut self, lab: &Lab) -> Result<Vec<Arc<Endpoint>>> {
+        let mut seen = BTreeSet::new();
+        for node in lab.nodes() {
+            let Ok(engine) = node.engine().await else {
+                continue;
+            };
+            for container in engine.containers(lab.cluster_id()).await? {
+                for (network, address) in &container.addresses {
+                    let key = (container.id.clone(), *address);
+                    if !container.running || container.pid == 0 {
+                        continue;
+                    }
+                    if !self.endpoints.contains_key(&key) {
+                        // The container may have ended since it was listed.
+                        let Ok(namespace) = Namespace::of_process(container.pid) else {
+                            continue;
+                        };
+                        let endpoint = Endpoint {
+                            replica: container.replica.clone(),
+                            scope: scope(network).with_context(|| network.clone())?,
+                            host: node.index(),
+                            address: *address,
+                            namespace,
+                            gone: Arc::default(),
+                        };
+                        let Ok(()) = start(&endpoint, &self.shared) else {
+                            continue;
+                        };
+                        self.shared.targets.write().unwrap().insert(*address);
+                        self.endpoints.insert(key.clone(), Arc::new(endpoint));
+                    }
+                    seen.insert(key);
+                }
+            }
+        }
+        self.endpoints.retain(|key, endpoint| {
+            let kept = seen.contains(key);
+            // A test may still hold it; its ports are needed if it returns.
+            endpoint.gone.store(!kept, Ordering::Relaxed);
+            kept
+        });
+        Ok(self.endpoints.values().cloned().collect())
+    }
+
+    /// The first pair of one network that does not talk over both protocols.
+    pub(crate) async fn unreachable(&self, endpoints: &[Arc<Endpoint>]) -> Option<String> {
+        check_pairs(endpoints, |from, to| {
+            let apart = (from.scope == to.scope).then(|| reaches(from, to).err())??;
+            let (one, other) = (&from.replica, &to.replica);
+            let (here, there) = (from.host, to.host);
+            Some(format!(
+                "{one} on n{here} does not reach {other} on n{there}: {apart:#}"
+            ))
+        })
+        .await
+    }
+
+    /// Packets that arrived at a container of another network, and the attempts so far.
+    pub(crate) fn violations(&self) -> (Vec<String>, u64) {
+        let attempts = self.shared.attempts.load(Ordering::Relaxed);
+        (self.shared.violations.lock().unwrap().clone(), attempts)
+    }
+
+    /// The first pair of different networks between which a new flow gets an answer.
+    pub(crate) async fn leak(&self, endpoints: &[Arc<Endpoint>]) -> Option<String> {
+        check_pairs(endpoints, |from, to| {
+            let forbidden = from.scope != to.scope && is_answered(from, to);
+            forbidden.then(|| format!("{} reaches {}", from.replica, to.replica))
+        })
+        .await
+    }
+
+    /// Asserts that no container of another network was reached so far.
+    pub(crate) fn assert_isolated(&self) {
+        let (violations, attempts) = self.violations();
+        assert!(attempts > 0, "nothing was sent");
+        assert!(violations.is_empty(), "{violations:#?}");
+    }
+}
+
+/// Calls `check` with every ordered pair of containers, those of each sender on a thread of its own;
+/// returns the first finding.
+async fn check_pairs(
+    endpoints: &[Arc<Endpoint>],
+    check: impl Fn(&Endpoint, &Endpoint) -> Option<String> + Send + Sync + 'static,
+) -> Option<String> {
+    let endpoints = endpoints.to_vec();
+    let checks = tokio::task::spawn_blocking(move || {
+        std::thread::scope(|threads| {
+            let from_each = endpoints.iter().map(|from| {
+                let (all, check) = (&endpoints, &check);
+                threads.spawn(move || {
+                    let mut others = all.iter().filter(|to| to.address != from.address);
+                    others.find_map(|to| check(from, to))
+                })
+            });
+            let running: Vec<_> = from_each.collect();
+            let found = running.into_iter().map(|thread| thread.join().unwrap());
+            found.fold(None, Option::or)
+        })
+    });
+    checks.await.unwrap()
+}
+
+/// Whether a new flow of either protocol gets an answer.
+fn is_answered(from: &Endpoint, to: &Endpoint) -> bool {
+    let (own, address) = (text(&from.scope), SocketAddr::from((to.address, PORT)));
+    let try_both = || {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        socket.set_read_timeout(Some(REFUSED)).unwrap();
+        let _ = socket.send_to(own.as_bytes(), address); // refused
+        socket.recv_from(&mut [0; 128]).is_ok()
+            || TcpStream::connect_timeout(&address, REFUSED).is_ok()
+    };
+    from.namespace.within(try_both).unwrap()
+}
+
+/// (deployment, network) of an engine network; both have no underscore here.
+fn scope(engine_network: &str) -> Option<Scope> {
+    let (deployment, network) = engine_network.strip_prefix("jaco_")?.split_once('_')?;
+    Some((deployment.to_owned(), network.to_owned()))
+}
+
+fn text(scope: &Scope) -> String {
+    format!("{} {}", scope.0, scope.1)
+}
+
+/// Checks that two containers of one network talk over TCP and UDP.
+pub(crate) fn reaches(from: &Endpoint, to: &Endpoint) -> Result<()> {
+    let (own, address) = (text(&from.scope), SocketAddr::from((to.address, PORT)));
+    let said = from.namespace.within(|| {
+        let mut stream = TcpStream::connect_timeout(&address, ANSWER).context("TCP")?;
+        stream.set_read_timeout(Some(ANSWER))?;
+        stream.write_all(own.as_bytes())?;
+        stream.shutdown(std::net::Shutdown::Write)?;
+        let mut said = String::new();
+        stream.read_to_string(&mut said).context("TCP")?;
+        udp_round_trip(&own, address).context("UDP")?;
+        Ok::<_, anyhow::Error>(said)
+    });
+    let said = said??;
+    ensure!(said == text(&to.scope), "{said:?} answered");
+    Ok(())
+}
+
+fn udp_round_trip(own: &str, address: SocketAddr) -> Result<()> {
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    socket.set_read_timeout(Some(RECEIVE))?;
+    let mut answer = [0; 128];
+    // A datagram may be lost; that every one is lost means that the path is closed.
+    for _ in 0..10 {
+        socket.send_to(own.as_bytes(), address)?;
+        if let Ok((_, sender)) = socket.recv_from(&mut answer)
+            && sender == address
+        {
+            return Ok(());
+        }
+    }
+    anyhow::bail!("no answer")
+}
+
+/// Starts the threads of a container.
+fn start(endpoint: &Endpoint, shared: &Arc<Shared>) -> io::Result<()> {
+    let (udp, tcp) = endpoint.namespace.within(|| {
+        let udp = UdpSocket::bind(("0.0.0.0", PORT))?;
+        udp.set_read_timeout(Some(RECEIVE))?;
+        let tcp = TcpListener::bind(("0.0.0.0", PORT))?;
+        tcp.set_nonblocking(true)?;
+        Ok::<_, io::Error>((udp, tcp))
+    })??;
+    let receiver = Receiver {
+        own: text(&endpoint.scope),
+        name: endpoint.replica.clone(),
+        gone: endpoint.gone.clone(),
+        shared: Arc::clone(shared),
+    };
+    let accepting = receiver.clone();
+    std::thread::spawn(move || receiver.receive(&udp));
+    std::thread::spawn(move || accepting.accept(&tcp));
+    let namespace = Namespace::from_file(endpoint.namespace.file().try_clone()?);
+    let (own, address) = (text(&endpoint.scope), endpoint.address);
+    let (gone, shared) = (endpoint.gone.clone(), Arc::clone(shared));
+    std::thread::spawn(move || namespace.within(|| send(&own, address, &gone, &shared)));
+    Ok(())
+}
+
+/// Receiving side of a container.
+#[derive(Clone, Debug)]
+struct Receiver {
+    own: String,
+    name: String,
+    gone: Arc<AtomicBool>,
+    shared: Arc<Shared>,
+}
+
+impl Receiver {
+    fn receive(&self, socket: &UdpSocket) {
+        let mut packet = [0; 128];
+        while !self.gone.load(Ordering::Relaxed) {
+            let Ok((length, sender)) = socket.recv_from(&mut packet) else {
+                continue;
+            };
+            self.judge("UDP", &packet[..length]);
+            let _ = socket.send_to(self.own.as_bytes(), sender); // its sender may be gone
+        }
+    }
+
+    fn accept(&self, listener: &TcpListener) {
+        while !self.gone.load(Ordering::Relaxed) {
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    let _ = self.serve(stream); // its peer may be gone
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+    }
+
+    fn serve(&self, mut stream: TcpStream) -> io::Result<()> {
+        stream.set_nonblocking(false)?;
+        stream.set_read_timeout(Some(ANSWER))?;
+        let mut said = Vec::new();
+        (&mut stream).take(128).read_to_end(&mut said)?;
+        self.judge("TCP", &said);
+        stream.write_all(self.own.as_bytes())
+    }
+
+    fn judge(&self, protocol: &str, said: &[u8]) {
+        let said = String::from_utf8_lossy(said);
+        if !said.is_empty() && said != self.own {
+            let what = format!(
+                "{} ({}) reached by {said:?} over {protocol}",
+                self.name, self.own
+            );
+            self.shared.violations.lock().unwrap().push(what);
+        }
+    }
+}
+
+/// Tries to reach every address that a container has or had, until the own container is gone.
+fn send(own: &str, address: Ipv4Addr, gone: &AtomicBool, shared: &Shared) {
+    let Ok(udp) = UdpSocket::bind("0.0.0.0:0") else {
+        return;
+    };
+    while !gone.load(Ordering::Relaxed) {
+        let targets = shared.targets.read().unwrap().clone();
+        for target in targets.into_iter().filter(|target| *target != address) {
+            if gone.load(Ordering::Relaxed) {
+                return;
+            }
+            let target = SocketAddr::from((target, PORT));
+            let _ = udp.send_to(own.as_bytes(), target); // refused in most cases
+            if let Ok(mut stream) = TcpStream::connect_timeout(&target, REFUSED) {
+                let _ = stream.write_all(own.as_bytes()); // judged by its receiver
+            }
+            shared.attempts.fetch_add(2, Ordering::Relaxed);
+        }
+        std::thread::sleep(ROUND);
+    }
+}
