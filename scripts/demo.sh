@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds three machines on this one (a network namespace and a container engine each), joins them
-# to one cluster, runs examples/three-nodes on it, kills a container, cuts the power of a machine,
+# to one cluster, shows on examples/east-west which containers reach each other, runs examples/three-nodes on it, kills a container, cuts the power of a machine,
 # shows the failover and the return of the machine, and removes everything again.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
@@ -69,8 +69,8 @@ at n1 jaco cluster init --name demo --no-systemd-enable |
 for node in n2 n3; do
   line="$(on n1 jaco node issue-join-token -o json)"
   token="$(python3 -c 'import json, sys; print(json.load(sys.stdin)["token"])' <<<"$line")"
-  printf '\n\033[1m%s$ jaco node join --peer 10.99.0.1:7000 --token %s…\033[0m\n' "$node" "${token:0:12}"
-  on "$node" jaco node join --peer 10.99.0.1:7000 --token "$token" --no-systemd-enable
+  printf '\n\033[1m%s$ jaco node join --peer 172.31.99.1:7000 --token %s…\033[0m\n' "$node" "${token:0:12}"
+  on "$node" jaco node join --peer 172.31.99.1:7000 --token "$token" --no-systemd-enable
 done
 # nodes_ready COUNT: n1 lists COUNT ready nodes.
 nodes_ready() {
@@ -81,13 +81,67 @@ until_true 60 "three nodes that are ready" nodes_ready 3
 until_true 60 "three voters" three_vote n1
 at n1 jaco cluster status
 
+say "Who reaches whom: a page asks a service on another machine by name, and a neighbor may not"
+at n1 jaco apply examples/east-west/jaco.yaml
+at n2 jaco apply examples/east-west/neighbor/jaco.yaml
+# replica DEPLOYMENT SERVICE CONDITION: host and engine's id of a replica of which CONDITION on its
+# host `h` holds.
+replica() {
+  local hosts
+  hosts="$(on n1 jaco get replicas --deployment "$1" -o json | python3 -c "
+import json, sys
+for r in json.load(sys.stdin):
+    h = r['host']
+    if r['service'] == '$2' and ($3): print(h)")"
+  for host in $hosts; do
+    echo "$host $(on "$host" docker ps -q --filter "label=jaco.deployment=$1" --filter "label=jaco.service=$2" | head -n 1)"
+    return
+  done
+}
+read -r quote_host quote <<<"$(replica east quote True)"
+read -r web_host web <<<"$(replica east web "h != '$quote_host'")"
+read -r idle_host idle <<<"$(replica west idle "h != '$quote_host'")"
+address="$(on "$quote_host" docker inspect -f '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}' "$quote")"
+echo "quote runs on $quote_host at $address, this replica of web on $web_host, the neighbor on $idle_host"
+# inside HOST CONTAINER COMMAND...: runs a command in a container.
+inside() {
+  local host=$1 container=$2
+  shift 2
+  printf '\n\033[1m%s$ docker exec %s %s\033[0m\n' "$host" "$container" "$*"
+  # busybox's wget has no working time limit of its own.
+  on "$host" timeout 5 docker exec "$container" "$@"
+}
+by_name() { on "$web_host" docker exec "$web" wget -q -O - http://quote:8081/; }
+until_true 30 "an answer of quote by its name" by_name
+capture="/tmp/$name/east-west.pcap"
+nsenter --net="$hub" tcpdump -i br0 -U -Z root -w "$capture" udp port 51820 2>/dev/null &
+dump=$!
+sleep 1 # until it listens
+inside "$web_host" "$web" wget -q -O - http://quote:8081/
+sleep 1 # until it has written
+kill "$dump"; wait "$dump" 2>/dev/null || true
+refused() {
+  if inside "$idle_host" "$idle" "$@"; then die "the neighbor got an answer"; fi
+}
+refused nslookup quote.east
+refused wget -q -O - "http://$address:8081/"
+packets="$(tcpdump -nn -r "$capture" 2>/dev/null | wc -l)"
+[ "$packets" -gt 0 ] || die "nothing crossed the network between the machines"
+if grep -q outgrown "$capture"; then die "the quote is readable on the network"; fi
+echo "$packets packets crossed the network meanwhile; the quote is readable in none of them:"
+tcpdump -nn -X -c 1 -r "$capture" 2>/dev/null | head -n 5
+at n1 jaco delete east
+at n1 jaco delete west
+nothing_left() { for node in n1 n2 n3; do [ -z "$(on "$node" docker ps -aq)" ] || return 1; done; }
+until_true 60 "the end of the containers" nothing_left
+
 say "Applying a compose stack through n3: six replicas, spread over the machines"
 at n3 jaco apply examples/three-nodes/jaco.yaml
 at n2 jaco get replicas --deployment hello
 
 page() {
   nsenter --net="$hub" curl -fsS --max-time 5 -H 'Host: hello.localhost' \
-    "http://10.99.0.${1#n}/cgi-bin/hello"
+    "http://172.31.99.${1#n}/cgi-bin/hello"
 }
 say "Fetching the page from each machine"
 for node in n1 n2 n3; do
@@ -133,6 +187,5 @@ at n3 jaco audit
 
 say "Deleting the deployment"
 at n2 jaco delete hello
-nothing_left() { for node in n1 n2 n3; do [ -z "$(on "$node" docker ps -aq)" ] || return 1; done; }
 until_true 60 "the end of the containers" nothing_left
 say "Done: a cluster of three machines lost one, ran on without it, and got it back"

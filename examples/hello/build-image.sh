@@ -8,7 +8,7 @@ trap 'rm -rf "$root"' EXIT
 
 mkdir -p "$root/bin" "$root/tmp" "$root/www/web/cgi-bin" "$root/www/quote"
 cp "$(command -v busybox)" "$root/bin/busybox"
-for applet in sh httpd wget cat echo hostname; do
+for applet in sh httpd wget cat echo hostname nslookup; do
   ln -s busybox "$root/bin/$applet"
 done
 
