@@ -528,6 +528,7 @@ async fn nothing_is_swept_before_node_caught_up() {
     assert!(!swept_early);
 }
 
+mod boot;
 mod cut_off;
 mod exhaustion;
 mod moves;

@@ -28,7 +28,7 @@ use super::{
     oracle::{Oracle, hash},
     orphan_check::Orphans,
     reachability::Reachability,
-    runtime::{EngineRequest, GatedStart},
+    runtime::EngineRequest,
     time::{Agenda, Clock, MS, SECOND, Time},
     trace::Trace,
 };
@@ -157,8 +157,6 @@ pub(super) enum Local {
     MeshDue,
     /// The kernel's answer to an instance of the mesh.
     Mesh(u64, MeshStep),
-    /// The start of an existing container looks for the isolation of its networks again.
-    GatedStart(GatedStart),
     /// The kernel announces a change.
     KernelChanged,
 }
@@ -439,7 +437,6 @@ impl Cluster {
             Local::Firewall(instance, step) => self.firewall_step(id, instance, step),
             Local::MeshDue => self.mesh_due(id),
             Local::Mesh(instance, step) => self.mesh_step(id, instance, step),
-            Local::GatedStart(start) => self.start_again(id, start),
             Local::KernelChanged => self.kernel_changed(id),
         }
     }

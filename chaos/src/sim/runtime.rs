@@ -42,9 +42,6 @@ mod sweep;
 /// Period of the sweep, which lists containers to find those without a row.
 pub(super) const SWEEP: Time = 30 * SECOND;
 
-/// Period in which the start of an existing container looks for the isolation of its networks.
-const GATE_POLL: Time = 100 * MS;
-
 /// A request to the engine, and its purpose.
 #[derive(Clone, Debug)]
 pub(super) struct EngineRequest {
@@ -76,16 +73,6 @@ enum Goal {
     Undo,
     /// Ensure a network for the job of this number, or remove it if that is 0.
     Network(NetworkId, u64),
-}
-
-/// The start of an existing container that waits for the isolation of its networks.
-#[derive(Clone, Debug)]
-pub(super) struct GatedStart {
-    replica: String,
-    instance: u64,
-    generation: u64,
-    container: String,
-    condition: StartCondition,
 }
 
 struct Replica {
@@ -338,16 +325,6 @@ impl Cluster {
                         core.handle_started(now, g, revoked);
                     });
                 }
-                if !self.is_container_isolated(id, &container) {
-                    let start = GatedStart {
-                        replica: replica.to_owned(),
-                        instance,
-                        generation: g,
-                        container,
-                        condition,
-                    };
-                    return self.gate_start(id, start);
-                }
                 self.check_existing_start(id, replica, &container);
                 (Request::Start(container), Goal::Start(g))
             }
@@ -376,35 +353,6 @@ impl Cluster {
                 outcome: None,
             },
         );
-    }
-
-    /// Lets the start of an existing container wait for the isolation of its networks.
-    fn gate_start(&mut self, id: u64, start: GatedStart) {
-        self.count("starts that waited for the ruleset");
-        self.schedule_local(id, GATE_POLL, Local::GatedStart(start));
-    }
-
-    pub(super) fn start_again(&mut self, id: u64, start: GatedStart) {
-        let actor = self.actor(id, &start.replica);
-        if actor.is_some_and(|actor| actor.instance == start.instance) {
-            let action = Action::Start(start.generation, start.container, start.condition);
-            self.refresh(id, &start.replica);
-            self.act(id, &start.replica, action);
-        }
-    }
-
-    /// Whether the kernel of node `id` isolates the networks of a container that exists.
-    fn is_container_isolated(&self, id: u64, container: &str) -> bool {
-        let Some(machine) = self.machines.get(&id) else {
-            return false;
-        };
-        let mut containers = machine.engine.containers();
-        let found = containers.find(|found| found.id == container);
-        let networks = found.map(|found| &found.networks);
-        networks.into_iter().flatten().all(|network| {
-            let cidr = machine.engine.networks().get(network);
-            cidr.is_none_or(|cidr| self.is_isolated(id, network, *cidr))
-        })
     }
 
     /// Begins to ensure the networks of a replica's row.

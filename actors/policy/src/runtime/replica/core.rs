@@ -56,7 +56,8 @@ enum Phase {
     /// Nothing in flight; lists containers again at the deadline or on a new assignment.
     Waiting(Option<Instant>),
     LookingUp,
-    Preparing,
+    /// Prepares the start of this container, or of a new one.
+    Preparing(Option<String>),
     /// Fails at the deadline, which every progress message extends.
     Pulling(Instant),
     PullBackoff(Instant),
@@ -148,7 +149,7 @@ impl Core {
             | Phase::RestartBackoff { until, .. } => Some(*until),
             Phase::Watching(watch) => watch.next_poll(),
             Phase::LookingUp
-            | Phase::Preparing
+            | Phase::Preparing(_)
             | Phase::Launching
             | Phase::Starting(_)
             | Phase::Discarding
@@ -177,7 +178,7 @@ impl Core {
             Phase::Waiting(until) => until.is_none(),
             Phase::Watching(watch) => watch.index() != *raft_index,
             Phase::LookingUp
-            | Phase::Preparing
+            | Phase::Preparing(_)
             | Phase::Pulling(_)
             | Phase::PullBackoff(_)
             | Phase::Launching
@@ -233,7 +234,7 @@ impl Core {
             Phase::LookingUp | Phase::Launching | Phase::Starting(_) | Phase::Discarding => {
                 self.mark_abandoned_start();
             }
-            Phase::Preparing | Phase::Pulling(_) | Phase::PullBackoff(_) => {
+            Phase::Preparing(_) | Phase::Pulling(_) | Phase::PullBackoff(_) => {
                 if self.raft_index() != self.target || self.is_gate_closed() {
                     self.mark_abandoned_start();
                     self.actions.push_back(Action::Cancel);
@@ -287,7 +288,7 @@ impl Core {
             }
             Phase::Watching(_) => self.inspect(true),
             Phase::LookingUp
-            | Phase::Preparing
+            | Phase::Preparing(_)
             | Phase::Launching
             | Phase::Starting(_)
             | Phase::Discarding

@@ -15,8 +15,6 @@ pub struct StartCondition {
     pub(super) raft_index: u64,
     /// The start replaces a container that failed here, which needs no contact with the cluster.
     pub(super) restart: bool,
-    /// The container exists already, which needs no isolation.
-    pub(super) existing: bool,
 }
 
 impl StartCondition {
@@ -31,7 +29,7 @@ impl StartCondition {
             && match wanted.gate {
                 StartGate::Open | StartGate::Deferred(_) => true,
                 StartGate::NotCaughtUp => self.restart,
-                StartGate::IsolationMissing => self.existing,
+                StartGate::IsolationMissing => false,
             }
     }
 }
@@ -42,7 +40,8 @@ impl StartCondition {
 pub enum Action {
     /// List the containers of this replica.
     Lookup(u64),
-    /// Read the service, ensure its networks, build the create request.
+    /// Read the service, ensure its networks and their isolation, build the create request. Comes
+    /// before every start, also that of a container that exists.
     Prepare(u64),
     /// Pull the image, one attempt.
     Pull(u64),

@@ -253,7 +253,7 @@ impl Simulation {
     }
 
     /// Whether the gate forbids this action. Restarts continue unless the node cannot isolate
-    /// tenants.
+    /// deployments.
     fn is_forbidden(&self, action: &Action) -> bool {
         let restarting = self.core.restarting;
         let shut = self.wanted
@@ -264,10 +264,9 @@ impl Simulation {
             };
         let deferred = matches!(self.gate, StartGate::Deferred(_));
         match action {
-            Action::Prepare(_) => shut,
-            // Dependencies are checked once, before the start is prepared.
-            Action::Pull(_) | Action::Launch(..) => shut && !deferred,
-            Action::Start(..) => self.gate == StartGate::NotCaughtUp && shut,
+            // Dependencies are checked once, before the first start is prepared.
+            Action::Prepare(_) => shut && !(deferred && self.prepares_existing()),
+            Action::Pull(_) | Action::Launch(..) | Action::Start(..) => shut && !deferred,
             Action::Discard(_, ids) => {
                 let keeps_serving = |container: &Found| {
                     container.status == Status::Running
@@ -282,6 +281,10 @@ impl Simulation {
             | Action::Publish(_)
             | Action::Finished => false,
         }
+    }
+
+    fn prepares_existing(&self) -> bool {
+        matches!(self.core.phase, Phase::Preparing(Some(_)))
     }
 
     fn assignment(&self) -> Assignment {

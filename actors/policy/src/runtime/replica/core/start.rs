@@ -89,11 +89,10 @@ impl Core {
             .filter(|container| keep.is_none_or(|keep| keep.id != container.id))
             .map(|container| container.id.clone())
             .collect();
-        // A stopped container of this row may belong to a replica that the cluster has moved
-        // elsewhere.
-        let behind = wanted.gate == StartGate::NotCaughtUp;
         let stopped = keep.is_some_and(|keep| keep.status != Status::Running);
-        if (keep.is_none() || behind && stopped) && !self.may_start(&wanted.gate) {
+        if (keep.is_none() || stopped && self.holds_back_stopped(&wanted.gate))
+            && !self.may_start(&wanted.gate)
+        {
             return self.postpone(now, wanted, found);
         }
         self.target = Some(index);
@@ -107,11 +106,27 @@ impl Core {
             Some(keep) => self.adopt(now, keep, index),
             None => {
                 self.pulled = false;
-                self.phase = Phase::Preparing;
-                let generation = self.next_generation();
-                self.actions.push_back(Action::Prepare(generation));
+                self.prepare(None);
             }
         }
+    }
+
+    /// Whether the gate holds back a stopped container of the wanted row, too.
+    fn holds_back_stopped(&self, gate: &StartGate) -> bool {
+        match gate {
+            StartGate::Open | StartGate::Deferred(_) => false,
+            // The cluster may have moved its replica elsewhere.
+            StartGate::NotCaughtUp => true,
+            // One whose restart budget is exhausted is not started anyway.
+            StartGate::IsolationMissing => self.exhausted.is_none(),
+        }
+    }
+
+    /// Prepares the start of an existing container, or of a new one.
+    fn prepare(&mut self, existing: Option<String>) {
+        self.phase = Phase::Preparing(existing);
+        let generation = self.next_generation();
+        self.actions.push_back(Action::Prepare(generation));
     }
 
     /// Whether a start may begin; a restart does not wait for dependencies again.
@@ -182,17 +197,21 @@ impl Core {
                 self.watch(now, &keep.id, index, Origin::Adopted);
             }
             Status::Exited | Status::Dead | Status::Other => {
-                self.phase = Phase::Starting(keep.id.clone());
-                let condition = StartCondition {
-                    raft_index: index,
-                    restart: self.restarting,
-                    existing: true,
-                };
-                let generation = self.next_generation();
-                self.actions
-                    .push_back(Action::Start(generation, keep.id.clone(), condition));
+                self.prepare(Some(keep.id.clone()));
             }
         }
+    }
+
+    /// Starts an existing container.
+    fn start(&mut self, container: String, wanted: &DesiredReplica) {
+        self.phase = Phase::Starting(container.clone());
+        let condition = StartCondition {
+            raft_index: wanted.raft_index,
+            restart: self.restarting,
+        };
+        let generation = self.next_generation();
+        self.actions
+            .push_back(Action::Start(generation, container, condition));
     }
 
     /// Handles the outcome of [`Action::Start`].
@@ -230,8 +249,15 @@ impl Core {
         if self.is_gate_closed() {
             return self.lookup();
         }
+        let Phase::Preparing(existing) = &mut self.phase else {
+            return;
+        };
+        let existing = existing.take();
         if result.is_ok() {
             self.prepare_failures = 0;
+        }
+        if let (Ok(()), Some(container)) = (&result, existing) {
+            return self.start(container, &wanted);
         }
         match result {
             Ok(()) if self.restarting || !wanted.pull => self.launch(&wanted),
@@ -347,7 +373,6 @@ impl Core {
         let condition = StartCondition {
             raft_index: wanted.raft_index,
             restart: self.restarting,
-            existing: false,
         };
         let generation = self.next_generation();
         self.actions

@@ -27,6 +27,7 @@ fn stopped_container_of_row_is_started() {
     bench
         .assign(own(7))
         .found(vec![container("c1", 7, Status::Exited)])
+        .prepared(Ok(()))
         .started(Ok(()))
         .inspected(Ok(seen(Status::Running, None)));
     assert_eq!(bench.last().container_id, "c1");
@@ -38,6 +39,7 @@ fn container_that_fails_to_start_is_recreated() {
     bench
         .assign(own(7))
         .found(vec![container("c1", 7, Status::Exited)])
+        .prepared(Ok(()))
         .started(Err(refused()))
         .discarded(&["c1"])
         .found(vec![])

@@ -105,6 +105,7 @@ fn unreachable_engine_is_reported_and_recovers() {
         .event_stream(false)
         .event_stream(true)
         .found(vec![container("c1", 7, Status::Exited)])
+        .prepared(Ok(()))
         .started(Ok(()))
         .inspected(Ok(seen(Status::Running, None)));
     assert_eq!(bench.last().container_id, "c1");

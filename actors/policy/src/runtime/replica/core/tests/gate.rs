@@ -74,16 +74,13 @@ fn closing_gate_cancels_start_before_create() {
 #[test]
 fn start_condition_holds_for_same_row_and_gate() {
     use StartGate::{IsolationMissing, NotCaughtUp, Open};
-    for (restart, existing, holds) in [
-        (false, false, [true, true, false, false]),
-        (true, false, [true, true, true, false]),
-        (false, true, [true, true, false, true]),
-        (true, true, [true, true, true, true]),
+    for (restart, holds) in [
+        (false, [true, true, false, false]),
+        (true, [true, true, true, false]),
     ] {
         let condition = StartCondition {
             raft_index: 7,
             restart,
-            existing,
         };
         let gates = [Open, deferred(), NotCaughtUp, IsolationMissing];
         for (gate, expected) in gates.into_iter().zip(holds) {
@@ -100,13 +97,72 @@ fn start_condition_holds_for_same_row_and_gate() {
 }
 
 #[test]
+fn stopped_container_waits_for_isolation() {
+    let stopped = || vec![container("c1", 7, Status::Exited)];
+    let mut bench = Bench::new();
+    bench
+        .assign(gated(7, StartGate::IsolationMissing))
+        .found(stopped());
+    assert_eq!(bench.asked, None);
+    assert_eq!(bench.last().code, "isolation_unavailable");
+    // The node isolates again, but the ruleset does not include the networks in time.
+    bench
+        .assign(own(7))
+        .found(stopped())
+        .prepared(Err(PrepareError::Retry("not in force".into())))
+        .timeout();
+    bench
+        .found(stopped())
+        .prepared(Ok(()))
+        .started(Ok(()))
+        .inspected(Ok(seen(Status::Running, None)));
+    assert_eq!(bench.last().container_id, "c1");
+}
+
+#[test]
+fn start_of_stopped_container_ends_with_isolation() {
+    let stopped = || vec![container("c1", 7, Status::Exited)];
+    let missing = || gated(7, StartGate::IsolationMissing);
+    let mut bench = Bench::new();
+    bench.assign(own(7)).found(stopped()).assign(missing());
+    assert_eq!(bench.cancelled, 1);
+    bench.found(stopped());
+    assert_eq!(bench.asked, None);
+    // The node loses its isolation after the core's decision.
+    bench
+        .assign(own(7))
+        .found(stopped())
+        .prepared(Ok(()))
+        .assign(missing())
+        .revoked()
+        .found(stopped());
+    assert_eq!(bench.asked, None);
+}
+
+#[test]
+fn exhausted_container_stays_failed_without_isolation() {
+    let mut bench = Bench::seeded(Seed {
+        report: Some(
+            Report::new(Failed, 7)
+                .of("c1")
+                .because(code::RESTART_EXHAUSTED, ""),
+        ),
+        failures: RESTARTS + 1,
+    });
+    bench
+        .assign(gated(7, StartGate::IsolationMissing))
+        .found(vec![container("c1", 7, Status::Exited)]);
+    assert!(matches!(bench.asked, Some(Action::Inspect(..))));
+    assert_eq!(bench.states(), []);
+}
+
+#[test]
 fn revoked_start_is_decided_anew() {
     let mut bench = Bench::new();
     bench.pulling(7).pulled(Ok(()));
     let fresh = StartCondition {
         raft_index: 7,
         restart: false,
-        existing: false,
     };
     assert!(matches!(bench.asked, Some(Action::Launch(_, condition)) if condition == fresh));
     bench
@@ -124,6 +180,7 @@ fn revoked_start_is_decided_anew() {
     bench
         .assign(own(7))
         .found(vec![container("c1", 7, Status::Exited)])
+        .prepared(Ok(()))
         .revoked()
         .assign(Assignment::Gone)
         .found(vec![container("c1", 7, Status::Exited)])
