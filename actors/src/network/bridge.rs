@@ -108,7 +108,7 @@ pub async fn ensure(
     };
     for _ in 0..=MAX_REMOVALS {
         let networks = engine.list().await.map_err(Error::Engine)?;
-        let listed = interfaces.list();
+        let listed = interfaces.list().await;
         let listed = listed.map_err(|error| Error::Interfaces(error.to_string()))?;
         match plan(wanted, &networks, &listed)? {
             Plan::Reuse(_) => return Ok(ready),

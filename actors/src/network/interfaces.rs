@@ -2,9 +2,10 @@
 
 use std::{io, sync::Arc};
 
+use futures::future::BoxFuture;
 use jaco_net::link::{Change, Watcher};
 use jaco_proto::{chain, config::advertise::Interface};
-use tokio::sync::watch;
+use tokio::{sync::watch, task::spawn_blocking};
 use tracing::warn;
 
 /// Shared handle to a list of interfaces.
@@ -19,7 +20,7 @@ pub trait Interfaces: Send + Sync {
     ///
     /// # Errors
     /// The error of the kernel.
-    fn list(&self) -> io::Result<Vec<Interface>>;
+    fn list(&self) -> BoxFuture<'static, io::Result<Vec<Interface>>>;
 
     /// Number of changes of bridges so far, which include the attachment of a container; never
     /// changes by default.
@@ -32,8 +33,8 @@ impl<F> Interfaces for F
 where
     F: Fn() -> io::Result<Vec<Interface>> + Send + Sync,
 {
-    fn list(&self) -> io::Result<Vec<Interface>> {
-        self()
+    fn list(&self) -> BoxFuture<'static, io::Result<Vec<Interface>>> {
+        Box::pin(std::future::ready(self()))
     }
 }
 
@@ -60,8 +61,11 @@ pub fn of_this_host() -> SharedInterfaces {
 struct HostInterfaces(Option<Watcher>);
 
 impl Interfaces for HostInterfaces {
-    fn list(&self) -> io::Result<Vec<Interface>> {
-        jaco_net::interfaces::list()
+    fn list(&self) -> BoxFuture<'static, io::Result<Vec<Interface>>> {
+        Box::pin(async {
+            let listed = spawn_blocking(jaco_net::interfaces::list).await;
+            listed.unwrap_or_else(|error| Err(io::Error::other(error)))
+        })
     }
 
     fn changes(&self) -> watch::Receiver<u64> {

@@ -58,6 +58,8 @@ pub enum Msg {
     NetworkChanged,
     /// An interface of the host changed.
     InterfacesChanged,
+    /// Whether a bridge is gone after such a change.
+    BridgeLost(bool),
     /// The engine's events ended.
     EventsEnded(String),
     /// The networks of the host were read.
@@ -156,7 +158,9 @@ impl Worker for BridgeManager {
             },
             Msg::Subscribe => self.subscribe(ctx),
             Msg::NetworkChanged => self.survey.handle_change(Instant::now().into_std()),
-            Msg::InterfacesChanged => self.interfaces_changed(),
+            Msg::InterfacesChanged => self.interfaces_changed(ctx),
+            Msg::BridgeLost(true) => self.survey.handle_change(Instant::now().into_std()),
+            Msg::BridgeLost(false) => {}
             Msg::EventsEnded(reason) => {
                 if self.event_errors.is_new(&reason) {
                     warn!(subsystem = "bridge", %reason, "network events of the engine lost");
@@ -196,12 +200,14 @@ impl BridgeManager {
         });
     }
 
-    /// Surveys the networks if a bridge is gone. The kernel announces every container, too.
-    fn interfaces_changed(&mut self) {
-        let interfaces = self.env.interfaces();
-        if interfaces.is_ok_and(|interfaces| self.env.sight.has_lost(&interfaces)) {
-            self.survey.handle_change(Instant::now().into_std());
-        }
+    /// Looks whether a bridge is gone, which causes a survey. The kernel announces every container,
+    /// too.
+    fn interfaces_changed(&self, ctx: &Context<Self>) {
+        let env = self.env.clone();
+        ctx.spawn(async move {
+            let interfaces = env.interfaces().await;
+            Msg::BridgeLost(interfaces.is_ok_and(|found| env.sight.has_lost(&found)))
+        });
     }
 
     /// Begins a survey if one is due, then sets the deadline of the next.
@@ -341,7 +347,7 @@ async fn survey(env: &BridgeContext) -> Result<HostNetworks, Error> {
     Ok(HostNetworks {
         networks,
         containers: containers.map_err(Error::Engine)?,
-        interfaces: env.interfaces()?,
+        interfaces: env.interfaces().await?,
     })
 }
 

@@ -8,7 +8,7 @@ mod actor;
 mod kernel;
 mod mesh;
 
-use std::{fmt, net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, net::Ipv4Addr, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use jaco_engine::cidr::Cidr;
@@ -68,6 +68,9 @@ pub trait Prober: Send + Sync + 'static {
 
     /// Releases what [`Prober::ensure`] made.
     fn remove(&self, id: &NetworkId);
+
+    /// Releases what [`Prober::ensure`] made for networks other than these.
+    fn retain(&self, networks: &BTreeMap<NetworkId, LocalNetwork>);
 
     /// Sends one probe from the endpoint of a network.
     fn probe(&self, from: &NetworkId, to: Ipv4Addr) -> BoxFuture<'static, Outcome>;

@@ -105,8 +105,8 @@ impl BridgeContext {
         });
     }
 
-    pub(in crate::network) fn interfaces(&self) -> Result<Vec<Interface>, Error> {
-        let listed = self.interfaces.list();
+    pub(in crate::network) async fn interfaces(&self) -> Result<Vec<Interface>, Error> {
+        let listed = self.interfaces.list().await;
         listed.map_err(|error| Error::Interfaces(error.to_string()))
     }
 }

@@ -32,7 +32,7 @@ pub(super) async fn repair(
         cidr,
     };
     let networks = env.engine.list().await.map_err(Error::Engine)?;
-    let interfaces = env.interfaces()?;
+    let interfaces = env.interfaces().await?;
     env.sight.handle_listing(&networks, &interfaces);
     match plan(&wanted, &networks, &interfaces)? {
         Plan::Reuse(found) => {
@@ -69,7 +69,7 @@ async fn rebuild(
     engine.remove(network.id).await.map_err(Error::Engine)?;
     ensure(engine, &*env.interfaces, wanted).await?;
     let networks = engine.list().await.map_err(Error::Engine)?;
-    let interfaces = env.interfaces()?;
+    let interfaces = env.interfaces().await?;
     let made = networks.iter().find(|found| found.name == network.name);
     if let Some(bridge) = made.and_then(|found| found.bridge.as_ref()) {
         let visible = interfaces.iter().any(|found| found.name == *bridge);

@@ -54,14 +54,15 @@ pub(super) struct FakeInterfaces {
 }
 
 impl Interfaces for FakeInterfaces {
-    fn list(&self) -> std::io::Result<Vec<Interface>> {
+    fn list(&self) -> BoxFuture<'static, std::io::Result<Vec<Interface>>> {
         let interface = |name| Interface {
             name,
             up: true,
             loopback: false,
             addresses: Vec::new(),
         };
-        Ok(self.engine.bridges().into_iter().map(interface).collect())
+        let listed = self.engine.bridges().into_iter().map(interface).collect();
+        Box::pin(std::future::ready(Ok(listed)))
     }
 
     fn changes(&self) -> watch::Receiver<u64> {

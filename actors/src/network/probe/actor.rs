@@ -109,6 +109,8 @@ impl Worker for ProbeActor {
             audit_errors: LogDedup::default(),
             checked: Instant::now(),
         };
+        // An earlier instance may have ended before it released a network.
+        actor.args.prober.retain(&local(&seen, &actor.args.host));
         actor.handle_state(ctx, Arc::clone(&seen));
         let differs = |last: &Arc<State>, next: &Arc<State>| {
             !last.subnets.ptr_eq(&next.subnets) || !last.nodes.ptr_eq(&next.nodes)

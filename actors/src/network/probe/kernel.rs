@@ -134,6 +134,12 @@ impl Prober for KernelProber {
         shared.errors.remove(id);
     }
 
+    fn retain(&self, networks: &BTreeMap<NetworkId, LocalNetwork>) {
+        let mut shared = lock(&self.shared);
+        shared.attached.retain(|id, _| networks.contains_key(id));
+        shared.errors.retain(|id, _| networks.contains_key(id));
+    }
+
     fn probe(&self, from: &NetworkId, to: Ipv4Addr) -> BoxFuture<'static, Outcome> {
         let shared = lock(&self.shared);
         let endpoint = shared

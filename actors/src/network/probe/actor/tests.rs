@@ -5,7 +5,7 @@ use http::{Request, Response};
 use jaco_policy::network::probe::core::{INTERVAL, MISSES};
 use jaco_proto::v1::NetworkFault;
 use jaco_raftnode::{ProposeError, StateReader as _, command, testing::MemoryRaft};
-use jaco_supervision::{Strategy, SupervisorSpec, Tree};
+use jaco_supervision::{KillMode, Strategy, SupervisorSpec, Tree};
 use prost_types::Timestamp;
 use tonic::body::Body;
 
@@ -50,6 +50,11 @@ impl Prober for FakeHost {
         lock(&self.0).ensured.remove(id);
     }
 
+    fn retain(&self, networks: &BTreeMap<NetworkId, LocalNetwork>) {
+        let mut fake = lock(&self.0);
+        fake.ensured.retain(|id| networks.contains_key(id));
+    }
+
     fn probe(&self, _: &NetworkId, to: Ipv4Addr) -> BoxFuture<'static, Outcome> {
         let mut fake = lock(&self.0);
         fake.probes += 1;
@@ -78,7 +83,7 @@ struct Lab {
     raft: MemoryRaft,
     host: FakeHost,
     reports: NetworkReports,
-    _tree: Tree,
+    tree: Tree,
 }
 
 const GATEWAYS: [[u8; 4]; 2] = [[10, 244, 1, 1], [10, 244, 2, 1]];
@@ -116,7 +121,7 @@ impl Lab {
             raft,
             host,
             reports,
-            _tree: Tree::start("node", spec).await.unwrap(),
+            tree: Tree::start("node", spec).await.unwrap(),
         }
     }
 
@@ -228,4 +233,20 @@ async fn removed_network_is_no_longer_probed() {
     pass(INTERVAL * 5).await;
     assert_eq!(lock(&lab.host.0).probes, probes);
     assert!(lab.reports.live().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn network_removed_during_a_restart_is_released() {
+    for mode in [KillMode::Kill, KillMode::Panic] {
+        let lab = Lab::start().await;
+        pass(INTERVAL).await;
+        // The killed actor had it, its successor never sees it.
+        let removed = NetworkId::new("removed", "_default");
+        lock(&lab.host.0).ensured.insert(removed.clone());
+        lab.tree.kill("node/network-probe", mode).unwrap();
+        pass(INTERVAL).await;
+        let ensured = lock(&lab.host.0).ensured.clone();
+        assert!(!ensured.contains(&removed));
+        assert_eq!(ensured.len(), 2);
+    }
 }
