@@ -158,7 +158,7 @@ fn mesh(
     firewall: Option<watch::Receiver<network::firewall::Status>>,
 ) -> Option<(mesh::Args, mesh::KernelPort)> {
     let (settings, key) = (shared.config.mesh?, shared.mesh_key.clone()?);
-    let waiting = MeshStatus::Unavailable("the mesh device is not set up yet".to_owned());
+    let waiting = MeshStatus::Unprotected("the mesh device is not set up yet".to_owned());
     let device = mesh::KernelPort::new(key, settings.port);
     let mesh = mesh::Args {
         host: node.hostname.clone(),

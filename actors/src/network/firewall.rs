@@ -2,7 +2,8 @@
 //!
 //! - [`FirewallActor`]: drives the core; the kernel is behind a [`FirewallPort`].
 //! - [`KernelPort`]: the packet filter of this network namespace.
-//! - [`FirewallGate`]: lets containers start once their block is isolated.
+//! - [`FirewallGate`]: lets containers start once their block is isolated and their packets stay
+//!   encrypted.
 
 mod actor;
 mod gate;
@@ -31,9 +32,9 @@ pub use kernel::KernelPort;
 /// Creates the firewall of a node and the gate to it.
 #[must_use]
 pub fn child(args: Args) -> (ChildSpec, FirewallGate) {
-    let status = args.status.subscribe();
+    let (status, mesh) = (args.status.subscribe(), args.mesh.clone());
     let (spec, handle) = ChildSpec::worker::<FirewallActor>("firewall", args);
-    (spec, FirewallGate::new(handle, status))
+    (spec, FirewallGate::new(handle, status, mesh))
 }
 
 /// Shared handle to a packet filter.

@@ -1,4 +1,5 @@
-//! Gate between a network and its containers: none starts before the ruleset isolates its block.
+//! Gate between a network and its containers: none starts before the ruleset isolates its block and
+//! routes keep its packets from leaving the host unencrypted.
 
 use std::sync::Arc;
 
@@ -18,12 +19,16 @@ pub enum NotEnforced {
     /// No ruleset with the block was applied in time.
     #[error("the isolation ruleset does not include {0} yet")]
     Pending(Cidr),
+    /// Packets to containers of other hosts could leave this one unencrypted.
+    #[error("the routes of the mesh are not set: {0}")]
+    Unprotected(String),
 }
 
 /// Waits for the isolation of address blocks.
 pub trait IsolationGate: Send + Sync {
     /// Waits until the kernel's ruleset includes `block` as part of `network`, and with it every
-    /// block that was allocated earlier.
+    /// block that was allocated earlier, and until the kernel discards packets to containers of
+    /// other hosts that the mesh does not take.
     ///
     /// # Errors
     /// [`NotEnforced`]; a retry is safe.

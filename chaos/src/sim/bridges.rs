@@ -19,6 +19,7 @@ use jaco_policy::{
         },
         ipam::{SubnetKey, existing},
         names::NetworkId,
+        readiness::MeshStatus,
     },
     runtime::replica::core::PrepareError,
 };
@@ -421,7 +422,11 @@ impl Cluster {
         let machine = self.machines.get(&id);
         let daemon = machine.and_then(|machine| machine.daemon.as_ref());
         self.has(Mutation::StartBeforeRules)
-            || daemon.is_some_and(|daemon| daemon.isolation.includes(network, cidr))
+            || daemon.is_some_and(|daemon| {
+                let mesh = daemon.mesh.core.status();
+                daemon.isolation.includes(network, cidr)
+                    && !matches!(mesh, MeshStatus::Unprotected(_))
+            })
     }
 
     /// Ends the current job of a bridge.

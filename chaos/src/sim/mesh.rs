@@ -84,6 +84,7 @@ impl Cluster {
             daemon.mesh.core.status().clone(),
         );
         daemon.isolation.handle_mesh(mesh);
+        self.open_gates(id);
         if closes && let Some(machine) = self.machines.get_mut(&id) {
             machine.kernel.delete_device();
             self.mesh_changed(id);

@@ -30,8 +30,12 @@ pub enum MeshStatus {
     Off,
     /// The device is up with its routes.
     Up,
-    /// There is no device yet, or none can be made, for this reason.
+    /// There is no device yet, or none can be made, for this reason. Packets to containers of other
+    /// hosts are discarded.
     Unavailable(String),
+    /// Like [`MeshStatus::Unavailable`], but packets to containers of other hosts may leave this
+    /// one unencrypted: the routes that discard them are missing, too.
+    Unprotected(String),
 }
 
 /// Verdict on the network of a node.
@@ -62,7 +66,8 @@ impl Default for Readiness {
 
 /// Judges the network of a node in a cluster of `members` nodes.
 ///
-/// A single node has no peers, so it needs no mesh.
+/// A single node has no peers, so it needs no mesh, except for the routes that keep packets of its
+/// containers from leaving unencrypted.
 #[must_use]
 pub fn assess(isolation: &IsolationStatus, mesh: &MeshStatus, members: usize) -> Readiness {
     let mut details = Vec::new();
@@ -84,7 +89,13 @@ pub fn assess(isolation: &IsolationStatus, mesh: &MeshStatus, members: usize) ->
             }
             details.push((MESH, "unavailable"));
         }
-        MeshStatus::Off | MeshStatus::Up | MeshStatus::Unavailable(_) => {}
+        MeshStatus::Unprotected(reason) if *isolation != IsolationStatus::Off => {
+            return Readiness::Waits(format!("the routes of the mesh are not set: {reason}"));
+        }
+        MeshStatus::Off
+        | MeshStatus::Up
+        | MeshStatus::Unavailable(_)
+        | MeshStatus::Unprotected(_) => {}
     }
     Readiness::Ready(details)
 }
@@ -97,6 +108,7 @@ mod tests {
     fn verdict_depends_on_isolation_and_mesh() {
         use IsolationStatus::{Enforced, Off, Pending};
         let broken = MeshStatus::Unavailable("no /dev/net/tun".to_owned());
+        let open = MeshStatus::Unprotected("no CAP_NET_ADMIN".to_owned());
         let lost = IsolationStatus::Unavailable("no CAP_NET_ADMIN".to_owned());
         let ready = |details: &[(&'static str, &'static str)]| Some(details.to_vec());
         for (isolation, mesh, members, expected) in [
@@ -107,6 +119,9 @@ mod tests {
             (Enforced, &MeshStatus::Off, 3, ready(&[])),
             (Enforced, &broken, 1, ready(&[("mesh", "unavailable")])),
             (Enforced, &broken, 2, None),
+            (Enforced, &open, 1, None),
+            (Enforced, &open, 2, None),
+            (Off, &open, 2, ready(&[("isolation", "off")])),
             (lost, &MeshStatus::Up, 1, None),
         ] {
             let found = match assess(&isolation, mesh, members) {

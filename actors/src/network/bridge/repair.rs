@@ -13,11 +13,11 @@ use tracing::{info, warn};
 use super::{BridgeContext, Error, ensure};
 
 /// Repairs this host's network `id` and attaches running containers that belong to it, as long as
-/// the state has a block for it. Appends the differences that it removed to
-/// `repaired`, also before an error.
+/// the state has a block for it. No container is attached before its block is isolated. Appends the
+/// differences that it removed to `repaired`, also before an error.
 ///
 /// # Errors
-/// See [`ensure`]; a retry continues from there.
+/// See [`ensure`], and [`Error::NotEnforced`]; a retry continues from there.
 pub(super) async fn repair(
     env: &BridgeContext,
     id: &NetworkId,
@@ -60,6 +60,8 @@ async fn rebuild(
     wanted: &DesiredNetwork,
     network: EngineNetwork,
 ) -> Result<(), Error> {
+    // Waits before it detaches the containers, which are to be attached again at once.
+    wait_enforced(env, wanted).await?;
     let engine = &env.engine;
     let endpoints = engine.endpoints(&network).await.map_err(Error::Engine)?;
     for endpoint in &endpoints {
@@ -105,7 +107,11 @@ async fn attach_members(
     let mut failed = None;
     let known = &env.addresses;
     known.handle_listing(&wanted.id, &members, &containers);
-    for (replica, endpoint) in drift::detached(wanted, &members, &containers, known) {
+    let detached = drift::detached(wanted, &members, &containers, known);
+    if !detached.is_empty() {
+        wait_enforced(env, wanted).await?;
+    }
+    for (replica, endpoint) in detached {
         match connect(env, wanted, endpoint).await {
             Ok(()) => repaired.push(Drift::Detached(replica)),
             // It ended in the meantime.
@@ -114,6 +120,11 @@ async fn attach_members(
         }
     }
     failed.map_or(Ok(()), |error| Err(Error::Engine(error)))
+}
+
+async fn wait_enforced(env: &BridgeContext, wanted: &DesiredNetwork) -> Result<(), Error> {
+    let enforced = env.gate.wait_enforced(&wanted.id, wanted.cidr).await;
+    enforced.map_err(Error::NotEnforced)
 }
 
 /// Attaches a container, with another address if its own is taken.

@@ -1,30 +1,57 @@
-//! Gate between the ruleset and the containers that it isolates.
+//! Gate between the containers and the ruleset and routes that isolate them.
 
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use jaco_engine::cidr::Cidr;
-use jaco_policy::network::names::NetworkId;
+use jaco_policy::network::{names::NetworkId, readiness::MeshStatus};
 use jaco_supervision::Handle;
-use tokio::{sync::watch, time::timeout};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout_at},
+};
 
 use super::{IsolationStatus, Msg, Status};
 use crate::network::gate::{IsolationGate, NotEnforced};
 
-/// Longest wait for a ruleset; the start of the container is retried.
+/// Longest wait for routes and ruleset; the start of the container is retried.
 const WAIT: Duration = Duration::from_secs(30);
 
-/// Opens for a block once the kernel's ruleset includes it.
+/// Opens for a block once the kernel's ruleset includes it and the mesh's routes are set.
 pub struct FirewallGate {
     firewall: Handle<Msg>,
     status: watch::Receiver<Status>,
+    mesh: Option<watch::Receiver<MeshStatus>>,
 }
 
 impl FirewallGate {
-    /// Creates the gate of the firewall behind `firewall`, which publishes `status`.
+    /// Creates the gate of the firewall behind `firewall`, which publishes `status`, on a node
+    /// whose mesh, if it has one, publishes `mesh`.
     #[must_use]
-    pub fn new(firewall: Handle<Msg>, status: watch::Receiver<Status>) -> Self {
-        Self { firewall, status }
+    pub fn new(
+        firewall: Handle<Msg>,
+        status: watch::Receiver<Status>,
+        mesh: Option<watch::Receiver<MeshStatus>>,
+    ) -> Self {
+        Self {
+            firewall,
+            status,
+            mesh,
+        }
+    }
+}
+
+/// Waits until the mesh's routes discard the packets that must not leave unencrypted.
+async fn wait_protected(
+    mut mesh: watch::Receiver<MeshStatus>,
+    deadline: Instant,
+) -> Result<(), NotEnforced> {
+    let is_protected = |status: &MeshStatus| !matches!(status, MeshStatus::Unprotected(_));
+    // The last status decides after the deadline, or without a mesh that changes it.
+    let _ = timeout_at(deadline, mesh.wait_for(is_protected)).await;
+    match &*mesh.borrow() {
+        MeshStatus::Unprotected(reason) => Err(NotEnforced::Unprotected(reason.clone())),
+        MeshStatus::Off | MeshStatus::Up | MeshStatus::Unavailable(_) => Ok(()),
     }
 }
 
@@ -45,15 +72,19 @@ impl IsolationGate for FirewallGate {
                 enforced.includes(network, block).then_some(Ok(()))
             }
         };
-        let mut status = self.status.clone();
+        let (mut status, mesh) = (self.status.clone(), self.mesh.clone());
         Box::pin(async move {
+            let deadline = Instant::now() + WAIT;
+            if let Some(mesh) = mesh {
+                wait_protected(mesh, deadline).await?;
+            }
             if let Some(outcome) = opens(&status.borrow()) {
                 return outcome;
             }
             // A restarting actor passes soon anyway.
             let _ = self.firewall.cast(Msg::Wanted(network.clone(), block));
             let opened = status.wait_for(|status| opens(status).is_some());
-            match timeout(WAIT, opened).await {
+            match timeout_at(deadline, opened).await {
                 Ok(Ok(status)) => opens(&status).unwrap_or(Err(NotEnforced::Pending(block))),
                 Ok(Err(_)) | Err(_) => Err(NotEnforced::Pending(block)),
             }

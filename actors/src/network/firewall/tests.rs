@@ -6,7 +6,7 @@ use std::{
 
 use jaco_engine::cidr::Cidr;
 use jaco_net::netns::Namespace;
-use jaco_policy::network::names::NetworkId;
+use jaco_policy::network::{names::NetworkId, readiness::MeshStatus};
 use jaco_proto::v1::{self, AuditEventType, NodeStatus, command::Payload};
 use jaco_raftnode::{StateReader as _, command, testing::MemoryRaft};
 use jaco_supervision::{KillMode, Strategy, SupervisorSpec, Tree};
@@ -99,6 +99,10 @@ impl Lab {
     }
 
     async fn start_without_leader(port: SharedPort) -> Self {
+        Self::start_on(port, None).await
+    }
+
+    async fn start_on(port: SharedPort, mesh: Option<watch::Receiver<MeshStatus>>) -> Self {
         let raft = MemoryRaft::with_ready_nodes(&["n1"]);
         let (leader, leader_known) = watch::channel(false);
         let status = watch::Sender::default();
@@ -107,7 +111,7 @@ impl Lab {
             raft: Arc::new(raft.clone()),
             leader_known,
             pool: crate::network::ipam::Pool::default(),
-            mesh: None,
+            mesh,
             clock: Clock::from_fn(|| SystemTime::UNIX_EPOCH),
             port,
             status: status.clone(),
@@ -200,6 +204,24 @@ async fn gate_stays_closed_without_a_row() {
     let (network, block) = (NetworkId::new("web", "x"), "10.244.9.0/24".parse().unwrap());
     let outcome = lab.gate.wait_enforced(&network, block).await;
     assert_eq!(outcome, Err(NotEnforced::Pending(block)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn gate_waits_for_the_routes_of_the_mesh() {
+    let missing = MeshStatus::Unprotected("not set up".to_owned());
+    let (mesh, status) = watch::channel(missing);
+    let lab = Lab::start_on(Arc::new(FakeKernel::default()), Some(status)).await;
+    lab.leader.send_replace(true);
+    lab.enforced().await;
+    let (network, block) = lab.block("front", "10.244.1.0/24");
+    assert_eq!(
+        lab.gate.wait_enforced(&network, block).await,
+        Err(NotEnforced::Unprotected("not set up".to_owned()))
+    );
+    for protected in [MeshStatus::Unavailable(String::new()), MeshStatus::Up] {
+        mesh.send_replace(protected);
+        assert_eq!(lab.gate.wait_enforced(&network, block).await, Ok(()));
+    }
 }
 
 #[tokio::test]

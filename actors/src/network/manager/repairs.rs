@@ -207,6 +207,32 @@ async fn closed_gate_holds_back_containers_not_the_network() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn closed_gate_holds_back_repairs_of_attachments() {
+    let bridge = NetworkId::new("app", "front").bridge_name();
+    for deleted in [false, true] {
+        let lab = running().await;
+        lab.gate.set_closed(true);
+        if deleted {
+            lab.engine.delete_bridge(&bridge);
+        } else {
+            let gone = lab.engine.disconnect("id1".into(), "c1".into());
+            gone.await.unwrap();
+        }
+        let before = changes(&lab).len();
+        tokio::time::sleep(AFTER_TICK).await;
+        assert_eq!(changes(&lab)[before..], [], "deleted: {deleted}");
+        lab.gate.set_closed(false);
+        tokio::time::sleep(AFTER_TICK).await;
+        let last = changes(&lab).pop();
+        let attached = |event| match event {
+            Event::Connected(network, endpoint) => network + &endpoint.container,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(last.map(attached).as_deref(), Some("jaco_app_frontc1"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn bridge_name_of_another_interface_is_left_alone() {
     let lab = Lab::start().await;
     let id = NetworkId::new("app", "front");

@@ -179,7 +179,7 @@ impl MeshActor {
     fn publish(&mut self) {
         let status = self.core.status();
         match status {
-            MeshStatus::Unavailable(reason) => {
+            MeshStatus::Unavailable(reason) | MeshStatus::Unprotected(reason) => {
                 if self.core.has_run() && self.failures.is_new(reason) {
                     warn!(subsystem = "wgmesh", %reason, "the mesh is not up");
                 }

@@ -54,7 +54,7 @@ impl MeshStats for DeviceStats {
 fn state_of(status: &MeshStatus) -> MeshState {
     match status {
         MeshStatus::Up => MeshState::Up,
-        MeshStatus::Unavailable(_) => MeshState::Down,
+        MeshStatus::Unavailable(_) | MeshStatus::Unprotected(_) => MeshState::Down,
         MeshStatus::Off => MeshState::Unavailable,
     }
 }
@@ -99,6 +99,7 @@ mod tests {
         for (status, expected) in [
             (MeshStatus::Up, MeshState::Up),
             (MeshStatus::Unavailable(String::new()), MeshState::Down),
+            (MeshStatus::Unprotected(String::new()), MeshState::Down),
             (MeshStatus::Off, MeshState::Unavailable),
         ] {
             assert_eq!(state_of(&status), expected, "{status:?}");

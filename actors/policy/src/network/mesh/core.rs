@@ -86,6 +86,9 @@ pub struct Core {
     names: BTreeMap<String, Ipv4Addr>,
     unresolved: Vec<String>,
     has_run: bool,
+    /// Whether the kernel discarded the packets that must not leave unencrypted when it was last
+    /// looked at.
+    protected: bool,
     status: MeshStatus,
 }
 
@@ -114,7 +117,8 @@ impl Core {
             names: BTreeMap::new(),
             unresolved: Vec::new(),
             has_run: false,
-            status: MeshStatus::Unavailable("the mesh device is not set up yet".to_owned()),
+            protected: false,
+            status: MeshStatus::Unprotected("the mesh device is not set up yet".to_owned()),
         }
     }
 
@@ -181,7 +185,7 @@ impl Core {
         }
         self.leaves = wanted.is_none();
         if self.leaves {
-            self.status = MeshStatus::Unavailable(NO_MEMBER.to_owned());
+            self.status = MeshStatus::Unprotected(NO_MEMBER.to_owned());
         }
         self.wanted = wanted;
         self.wanted_changed = true;
@@ -215,6 +219,8 @@ impl Core {
         let names = self.names_of_peers();
         self.names.retain(|name, _| names.contains(name));
         self.unresolved = self.unresolved_names();
+        let wanted = self.wanted.as_ref();
+        self.protected = wanted.is_some_and(|w| w.blackholes.is_subset(&observed.blackholes));
         let steps = match &self.wanted {
             Some(wanted) => plan(wanted, self.peers(), &observed),
             None => teardown(&observed),
@@ -328,6 +334,7 @@ impl Core {
                     self.closes = true;
                     self.leaves &= self.wanted_changed;
                 } else if self.wanted.is_some() {
+                    self.protected = true;
                     self.status = MeshStatus::Up;
                 }
             }
@@ -339,7 +346,11 @@ impl Core {
         let at = now + self.retry;
         self.retry = (self.retry * 2).min(TICK);
         self.retry_at = Some(at);
-        self.status = MeshStatus::Unavailable(reason);
+        self.status = if self.protected {
+            MeshStatus::Unavailable(reason)
+        } else {
+            MeshStatus::Unprotected(reason)
+        };
         // Changes during the pass may be its own.
         if !self.wanted_changed {
             self.debounce = Debounce::new(DEBOUNCE, MAX_DEBOUNCE);

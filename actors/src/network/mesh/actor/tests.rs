@@ -252,10 +252,13 @@ async fn unannounced_damage_is_repaired_by_the_timer() {
 #[tokio::test(start_paused = true)]
 async fn missing_device_is_reported_until_it_opens() {
     let lab = Lab::start(|world| world.failing = Some("open device")).await;
-    let reason = "failed to open device".to_owned();
-    assert_eq!(*lab.status.borrow(), MeshStatus::Unavailable(reason));
+    let reason = || "failed to open device".to_owned();
+    assert_eq!(*lab.status.borrow(), MeshStatus::Unprotected(reason()));
     let steps = lab.port.steps();
     assert_eq!(steps, BLACKHOLES, "nothing else without a device");
+    // The next pass finds the blackholes.
+    lab.pass().await;
+    assert_eq!(*lab.status.borrow(), MeshStatus::Unavailable(reason()));
     lab.port.world().failing = None;
     tokio::time::sleep(TICK).await;
     assert_eq!(*lab.status.borrow(), MeshStatus::Up);

@@ -66,7 +66,7 @@ const MS: Duration = Duration::from_millis(1);
 #[test]
 fn first_pass_runs_at_once() {
     let mut lab = Lab::new(&[node("node-1", 1)]);
-    assert!(matches!(lab.core.status(), MeshStatus::Unavailable(_)));
+    assert!(matches!(lab.core.status(), MeshStatus::Unprotected(_)));
     lab.pass();
     assert_eq!(*lab.core.status(), MeshStatus::Up);
     assert_eq!(lab.after(TICK - MS), None);
@@ -77,7 +77,7 @@ fn first_pass_runs_at_once() {
 fn node_outside_the_cluster_sets_nothing_up() {
     let mut lab = Lab::new(&[node("node-2", 1)]);
     assert_eq!(lab.after(TICK * 2), None);
-    assert!(matches!(lab.core.status(), MeshStatus::Unavailable(_)));
+    assert!(matches!(lab.core.status(), MeshStatus::Unprotected(_)));
     lab.core.handle_state(lab.now, &state(&[node("node-1", 1)]));
     assert!(matches!(lab.after(Duration::ZERO), Some(Action::Look(_))));
 }
@@ -144,12 +144,42 @@ fn failed_pass_is_repeated_with_growing_delay() {
             }
         }
         let reason = ["no netlink", "no tunnel"][at % 2].to_owned();
-        assert_eq!(*lab.core.status(), MeshStatus::Unavailable(reason));
+        assert_eq!(*lab.core.status(), MeshStatus::Unprotected(reason));
         let delay = lab.core.poll_timeout() - lab.now;
         delays.push(delay.as_secs());
         assert!(matches!(lab.after(delay), Some(Action::Look(_))));
     }
     assert_eq!(delays, [1, 2, 4, 8, 16, 30, 30]);
+}
+
+#[test]
+fn node_without_device_is_protected_by_its_blackholes() {
+    let mut lab = Lab::new(&[node("node-1", 1)]);
+    let blackholes = lab.core.wanted.clone().unwrap().blackholes;
+    let look = |lab: &mut Lab, blackholes| {
+        let observed = Observed {
+            blackholes,
+            ..Observed::default()
+        };
+        let seen = Seen {
+            observed,
+            ..Seen::default()
+        };
+        let due = lab.core.poll_timeout() - lab.now;
+        assert!(matches!(lab.after(due), Some(Action::Look(_))));
+        lab.core.handle_seen(lab.now, Ok(seen));
+        lab.core.poll_action().unwrap();
+        let failed = Err("no /dev/net/tun".to_owned());
+        lab.core.handle_applied(lab.now, failed);
+        lab.core.status().clone()
+    };
+    let reason = || "no /dev/net/tun".to_owned();
+    let unprotected = MeshStatus::Unprotected(reason());
+    assert_eq!(look(&mut lab, BTreeSet::new()), unprotected);
+    let all = look(&mut lab, blackholes.clone());
+    assert_eq!(all, MeshStatus::Unavailable(reason()));
+    let one = blackholes.into_iter().take(1).collect();
+    assert_eq!(look(&mut lab, one), unprotected);
 }
 
 #[test]
@@ -216,7 +246,7 @@ fn removed_node_takes_its_mesh_down() {
     let mut lab = Lab::new(&[node("node-1", 1)]);
     lab.pass();
     lab.core.handle_state(lab.now, &state(&[node("node-2", 2)]));
-    assert!(matches!(lab.core.status(), MeshStatus::Unavailable(_)));
+    assert!(matches!(lab.core.status(), MeshStatus::Unprotected(_)));
     assert!(matches!(lab.after(Duration::ZERO), Some(Action::Look(_))));
     let hole = "10.99.0.0/24".parse().unwrap();
     let observed = Observed {
@@ -232,7 +262,7 @@ fn removed_node_takes_its_mesh_down() {
     assert!(!lab.core.poll_close());
     lab.core.handle_applied(lab.now, Ok(()));
     assert!(lab.core.poll_close() && !lab.core.poll_close());
-    assert!(matches!(lab.core.status(), MeshStatus::Unavailable(_)));
+    assert!(matches!(lab.core.status(), MeshStatus::Unprotected(_)));
     assert_eq!(lab.after(TICK), None);
     // It may join again.
     lab.core.handle_state(lab.now, &state(&[node("node-1", 1)]));
@@ -254,7 +284,7 @@ fn node_removed_during_a_pass_is_not_up() {
             assert!(matches!(lab.after(Duration::ZERO), Some(Action::Look(_))));
         }
         assert_eq!(lab.see(&[]), None, "nothing is left");
-        assert!(matches!(lab.core.status(), MeshStatus::Unavailable(_)));
+        assert!(matches!(lab.core.status(), MeshStatus::Unprotected(_)));
         assert!(lab.core.poll_close());
     }
 }
