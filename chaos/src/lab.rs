@@ -65,6 +65,13 @@ impl Builder {
         self
     }
 
+    /// Sets whether containers survive a restart of their engine (`live-restore` of dockerd).
+    #[must_use]
+    pub fn live_restore(mut self, live_restore: bool) -> Self {
+        self.options.live_restore = live_restore;
+        self
+    }
+
     /// Gives every daemon a disk of `bytes` bytes, which can be filled.
     #[must_use]
     pub fn disk(mut self, bytes: u64) -> Self {
@@ -507,7 +514,21 @@ impl Lab {
     /// # Errors
     /// When it does not come up.
     pub async fn boot(&mut self, index: u8) -> Result<()> {
-        self.nodes[usize::from(index) - 1].boot(&self.network).await
+        self.power_on(index).await?;
+        self.node_mut(index).start().await
+    }
+
+    /// Restarts a machine that was crashed, without its daemon; returns when its engine answers.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub async fn power_on(&mut self, index: u8) -> Result<()> {
+        let node = &mut self.nodes[usize::from(index) - 1];
+        node.power_on(&self.network)?;
+        if self.options.engines {
+            node.engine().await?;
+        }
+        Ok(())
     }
 
     /// All nodes but these.

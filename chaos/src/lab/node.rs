@@ -44,6 +44,8 @@ const FAKETIME: &str = "faketime/libfaketimeMT.so.1";
 pub(crate) struct NodeOptions {
     /// Whether each has a container engine.
     pub(crate) engines: bool,
+    /// Whether containers survive a restart of their engine.
+    pub(crate) live_restore: bool,
     /// Size in bytes of a separate disk for the data directory, which can be filled.
     pub(crate) disk: Option<u64>,
     /// Whether the daemon's clock can be set.
@@ -110,7 +112,7 @@ impl Node {
     }
 
     /// Creates the machine's namespace and starts its engine if it has one.
-    fn power_on(&mut self, network: &LabNetwork) -> Result<()> {
+    pub(crate) fn power_on(&mut self, network: &LabNetwork) -> Result<()> {
         netns::create(&self.namespace)?;
         network.attach(&self.namespace, self.index)?;
         if self.options.engines {
@@ -313,14 +315,7 @@ impl Node {
     /// When none runs, or it does not exit.
     pub async fn stop(&mut self) -> Result<ExitStatus> {
         self.signal(Signal::TERM)?;
-        let daemon = std::sync::Mutex::new(self.take_daemon()?);
-        until("the end of the daemon", WAIT_TIMEOUT, || async {
-            let ended = daemon.lock().map_err(|error| error.to_string())?.try_wait();
-            ended
-                .map_err(|e| e.to_string())?
-                .ok_or_else(|| "it still runs".to_owned())
-        })
-        .await
+        wait_exit("the end of the daemon", self.take_daemon()?).await
     }
 
     fn take_daemon(&mut self) -> Result<Child> {
@@ -359,9 +354,8 @@ impl Node {
         Ok(())
     }
 
-    fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = i32::try_from(self.pid()?).ok().and_then(Pid::from_raw);
-        Ok(kill_process(pid.context("a process id")?, signal)?)
+    fn signal(&self, wanted: Signal) -> Result<()> {
+        signal(self.pid()?, wanted)
     }
 
     /// Id of the daemon's process.
@@ -403,15 +397,6 @@ impl Node {
         clean::remove_control_groups(&self.namespace)?;
         network.detach(self.index)?;
         netns::delete(&self.namespace)
-    }
-
-    /// See [`super::Lab::boot`].
-    pub(crate) async fn boot(&mut self, network: &LabNetwork) -> Result<()> {
-        self.power_on(network)?;
-        if self.options.engines {
-            self.engine().await?;
-        }
-        self.start().await
     }
 
     /// Deletes everything the stopped daemon has stored, so that the machine is a new one.
@@ -486,7 +471,23 @@ impl Node {
         all[all.len().saturating_sub(lines)..].join("\n")
     }
 
-    fn start_engine(&mut self) -> Result<()> {
+    /// Stops its engine gracefully; containers survive only in a lab with
+    /// [`live_restore`](super::Builder::live_restore).
+    ///
+    /// # Errors
+    /// When none runs, or it does not exit.
+    pub async fn stop_engine(&mut self) -> Result<ExitStatus> {
+        let engine = self.engine.take();
+        let engine = engine.with_context(|| format!("no engine runs on {}", self.host))?;
+        signal(engine.id(), Signal::TERM)?;
+        wait_exit("the end of the engine", engine).await
+    }
+
+    /// Starts its stopped engine; returns before the engine answers.
+    ///
+    /// # Errors
+    /// When its program cannot be run.
+    pub fn start_engine(&mut self) -> Result<()> {
         // After a crash these files hold ids that may belong to other processes by now.
         for stale in ["dockerd.pid", "exec/containerd/containerd.pid"] {
             let _ = fs::remove_file(self.path(stale));
@@ -507,6 +508,9 @@ impl Node {
             .arg("--insecure-registry")
             .arg(format!("{}:{}", network::HUB, super::registry::PORT))
             .args(["--bridge", "none", "--log-level", "warn"]);
+        if self.options.live_restore {
+            command.arg("--live-restore");
+        }
         self.engine = Some(run(command, &self.path("dockerd.log"))?);
         Ok(())
     }
@@ -531,6 +535,26 @@ fn faketime() -> Result<PathBuf> {
     found.with_context(|| {
         format!("{LIBRARIES}/*/{FAKETIME} is needed; install it with `make setup`")
     })
+}
+
+fn signal(pid: u32, signal: Signal) -> Result<()> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    Ok(kill_process(pid.context("a process id")?, signal)?)
+}
+
+/// Waits until a process ends after its signal.
+async fn wait_exit(what: &str, process: Child) -> Result<ExitStatus> {
+    let process = std::sync::Mutex::new(process);
+    until(what, WAIT_TIMEOUT, || async {
+        let ended = process
+            .lock()
+            .map_err(|error| error.to_string())?
+            .try_wait();
+        ended
+            .map_err(|e| e.to_string())?
+            .ok_or_else(|| "it still runs".to_owned())
+    })
+    .await
 }
 
 fn reap(mut child: Child) {

@@ -6,9 +6,10 @@ use std::{
     time::Duration,
 };
 
-use jaco_chaos::{Lab, engine::IMAGE, until};
+use jaco_chaos::{Lab, engine::IMAGE, lab::Builder, test_permits, until};
 use jaco_proto::v1::{self, NodeStatus};
 use serde_json::json;
+use tokio::sync::SemaphorePermit;
 
 use crate::traffic::{Endpoint, Traffic};
 
@@ -21,11 +22,6 @@ pub(crate) const SERVICES: [(&str, &str); 2] = [("web", "front"), ("db", "back")
 
 /// Replicas of each service of each deployment; absent deployments are deleted.
 pub(crate) type Replicas = BTreeMap<&'static str, [u32; 2]>;
-
-/// One replica of every service for each of `nodes` nodes.
-pub(crate) fn one_each(nodes: u32) -> Replicas {
-    DEPLOYMENTS.map(|name| (name, [nodes; 2])).into()
-}
 
 /// The apply request of a deployment; another `revision` replaces every container.
 pub(crate) fn request(deployment: &str, replicas: [u32; 2], revision: u64) -> v1::ApplyRequest {
@@ -52,13 +48,88 @@ pub(crate) fn request(deployment: &str, replicas: [u32; 2], revision: u64) -> v1
     }
 }
 
-/// A cluster of ready nodes with engines.
-pub(crate) async fn cluster(nodes: u8) -> Lab {
-    let lab = Lab::builder().nodes(nodes).engines(true);
-    let mut lab = lab.start().await.unwrap();
-    lab.join_all().await.unwrap();
-    all_ready(&lab).await;
-    lab
+/// A lab with containers that talk all the time, alone on this machine.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) lab: Lab,
+    pub(crate) traffic: Traffic,
+    pub(crate) wanted: Replicas,
+    /// The containers at the last [`Running::connect`].
+    pub(crate) found: Vec<Arc<Endpoint>>,
+    /// Released after the lab is removed.
+    _permits: Option<SemaphorePermit<'static>>,
+}
+
+/// Settings of a lab of `nodes` nodes with engines.
+pub(crate) fn builder(nodes: u8) -> Builder {
+    Lab::builder().nodes(nodes).engines(true)
+}
+
+impl Running {
+    /// A cluster of ready nodes without containers.
+    pub(crate) async fn idle(builder: Builder) -> Self {
+        let permits = test_permits::exclusive().await;
+        let mut lab = builder.start().await.unwrap();
+        lab.join_all().await.unwrap();
+        all_ready(&lab).await;
+        Self {
+            lab,
+            traffic: Traffic::default(),
+            wanted: Replicas::new(),
+            found: Vec::new(),
+            _permits: permits,
+        }
+    }
+
+    /// A cluster with every deployment, and a replica of each service for each node.
+    pub(crate) async fn start(nodes: u8) -> Self {
+        Self::of(builder(nodes), nodes).await
+    }
+
+    /// Like [`Running::start`], with other settings of the lab.
+    pub(crate) async fn of(builder: Builder, nodes: u8) -> Self {
+        let mut running = Self::idle(builder).await;
+        let replicas = u32::from(nodes);
+        let all = DEPLOYMENTS.map(|name| (name, [replicas; 2]));
+        running.apply(all.into(), 0).await;
+        running
+    }
+
+    /// Applies these deployments and waits until their containers are connected.
+    pub(crate) async fn apply(&mut self, wanted: Replicas, revision: u64) {
+        self.wanted = wanted;
+        for (deployment, counts) in &self.wanted {
+            let request = request(deployment, *counts, revision);
+            let mut api = self.lab.node(1).api().deploy();
+            api.apply(request).await.unwrap();
+        }
+        self.connect().await;
+    }
+
+    /// Waits until exactly the wanted containers run, and each pair of one network talks over TCP
+    /// and UDP in both directions.
+    pub(crate) async fn connect(&mut self) {
+        self.found = connected(&self.lab, &mut self.traffic, &self.wanted).await;
+    }
+
+    /// Two containers of one network on these nodes.
+    pub(crate) fn pair(&self, hosts: [u8; 2]) -> [Arc<Endpoint>; 2] {
+        let on = |host: u8, like: Option<&Endpoint>| {
+            let wanted = |e: &&Arc<Endpoint>| {
+                e.host == host && like.is_none_or(|like| e.scope == like.scope)
+            };
+            self.found.iter().find(wanted).unwrap().clone()
+        };
+        let first = on(hosts[0], None);
+        let second = on(hosts[1], Some(&first));
+        [first, second]
+    }
+
+    /// Asserts that no container reaches one of another network, or has reached one so far.
+    pub(crate) async fn assert_isolated(&self) {
+        assert_eq!(self.traffic.leak(&self.found).await, None);
+        self.traffic.assert_isolated();
+    }
 }
 
 /// Waits until the leader reports every running node as ready.
@@ -82,21 +153,9 @@ pub(crate) async fn all_ready(lab: &Lab) {
     .unwrap();
 }
 
-/// Applies every deployment through the first node.
-pub(crate) async fn apply_all(lab: &Lab, replicas: &Replicas, revision: u64) {
-    for (deployment, counts) in replicas {
-        let request = request(deployment, *counts, revision);
-        lab.node(1).api().deploy().apply(request).await.unwrap();
-    }
-}
-
 /// Waits until exactly the wanted containers run, each pair of one network talks over TCP and UDP
 /// in both directions, and returns the containers.
-pub(crate) async fn connected(
-    lab: &Lab,
-    traffic: &mut Traffic,
-    wanted: &Replicas,
-) -> Vec<Arc<Endpoint>> {
+async fn connected(lab: &Lab, traffic: &mut Traffic, wanted: &Replicas) -> Vec<Arc<Endpoint>> {
     let start = std::time::Instant::now();
     loop {
         let found = traffic.refresh(lab).await.unwrap();

@@ -1,21 +1,22 @@
-//! A node that cannot load its ruleset.
+//! Nodes without a ruleset start no containers.
 
 use std::{
+    collections::BTreeMap,
     io::Write as _,
     process::{Child, Stdio},
 };
 
-use jaco_chaos::{lab::Node, test_permits, until};
-use jaco_proto::v1::NodeStatus;
+use jaco_chaos::{Lab, lab::Node, until};
+use jaco_proto::v1::{self, NodeStatus};
 
-use crate::{
-    fixture::{self, LIMIT, connected, hosts},
-    traffic::Traffic,
-};
+use crate::fixture::{LIMIT, Running, builder, hosts};
 
-/// Takes the table: no other process can change it as long as this one runs
-/// (nft(8), flag `owner`).
-fn seize_table(node: &Node) -> Child {
+/// Node that cannot load its ruleset.
+const VICTIM: u8 = 2;
+
+/// Takes the table, as soon as the rules show it: no other process can change it as long as this
+/// one runs (nft(8), flag `owner`).
+async fn seize_table(node: &Node) -> Child {
     let mut process = node
         .command("nft")
         .arg("-i")
@@ -23,43 +24,98 @@ fn seize_table(node: &Node) -> Child {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    let line = b"delete table inet jaco; add table inet jaco { flags owner; }\n";
+    // The first command lets the second succeed without a table.
+    let line = b"add table inet jaco; delete table inet jaco; \
+        add table inet jaco { flags owner; }\n";
     process.stdin.as_mut().unwrap().write_all(line).unwrap();
+    until("an owner of the table", LIMIT, || async {
+        let listed = node.command("nft").args(["list", "ruleset"]).output();
+        let listed = String::from_utf8_lossy(&listed.unwrap().stdout).into_owned();
+        if listed.contains("flags owner") {
+            Ok(())
+        } else {
+            Err(listed)
+        }
+    })
+    .await
+    .unwrap();
     process
+}
+
+/// Row of the victim as the first node reports it.
+async fn row(lab: &Lab) -> Result<v1::Node, String> {
+    let seen = lab.node(1).api().status().await;
+    let seen = seen.map_err(|error| error.to_string())?;
+    let host = lab.node(VICTIM).host();
+    let node = seen.nodes.into_iter().find(|node| node.hostname == host);
+    node.ok_or_else(|| format!("no {host}"))
+}
+
+/// Waits until the victim has this status.
+async fn wait_status(lab: &Lab, wanted: NodeStatus) -> v1::Node {
+    until("the status of the victim", LIMIT, || async {
+        match row(lab).await? {
+            node if node.status() == wanted => Ok(node),
+            node => Err(format!("{node:?}")),
+        }
+    })
+    .await
+    .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_without_isolation_takes_no_replicas() {
-    let _permits = test_permits::exclusive().await;
-    let lab = fixture::cluster(2).await;
-    let mut owner = seize_table(lab.node(2));
-    let status = async |wanted: NodeStatus| {
-        until("the status of n2", LIMIT, || async {
-            let seen = lab.node(1).api().status().await;
-            let seen = seen.map_err(|error| error.to_string())?;
-            let node = seen.nodes.into_iter().find(|node| node.hostname == "n2");
-            match node {
-                Some(node) if node.status() == wanted => Ok(node),
-                other => Err(format!("{other:?}")),
-            }
-        })
-        .await
-        .unwrap()
-    };
-    let unavailable = status(NodeStatus::IsolationUnavailable).await;
+    let mut running = Running::idle(builder(2)).await;
+    let mut owner = seize_table(running.lab.node(VICTIM)).await;
+    let unavailable = wait_status(&running.lab, NodeStatus::IsolationUnavailable).await;
     let reason = unavailable.status_details.get("reason");
     assert!(
         reason.is_some_and(|reason| !reason.is_empty()),
         "{unavailable:?}"
     );
 
-    let wanted = [("alpha", [2, 2])].into();
-    let mut traffic = Traffic::default();
-    fixture::apply_all(&lab, &wanted, 0).await;
-    let found = connected(&lab, &mut traffic, &wanted).await;
-    assert_eq!(hosts(&found), [1].into());
+    running.apply([("alpha", [2, 2])].into(), 0).await;
+    assert_eq!(hosts(&running.found), [1].into());
 
     owner.kill().unwrap();
     owner.wait().unwrap();
-    status(NodeStatus::Ready).await;
+    wait_status(&running.lab, NodeStatus::Ready).await;
+}
+
+/// Ids of the victim's containers, and when each was last started.
+async fn started(lab: &Lab) -> BTreeMap<String, String> {
+    let engine = lab.node(VICTIM).engine().await.unwrap();
+    let containers = engine.containers(lab.cluster_id()).await.unwrap();
+    let started = containers.into_iter().map(|c| (c.id, c.started_at));
+    started.collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn booted_node_starts_no_container_before_its_rules() {
+    let mut running = Running::start(2).await;
+    let before = started(&running.lab).await;
+    assert!(!before.is_empty());
+    running.lab.crash(VICTIM).unwrap();
+    running.lab.power_on(VICTIM).await.unwrap();
+    assert_eq!(started(&running.lab).await, before, "stopped by the crash");
+    // The traffic of the stopped containers ends.
+    running.traffic.refresh(&running.lab).await.unwrap();
+
+    let mut owner = seize_table(running.lab.node(VICTIM)).await;
+    running.lab.node_mut(VICTIM).start().await.unwrap();
+    let lab = &running.lab;
+    wait_status(lab, NodeStatus::IsolationUnavailable).await;
+    let mut stopped = 0;
+    for (id, at) in started(lab).await {
+        assert_eq!(before.get(&id), Some(&at), "{id} ran without rules");
+        stopped += 1;
+    }
+    println!("{stopped} of {} containers waited", before.len());
+    assert!(stopped > 0, "the containers were moved before the test");
+
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    wait_status(lab, NodeStatus::Ready).await;
+    running.connect().await;
+    running.assert_isolated().await;
 }

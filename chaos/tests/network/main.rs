@@ -15,12 +15,15 @@
 
 use std::str::FromStr;
 
+mod engine;
 mod fixture;
 mod gate;
+mod held;
 mod repair;
 mod resolver;
 mod scopes;
 mod traffic;
+mod transfer;
 mod wire;
 
 /// Reads a size from the environment.

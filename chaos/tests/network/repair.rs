@@ -1,25 +1,16 @@
 //! Changes by other programs in the kernel or the engine are repaired, and other pairs of containers
 //! stay connected.
 
-use std::{
-    io::{Read as _, Write as _},
-    net::{SocketAddr, TcpListener, TcpStream},
-    process::Output,
-    sync::Arc,
-    time::Duration,
-};
+use std::process::Output;
 
-use jaco_chaos::{Lab, lab::Node, test_permits, until};
+use jaco_chaos::{Lab, lab::Node, until};
 use jaco_proto::v1::{AuditEventType, AuditQueryRequest, FailureMode};
 
 use crate::{
-    fixture::{self, LIMIT, connected, one_each},
-    traffic::{Endpoint, Traffic, reaches},
+    fixture::{LIMIT, Running},
+    held::Held,
+    traffic::{Endpoint, reaches},
 };
-
-/// Port of the connections that are to survive.
-const HELD_PORT: u16 = 9100;
-const ANSWER: Duration = Duration::from_secs(10);
 
 /// The node on which things are broken.
 const VICTIM: u8 = 2;
@@ -49,47 +40,6 @@ fn rules(node: &Node) -> String {
     on(node, &format!("nft {}", LIST.join(" ")))
 }
 
-/// A connection between two containers, which answers as long as nothing resets it.
-struct Held {
-    client: TcpStream,
-    server: TcpStream,
-}
-
-impl Held {
-    fn open(from: &Endpoint, to: &Endpoint) -> Self {
-        let bind = || TcpListener::bind(("0.0.0.0", HELD_PORT));
-        let listener = to.namespace.within(bind).unwrap().unwrap();
-        let address = SocketAddr::from((to.address, HELD_PORT));
-        let connect = || TcpStream::connect_timeout(&address, ANSWER);
-        let client = from.namespace.within(connect).unwrap().unwrap();
-        let (server, _) = listener.accept().unwrap();
-        for end in [&client, &server] {
-            end.set_read_timeout(Some(ANSWER)).unwrap();
-        }
-        Self { client, server }
-    }
-
-    fn assert_alive(&mut self) {
-        let mut byte = [0];
-        self.client.write_all(&[1]).unwrap();
-        self.server.read_exact(&mut byte).unwrap();
-        self.server.write_all(&byte).unwrap();
-        self.client.read_exact(&mut byte).unwrap();
-    }
-}
-
-/// Two containers of one network on different nodes.
-fn pair(found: &[Arc<Endpoint>], hosts: [u8; 2]) -> [Arc<Endpoint>; 2] {
-    let on = |host: u8, like: Option<&Endpoint>| {
-        let wanted =
-            |e: &&Arc<Endpoint>| e.host == host && like.is_none_or(|like| e.scope == like.scope);
-        found.iter().find(wanted).unwrap().clone()
-    };
-    let first = on(hosts[0], None);
-    let second = on(hosts[1], Some(&first));
-    [first, second]
-}
-
 /// Number of audit events of a kind that the cluster has.
 async fn audited(lab: &Lab, kind: AuditEventType) -> usize {
     let mut api = lab.node(1).api().audit();
@@ -107,18 +57,12 @@ async fn audited(lab: &Lab, kind: AuditEventType) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn changes_by_others_are_repaired() {
-    let _permits = test_permits::exclusive().await;
-    let lab = fixture::cluster(3).await;
-    let wanted = one_each(3);
-    let mut traffic = Traffic::default();
-    fixture::apply_all(&lab, &wanted, 0).await;
-    let found = connected(&lab, &mut traffic, &wanted).await;
-    let victim = lab.node(VICTIM);
-    let before = rules(victim);
-    let [one, other] = pair(&found, [1, 3]);
+    let mut running = Running::start(3).await;
+    let before = rules(running.lab.node(VICTIM));
+    let [one, other] = running.pair([1, 3]);
     let mut held = Held::open(&one, &other);
-    let [near, _] = pair(&found, [VICTIM, 1]);
-    let bridge = bridge_of(victim, &near);
+    let [near, _] = running.pair([VICTIM, 1]);
+    let bridge = bridge_of(running.lab.node(VICTIM), &near);
     let set = format!("dep_net_{}_{}", near.scope.0, near.scope.1);
     let block = block_of(&near);
     let pool = "nft delete element inet jaco jaco_pool";
@@ -137,6 +81,7 @@ async fn changes_by_others_are_repaired() {
     ];
     for change in changes {
         let start = std::time::Instant::now();
+        let victim = running.lab.node(VICTIM);
         on(victim, &change);
         until("the rules as before", LIMIT, || async {
             let now = victim.command("nft").args(LIST).output().unwrap();
@@ -146,29 +91,25 @@ async fn changes_by_others_are_repaired() {
         .await
         .unwrap();
         let rules_after = start.elapsed();
-        let found = connected(&lab, &mut traffic, &wanted).await;
+        running.connect().await;
         held.assert_alive();
         // A flow that began while the rules were gone counts as established and passes on.
-        assert_eq!(traffic.leak(&found).await, None);
+        assert_eq!(running.traffic.leak(&running.found).await, None);
         println!(
             "{change}: rules after {rules_after:?}, all connected after {:?}",
             start.elapsed()
         );
     }
-    assert!(audited(&lab, AuditEventType::IsolationRulesetReconciled).await > 0);
+    assert!(audited(&running.lab, AuditEventType::IsolationRulesetReconciled).await > 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn actors_that_end_cut_no_connection() {
-    let _permits = test_permits::exclusive().await;
-    let lab = fixture::cluster(2).await;
-    let wanted = one_each(2);
-    let mut traffic = Traffic::default();
-    fixture::apply_all(&lab, &wanted, 0).await;
-    let found = connected(&lab, &mut traffic, &wanted).await;
-    let [one, other] = pair(&found, [1, 2]);
+    let mut running = Running::start(2).await;
+    let containers = running.found.len();
+    let [one, other] = running.pair([1, 2]);
     let mut held = Held::open(&one, &other);
-    let api = lab.node(2).api();
+    let api = running.lab.node(2).api().clone();
     let actors = api.actors().await.unwrap().into_iter();
     let network: Vec<String> = actors
         .map(|actor| actor.path)
@@ -187,32 +128,27 @@ async fn actors_that_end_cut_no_connection() {
         api.actor(&path, "runs again", |actor| actor.state == "running")
             .await
             .unwrap();
-        let again = connected(&lab, &mut traffic, &wanted).await;
-        assert_eq!(again.len(), found.len());
+        running.connect().await;
+        assert_eq!(running.found.len(), containers);
         held.assert_alive();
-        traffic.assert_isolated();
+        running.traffic.assert_isolated();
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn displaced_exemptions_return_to_the_top() {
-    let _permits = test_permits::exclusive().await;
-    let lab = fixture::cluster(2).await;
-    let wanted = one_each(2);
-    let mut traffic = Traffic::default();
-    fixture::apply_all(&lab, &wanted, 0).await;
-    let found = connected(&lab, &mut traffic, &wanted).await;
-    let [from, to] = pair(&found, [1, 2]);
+    let running = Running::start(2).await;
+    let [from, to] = running.pair([1, 2]);
     let mut held = Held::open(&from, &to);
     // The engine drops new connections from other interfaces unless a rule before its own accepts.
-    on(lab.node(2), "iptables -I DOCKER-USER 1 -j RETURN");
+    on(running.lab.node(2), "iptables -I DOCKER-USER 1 -j RETURN");
     let start = std::time::Instant::now();
     until("the pair talks", LIMIT, || async { reaches(&from, &to) })
         .await
         .unwrap();
     println!("connected again after {:?}", start.elapsed());
     held.assert_alive();
-    traffic.assert_isolated();
+    running.traffic.assert_isolated();
 }
 
 /// Name of the Linux bridge of a container's network.

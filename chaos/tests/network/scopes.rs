@@ -3,14 +3,13 @@
 use std::time::Instant;
 
 use anyhow::Context as _;
-use jaco_chaos::{Lab, Rng, lab::Node, test_permits, until};
+use jaco_chaos::{Rng, lab::Node, until};
 use jaco_proto::v1::FailureMode;
 
 use crate::{
-    fixture::{self, DEPLOYMENTS, LIMIT, Replicas, connected},
+    fixture::{self, DEPLOYMENTS, LIMIT, Running},
     resolver::check_names,
     size,
-    traffic::Traffic,
 };
 
 /// A change of the cluster.
@@ -43,16 +42,12 @@ const LEAVER: u8 = 3;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn containers_reach_their_own_network_only() {
-    let _permits = test_permits::exclusive().await;
     let mut rng = Rng::announced();
-    let mut lab = fixture::cluster(3).await;
-    let mut wanted = fixture::one_each(3);
-    let mut traffic = Traffic::default();
-    fixture::apply_all(&lab, &wanted, 0).await;
-    let found = connected(&lab, &mut traffic, &wanted).await;
-    assert_eq!(fixture::hosts(&found).len(), 3);
-    for endpoint in &found {
-        until("names", LIMIT, || async { check_names(endpoint, &found) })
+    let mut running = Running::start(3).await;
+    let found = &running.found;
+    assert_eq!(fixture::hosts(found).len(), 3);
+    for endpoint in found {
+        until("names", LIMIT, || async { check_names(endpoint, found) })
             .await
             .unwrap();
     }
@@ -63,20 +58,21 @@ async fn containers_reach_their_own_network_only() {
             _ => *rng.choose(&STEPS).unwrap(),
         };
         let start = Instant::now();
-        perform(&mut lab, &mut rng, step, number, &mut wanted).await;
-        let found = connected(&lab, &mut traffic, &wanted).await;
-        traffic.assert_isolated();
+        perform(&mut running, &mut rng, step, number).await;
+        running.connect().await;
+        running.traffic.assert_isolated();
         println!(
             "step {number}: {step:?}, {} containers connected after {:?}",
-            found.len(),
+            running.found.len(),
             start.elapsed()
         );
     }
-    let (_, attempts) = traffic.violations();
+    let (_, attempts) = running.traffic.violations();
     println!("{attempts} attempts, none reached another network");
 }
 
-async fn perform(lab: &mut Lab, rng: &mut Rng, step: Step, number: u64, wanted: &mut Replicas) {
+async fn perform(running: &mut Running, rng: &mut Rng, step: Step, number: u64) {
+    let (lab, wanted) = (&mut running.lab, &mut running.wanted);
     let deployment = *rng.choose(&DEPLOYMENTS).unwrap();
     let through = u8::try_from(rng.within(1..3)).unwrap();
     let api = lab.node(through).api().clone();

@@ -2,20 +2,17 @@
 
 use std::{
     collections::BTreeSet,
-    io::{Read as _, Write as _},
-    net::{SocketAddr, TcpListener, TcpStream},
+    io::Read as _,
     process::{Child, Command, Stdio},
-    sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use jaco_chaos::{Lab, Rng, lab::netns, test_permits, until};
-use sha2::{Digest as _, Sha256};
+use jaco_chaos::{Lab, Rng, lab::netns, until};
 
 use crate::{
-    fixture::{self, LIMIT, connected},
+    fixture::{LIMIT, Running},
     size,
-    traffic::{Endpoint, Traffic},
+    transfer::{random_bytes, transfer},
 };
 
 /// Text that occurs in nothing but the payload of a container.
@@ -24,7 +21,6 @@ const MARK: &[u8] = b"nothing but ciphertext may be on the wire";
 const TIMES: usize = 10_000;
 /// Ports that the documentation names: API, peers, mesh.
 const DOCUMENTED: [u16; 3] = [7000, 7001, 51820];
-const PORT: u16 = 9200;
 
 /// A capture of every packet between the nodes.
 struct Capture {
@@ -70,54 +66,15 @@ impl Capture {
     }
 }
 
-/// Sends `bytes` from one container to another; returns whether they arrived unchanged.
-fn transfer(from: &Endpoint, to: &Endpoint, bytes: &[u8]) -> bool {
-    let bind = || TcpListener::bind(("0.0.0.0", PORT));
-    let listener = to.namespace.within(bind).unwrap().unwrap();
-    let address = SocketAddr::from((to.address, PORT));
-    let connect = || TcpStream::connect_timeout(&address, Duration::from_secs(10));
-    let mut client = from.namespace.within(connect).unwrap().unwrap();
-    let (mut server, _) = listener.accept().unwrap();
-    std::thread::scope(|threads| {
-        let received = threads.spawn(move || {
-            let (mut hash, mut buffer) = (Sha256::new(), vec![0; 1 << 20]);
-            loop {
-                match server.read(&mut buffer).unwrap() {
-                    0 => return hash.finalize(),
-                    length => hash.update(&buffer[..length]),
-                }
-            }
-        });
-        client.write_all(bytes).unwrap();
-        drop(client);
-        received.join().unwrap() == Sha256::digest(bytes)
-    })
-}
-
-fn on_two_nodes(found: &[Arc<Endpoint>]) -> [Arc<Endpoint>; 2] {
-    let mut pairs = found
-        .iter()
-        .flat_map(|from| found.iter().map(move |to| (from, to)));
-    let pair = pairs.find(|(from, to)| from.scope == to.scope && from.host != to.host);
-    let (from, to) = pair.unwrap();
-    [from.clone(), to.clone()]
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wire_shows_ciphertext_and_documented_ports_only() {
-    let _permits = test_permits::exclusive().await;
     let mut rng = Rng::announced();
-    let lab = fixture::cluster(2).await;
-    let wanted = fixture::one_each(2);
-    let mut traffic = Traffic::default();
-    fixture::apply_all(&lab, &wanted, 0).await;
-    let capture = Capture::start(&lab);
-    let found = connected(&lab, &mut traffic, &wanted).await;
-    let [from, to] = on_two_nodes(&found);
-    // An apply, so that raft has something to send.
-    fixture::apply_all(&lab, &wanted, 1).await;
+    let mut running = Running::start(2).await;
+    let capture = Capture::start(&running.lab);
+    // An apply that changes nothing, so that raft has something to send.
+    running.apply(running.wanted.clone(), 0).await;
+    let [from, to] = running.pair([1, 2]);
     assert!(transfer(&from, &to, &MARK.repeat(TIMES)));
-    connected(&lab, &mut traffic, &wanted).await;
     // The capture is written some time after the transfer.
     let least = u64::try_from(MARK.len() * TIMES).unwrap();
     until("the packets of the transfer", LIMIT, || async {
@@ -141,19 +98,14 @@ async fn wire_shows_ciphertext_and_documented_ports_only() {
             String::from_utf8_lossy(plaintext)
         );
     }
-    let undocumented = undocumented(&lab, &file);
+    let undocumented = undocumented(&running.lab, &file);
     assert!(undocumented.is_empty(), "{undocumented:?}");
 
-    let mut bytes = vec![0; size("JACO_MEBIBYTES", 64) << 20];
-    bytes.chunks_mut(8).for_each(|chunk| {
-        chunk.copy_from_slice(&rng.number().to_be_bytes()[..chunk.len()]);
-    });
-    let found = connected(&lab, &mut traffic, &wanted).await;
-    let [from, to] = on_two_nodes(&found);
+    let bytes = random_bytes(&mut rng, size("JACO_MEBIBYTES", 64));
     let start = Instant::now();
     assert!(transfer(&from, &to, &bytes));
     println!("{} MiB in {:?}", bytes.len() >> 20, start.elapsed());
-    traffic.assert_isolated();
+    running.traffic.assert_isolated();
 }
 
 /// Packets between two nodes of which neither port is documented, as tcpdump prints them.
