@@ -53,6 +53,7 @@ H.Dns ["10.0.0.1"]
 H.NetworkMode "jaco_d__default"
 H.Privileged false
 H.ReadonlyRootfs false
+H.Sysctls {"net.ipv4.tcp_mtu_probing":"1"}
 "#;
     assert_eq!(
         difference(&Request::default(), &text),

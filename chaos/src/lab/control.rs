@@ -90,6 +90,7 @@ pub const HELP: &str = "\
   cut-from A B               drop all packets from A to B
   isolate A                  cut A off from all others
   impair A B HOW...          loss=5% delay=200ms jitter=20ms reorder=25% duplicate=1%
+                             largest=1300 (bytes; larger packets vanish)
   heal [A B]                 make lines whole: between A and B, or all
   pause|resume A             stop the daemon's process from running, let it go on
   kill|start|stop|restart A  the daemon; its containers stay
@@ -172,11 +173,12 @@ fn impairment(words: &[&str]) -> Result<Impairment> {
             "duplicate" => how.duplicate = share(value)?,
             "delay" => how.delay = milliseconds(value)?,
             "jitter" => how.jitter = milliseconds(value)?,
-            _ => bail!("{key:?}: loss, delay, jitter, reorder or duplicate"),
+            "largest" => how.largest = Some(value.parse().context("a number of bytes")?),
+            _ => bail!("{key:?}: loss, delay, jitter, reorder, duplicate or largest"),
         }
     }
     if how == Impairment::default() {
-        bail!("how? loss, delay, jitter, reorder or duplicate");
+        bail!("how? loss, delay, jitter, reorder, duplicate or largest");
     }
     Ok(how)
 }
@@ -417,6 +419,10 @@ mod tests {
             delay: Duration::from_millis(200),
             ..Impairment::default()
         };
+        let narrow = Impairment {
+            largest: Some(1300),
+            ..Impairment::default()
+        };
         for (line, expected) in [
             ("status", Verb::Status),
             ("cut n1 n2,n3", Verb::Cut(vec![1], vec![2, 3])),
@@ -424,6 +430,10 @@ mod tests {
             (
                 "impair n1 n2 loss=5% delay=200ms",
                 Verb::Impair(vec![1], vec![2], slow),
+            ),
+            (
+                "impair n1 n2 largest=1300",
+                Verb::Impair(vec![1], vec![2], narrow),
             ),
             ("heal", Verb::HealAll),
             ("heal n1 n2", Verb::Heal(vec![1], vec![2])),

@@ -26,6 +26,9 @@ pub struct Impairment {
     pub reorder: f64,
     /// Share of packets that are delivered twice.
     pub duplicate: f64,
+    /// Size in bytes above which packets are dropped without notice, as by a path whose routers
+    /// send no ICMP.
+    pub largest: Option<usize>,
 }
 
 /// A direction: sender and receiver.
@@ -61,7 +64,8 @@ impl PacketQueue {
     pub(crate) fn handle_packet(&mut self, now: Instant, packet: &[u8]) {
         let how = direction(packet).and_then(|direction| self.impaired.get(&direction));
         let how = how.copied().unwrap_or_default();
-        if self.draw(how.loss) {
+        let too_large = how.largest.is_some_and(|largest| packet.len() > largest);
+        if too_large || self.draw(how.loss) {
             return;
         }
         let copies = 1 + u8::from(self.draw(how.duplicate));
@@ -243,6 +247,23 @@ mod tests {
         }
         line.handle_packet(now, &packet(A, B, 3));
         assert_eq!(line.poll_packet(now), None);
+    }
+
+    #[test]
+    fn packets_above_the_largest_size_vanish() {
+        let now = Instant::now();
+        let mut line = PacketQueue::new(1);
+        let narrow = Impairment {
+            largest: Some(1300),
+            ..Impairment::default()
+        };
+        line.set(BTreeMap::from([((A, B), narrow)]));
+        for (size, passes) in [(1300, true), (1301, false)] {
+            let mut sized = packet(A, B, 0);
+            sized.resize(size, 0);
+            line.handle_packet(now, &sized);
+            assert_eq!(line.poll_packet(now).is_some(), passes, "{size} bytes");
+        }
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod engine;
 mod fixture;
 mod gate;
 mod held;
+mod path_mtu;
 mod repair;
 mod resolver;
 mod scopes;

@@ -14,6 +14,11 @@ mod mounts;
 #[cfg(test)]
 mod tests;
 
+/// Kernel parameter that lets TCP connections of a container find a smaller size of packets after
+/// several timeouts (RFC 4821), and its value. A tunnel path that silently drops large packets
+/// would stall them for ever, because nothing inside the tunnel learns of it.
+const MTU_PROBING: (&str, &str) = ("net.ipv4.tcp_mtu_probing", "1");
+
 /// Builds the create request of a container.
 #[must_use]
 pub fn project(source: &ContainerSpec) -> ContainerCreateBody {
@@ -105,8 +110,7 @@ fn host_config(source: &ContainerSpec) -> HostConfig {
         cap_add: some(service.cap_add.clone()),
         cap_drop: some(service.cap_drop.clone()),
         security_opt: some(service.security_opt.clone()),
-        sysctls: (!service.sysctls.is_empty())
-            .then(|| service.sysctls.clone().into_iter().collect()),
+        sysctls: sysctls(service, attached),
         ulimits: some(ulimits(service)),
         devices: some(devices(service)),
         device_requests: some(device_requests(service)),
@@ -149,6 +153,19 @@ fn namespace(source: &ContainerSpec, namespace: Option<&Namespace>) -> Option<St
 fn namespace_of(source: &ContainerSpec, service: &str) -> Option<String> {
     let container = source.namespace_containers.get(service)?;
     Some(format!("container:{container}"))
+}
+
+/// Kernel parameters of the document and, for a container with a network namespace of its own,
+/// [`MTU_PROBING`].
+fn sysctls(service: &Service, attached: bool) -> Option<HashMap<String, String>> {
+    let mut sysctls: HashMap<_, _> = service.sysctls.clone().into_iter().collect();
+    if attached {
+        let (key, value) = MTU_PROBING;
+        sysctls
+            .entry(key.to_owned())
+            .or_insert_with(|| value.to_owned());
+    }
+    (!sysctls.is_empty()).then_some(sysctls)
 }
 
 /// Resolvers of the document, else those of every attached network.

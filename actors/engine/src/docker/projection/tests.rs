@@ -142,6 +142,22 @@ fn first_network_is_attached_with_all_aliases() {
 }
 
 #[test]
+fn attached_containers_probe_the_mtu_of_paths() {
+    let key = "net.ipv4.tcp_mtu_probing";
+    let sysctls = |service: &Service, networking| {
+        let host = body(service, networking).host_config.unwrap();
+        host.sysctls.map(|sysctls| sysctls[key].clone())
+    };
+    let mut service = Service::default();
+    let attached = |service: &Service| sysctls(service, Networking::Attached(bridges()));
+    assert_eq!(attached(&service).as_deref(), Some("1"));
+    assert_eq!(sysctls(&service, Networking::None), None);
+    assert_eq!(sysctls(&service, Networking::Joined("db".into())), None);
+    service.sysctls = [(key.to_owned(), "0".to_owned())].into();
+    assert_eq!(attached(&service).as_deref(), Some("0"), "by the document");
+}
+
+#[test]
 fn document_resolvers_replace_bridge_resolvers() {
     let service = Service {
         dns: strings(["9.9.9.9"]),
