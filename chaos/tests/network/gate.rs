@@ -9,7 +9,7 @@ use std::{
 use jaco_chaos::{Lab, lab::Node, until};
 use jaco_proto::v1::{self, NodeStatus};
 
-use crate::fixture::{LIMIT, Running, builder, hosts};
+use crate::fixture::{DEPLOYMENTS, LIMIT, Running, builder, hosts};
 
 /// Node that cannot load its ruleset.
 const VICTIM: u8 = 2;
@@ -90,6 +90,20 @@ async fn started(lab: &Lab) -> BTreeMap<String, String> {
     started.collect()
 }
 
+/// Number of the victim's replicas that neither wait for its isolation nor were moved.
+async fn undecided(lab: &Lab) -> Result<usize, String> {
+    let mut count = 0;
+    for deployment in DEPLOYMENTS {
+        let replicas = lab.node(1).api().replicas(deployment).await;
+        let replicas = replicas.map_err(|error| error.to_string())?.into_iter();
+        let is_undecided = |replica: &v1::ReplicaDetail| {
+            replica.host == lab.node(VICTIM).host() && replica.code != "isolation_unavailable"
+        };
+        count += replicas.filter(is_undecided).count();
+    }
+    Ok(count)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn booted_node_starts_no_container_before_its_rules() {
     let mut running = Running::start(2).await;
@@ -104,14 +118,17 @@ async fn booted_node_starts_no_container_before_its_rules() {
     let mut owner = seize_table(running.lab.node(VICTIM)).await;
     running.lab.node_mut(VICTIM).start().await.unwrap();
     let lab = &running.lab;
-    wait_status(lab, NodeStatus::IsolationUnavailable).await;
-    let mut stopped = 0;
-    for (id, at) in started(lab).await {
-        assert_eq!(before.get(&id), Some(&at), "{id} ran without rules");
-        stopped += 1;
-    }
-    println!("{stopped} of {} containers waited", before.len());
-    assert!(stopped > 0, "the containers were moved before the test");
+    until("replicas to wait or to move", LIMIT, || async {
+        for (id, at) in started(lab).await {
+            assert_eq!(before.get(&id), Some(&at), "{id} ran without rules");
+        }
+        match undecided(lab).await? {
+            0 => Ok(()),
+            count => Err(format!("{count} undecided")),
+        }
+    })
+    .await
+    .unwrap();
 
     owner.kill().unwrap();
     owner.wait().unwrap();

@@ -12,6 +12,8 @@ use sha2::{Digest as _, Sha256};
 use crate::traffic::Endpoint;
 
 const PORT: u16 = 9200;
+/// Longest pause of a transfer.
+const STALL: Duration = Duration::from_secs(60);
 
 /// Incompressible bytes.
 pub(crate) fn random_bytes(rng: &mut Rng, mebibytes: usize) -> Vec<u8> {
@@ -30,6 +32,8 @@ pub(crate) fn transfer(from: &Endpoint, to: &Endpoint, bytes: &[u8]) -> bool {
     let connect = || TcpStream::connect_timeout(&address, Duration::from_secs(10));
     let mut client = from.namespace.within(connect).unwrap().unwrap();
     let (mut server, _) = listener.accept().unwrap();
+    client.set_write_timeout(Some(STALL)).unwrap();
+    server.set_read_timeout(Some(STALL)).unwrap();
     std::thread::scope(|threads| {
         let received = threads.spawn(move || {
             let (mut hash, mut buffer) = (Sha256::new(), vec![0; 1 << 20]);
