@@ -4,7 +4,7 @@
 //! Every function works in the network namespace of the calling thread, blocks, and needs
 //! `CAP_NET_ADMIN`. Rules are written with libnftnl; answers of the kernel are parsed here.
 //!
-//! - [`read_table`], [`replace_table`]: the table `inet jaco`.
+//! - [`read_table`], [`read_table_unless`], [`replace_table`]: the table `inet jaco`.
 //! - [`read_chain`], [`edit_chain`]: rules that match source and destination, in chains of
 //!   iptables-nft.
 //! - [`Changes`], [`AsyncChanges`]: notifications of changes of any table.
@@ -22,7 +22,7 @@ mod tests;
 use std::{io, net::Ipv4Addr};
 
 pub use changes::{AsyncChanges, Changes};
-pub use read::{read_chain, read_table};
+pub use read::{Reading, read_chain, read_table, read_table_unless};
 pub use write::{edit_chain, replace_table};
 
 /// Name of the table, in family `inet`.

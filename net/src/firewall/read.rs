@@ -29,35 +29,62 @@ const IPV4_ADDRESS: u32 = 7;
 /// Flag of an element that ends an interval.
 const INTERVAL_END: u32 = 1;
 
+/// The table `inet jaco` at some time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// Number of changes of all tables of the network namespace until then; it wraps around.
+    pub generation: u32,
+    /// The table; `None` if it does not exist.
+    pub table: Option<Table>,
+}
+
 /// Reads the table `inet jaco`; `None` if it does not exist.
 ///
 /// # Errors
 /// [`Error::Unstable`] if the tables change all the time.
 pub fn read_table() -> Result<Option<Table>, Error> {
+    let reading = read_table_unless(None)?;
+    Ok(reading.and_then(|reading| reading.table))
+}
+
+/// Reads the table `inet jaco`, or returns `None` if no table of this network namespace has changed
+/// since the reading with the generation `known`.
+///
+/// Lists of large sets are slow: for each part of a list the kernel walks the set from its beginning.
+///
+/// # Errors
+/// As [`read_table`].
+pub fn read_table_unless(known: Option<u32>) -> Result<Option<Reading>, Error> {
     let mut socket = Socket::open(0)?;
-    consistent(&mut socket, |socket| {
-        let mut found = Parser::default();
-        let mut name = Writer::default();
-        name.put_text(1, TABLE);
-        let each = |message: &Message<'_>| found.message(message);
-        if !socket.get((GET_TABLE, INET), &name.0, each)? {
-            return Ok(None);
+    if known.is_some() && known == Some(generation(&mut socket)?) {
+        return Ok(None);
+    }
+    let (generation, table) = consistent(&mut socket, read)?;
+    Ok(Some(Reading { generation, table }))
+}
+
+fn read(socket: &mut Socket) -> Result<Option<Table>, Error> {
+    let mut found = Parser::default();
+    let mut name = Writer::default();
+    name.put_text(1, TABLE);
+    let each = |message: &Message<'_>| found.message(message);
+    if !socket.get((GET_TABLE, INET), &name.0, each)? {
+        return Ok(None);
+    }
+    for kind in [GET_SET, GET_CHAIN, GET_RULE] {
+        socket.dump((kind, INET), &name.0, |message| found.message(message))?;
+    }
+    for index in 0..found.table.sets.len() {
+        if !found.table.sets[index].of_intervals {
+            continue;
         }
-        for kind in [GET_SET, GET_CHAIN, GET_RULE] {
-            socket.dump((kind, INET), &name.0, |message| found.message(message))?;
-        }
-        for index in 0..found.table.sets.len() {
-            if !found.table.sets[index].of_intervals {
-                continue;
-            }
-            let mut set = Writer::default();
-            set.put_text(1, TABLE);
-            set.put_text(2, &found.table.sets[index].name);
-            let each = |message: &Message<'_>| found.elements_of(index, message);
-            socket.dump((GET_ELEMENT, INET), &set.0, each)?;
-        }
-        Ok(Some(found.finish()))
-    })
+        let mut set = Writer::default();
+        set.put_text(1, TABLE);
+        set.put_text(2, &found.table.sets[index].name);
+        let each = |message: &Message<'_>| found.elements_of(index, message);
+        socket.dump((GET_ELEMENT, INET), &set.0, each)?;
+    }
+    Ok(Some(found.finish()))
 }
 
 /// Reads the rules of a chain of a table of family `ip`; `None` if it does not exist.
@@ -66,7 +93,7 @@ pub fn read_table() -> Result<Option<Table>, Error> {
 /// As [`read_table`].
 pub fn read_chain(table: &str, chain: &str) -> Result<Option<Vec<ChainRule>>, Error> {
     let mut socket = Socket::open(0)?;
-    consistent(&mut socket, |socket| {
+    let rules = consistent(&mut socket, |socket| {
         let names = |chain_attribute| {
             let mut names = Writer::default();
             names.put_text(1, table);
@@ -91,14 +118,15 @@ pub fn read_chain(table: &str, chain: &str) -> Result<Option<Vec<ChainRule>>, Er
             Ok(())
         })?;
         Ok(Some(rules))
-    })
+    });
+    Ok(rules?.1)
 }
 
-/// Repeats `read` until no table changed meanwhile.
+/// Repeats `read` until no table changed meanwhile; returns the generation of the tables, too.
 fn consistent<T>(
     socket: &mut Socket,
     read: impl Fn(&mut Socket) -> Result<T, Error>,
-) -> Result<T, Error> {
+) -> Result<(u32, T), Error> {
     for _ in 0..ATTEMPTS {
         let before = generation(socket)?;
         let outcome = match read(socket) {
@@ -110,7 +138,7 @@ fn consistent<T>(
             outcome => outcome,
         };
         if generation(socket)? == before {
-            return outcome;
+            return outcome.map(|found| (before, found));
         }
         *socket = Socket::open(0)?;
     }

@@ -411,6 +411,37 @@ fn changes_by_anyone_are_notified() {
 }
 
 #[test]
+fn unchanged_tables_are_read_once() {
+    inside(|| {
+        let read = |known| read_table_unless(known).unwrap();
+        let absent = read(None).unwrap();
+        assert_eq!(absent.table, None);
+        assert_eq!(read(Some(absent.generation)), None);
+        replace_table(&example()).unwrap();
+        let first = read(Some(absent.generation)).unwrap();
+        assert_eq!(first.table, Some(example()));
+        assert_eq!(read(Some(first.generation)), None);
+        for line in [
+            "add table ip other",
+            "delete element inet jaco jaco_pool { 10.244.2.0/24 }",
+            "add element inet jaco jaco_pool { 10.244.2.0/24 }",
+        ] {
+            nft(line);
+            let next = read(Some(first.generation)).unwrap();
+            assert_ne!(next.generation, first.generation, "{line}");
+            assert_eq!(read(Some(next.generation)), None, "{line}");
+        }
+        // A batch that is refused is no change.
+        let last = read(None).unwrap();
+        let mut overlapping = example();
+        overlapping.sets[0].elements = vec![(10, 20), (15, 30)];
+        replace_table(&overlapping).unwrap_err();
+        let known = read(Some(last.generation));
+        assert!(known.is_none_or(|reading| reading.table == last.table));
+    });
+}
+
+#[test]
 fn changes_elsewhere_are_not_notified() {
     let (here, there) = (Namespace::create().unwrap(), Namespace::create().unwrap());
     let changes = here.within(|| Changes::subscribe().unwrap()).unwrap();

@@ -19,12 +19,19 @@ use super::FirewallPort;
 /// Hooks by their numbers in `linux/netfilter.h`.
 const HOOKS: [&str; 5] = ["prerouting", "input", "forward", "output", "postrouting"];
 
-/// The packet filter of the network namespace in which it is used.
+/// The packet filter of the one network namespace in which it is used.
 #[derive(Debug, Default)]
 pub struct KernelPort {
     /// Held by each use, so that a batch of an instance that was killed does not follow one of its
     /// successor.
-    turn: Mutex<()>,
+    turn: Mutex<Option<Found>>,
+}
+
+/// The table when it was last read, which it still is while no table has changed.
+#[derive(Debug)]
+struct Found {
+    generation: u32,
+    ruleset: Option<Ruleset>,
 }
 
 impl KernelPort {
@@ -46,9 +53,16 @@ impl KernelPort {
 
 impl FirewallPort for KernelPort {
     fn read(&self) -> Result<Option<Ruleset>, String> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let table = nft::read_table().map_err(|error| chain(&error).to_string())?;
-        Ok(table.map(ruleset))
+        let mut last = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = last.as_ref().map(|found| found.generation);
+        let reading = nft::read_table_unless(known).map_err(|error| chain(&error).to_string())?;
+        if let Some(reading) = reading {
+            *last = Some(Found {
+                generation: reading.generation,
+                ruleset: reading.table.map(ruleset),
+            });
+        }
+        Ok(last.as_ref().and_then(|found| found.ruleset.clone()))
     }
 
     fn apply(&self, ruleset: &Ruleset) -> Result<(), String> {
