@@ -51,9 +51,18 @@ impl Namespace {
     /// Without `CAP_SYS_ADMIN`, or when `work` panicked.
     pub fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
         on_thread(|| {
-            move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))?;
+            self.enter()?;
             Ok(work())
         })?
+    }
+
+    /// Moves the calling thread into the namespace.
+    ///
+    /// # Errors
+    /// Without `CAP_SYS_ADMIN`.
+    pub(crate) fn enter(&self) -> io::Result<()> {
+        let network = Some(LinkNameSpaceType::Network);
+        Ok(move_into_link_name_space(self.0.as_fd(), network)?)
     }
 
     /// The namespace that `file`, one of `/proc/PID/ns/net` or a mount of it, refers to.

@@ -13,6 +13,7 @@
 //! The namespace has no name. It and its link end with the process, so nothing has to be cleaned up
 //! after a crash; a link that the kernel has not removed yet is recognised by its alias.
 
+mod binder;
 mod endpoint;
 mod message;
 
@@ -27,6 +28,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
+pub use binder::Binder;
 pub use endpoint::{Endpoint, Error, PREFIX, Spec, link_name};
 
 use self::message::{LENGTH, Message};

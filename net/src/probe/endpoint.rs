@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{Ipv4Addr, SocketAddrV4, UdpSocket},
+    net::{Ipv4Addr, SocketAddrV4},
     os::fd::AsRawFd as _,
     sync::Arc,
 };
@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 use tokio::task::{AbortHandle, spawn_blocking};
 
+use super::Binder;
 use crate::netns::Namespace;
 
 /// Prefix of the names of the endpoints' links.
@@ -75,18 +76,19 @@ pub enum Error {
 pub struct Endpoint {
     spec: Spec,
     namespace: Arc<Namespace>,
+    binder: Binder,
 }
 
 impl Endpoint {
     /// Creates the namespace and its link in the network namespace of the calling thread. A link
-    /// that is left of an earlier endpoint with the same label is replaced.
+    /// that is left of an earlier endpoint with the same label is replaced. `binder` makes its sockets.
     ///
     /// # Errors
     /// [`Error::NoBridge`], [`Error::Foreign`]; others without `CAP_NET_ADMIN` and `CAP_SYS_ADMIN`.
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub async fn open(spec: Spec) -> Result<Self, Error> {
+    pub async fn open(spec: Spec, binder: Binder) -> Result<Self, Error> {
         let netlink = Netlink::open()?;
         let bridge = netlink.index(&spec.bridge).await?;
         let bridge = bridge.ok_or_else(|| Error::NoBridge(spec.bridge.clone()))?;
@@ -104,6 +106,7 @@ impl Endpoint {
         let endpoint = Self {
             spec,
             namespace: Arc::new(namespace),
+            binder,
         };
         netlink.add_veth(&name, &endpoint.namespace).await?;
         let host_end = netlink.index(&name).await?;
@@ -154,16 +157,8 @@ impl Endpoint {
     /// # Panics
     /// Outside a tokio runtime.
     pub async fn bind(&self, port: u16) -> io::Result<tokio::net::UdpSocket> {
-        let (namespace, address) = (Arc::clone(&self.namespace), self.spec.address);
-        let bound = spawn_blocking(move || {
-            namespace.within(|| {
-                let socket = UdpSocket::bind(SocketAddrV4::new(address, port))?;
-                socket.set_nonblocking(true)?;
-                Ok(socket)
-            })
-        });
-        let socket: io::Result<UdpSocket> = bound.await.map_err(io::Error::other)??;
-        tokio::net::UdpSocket::from_std(socket?)
+        let address = SocketAddrV4::new(self.spec.address, port);
+        self.binder.bind(Arc::clone(&self.namespace), address).await
     }
 
     /// Sets address and route inside the namespace.

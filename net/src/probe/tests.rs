@@ -54,7 +54,7 @@ fn add_bridge(spec: &Spec) {
 async fn open(network: u8) -> Endpoint {
     let spec = spec(network);
     add_bridge(&spec);
-    let endpoint = Endpoint::open(spec).await.unwrap();
+    let endpoint = Endpoint::open(spec, Binder::default()).await.unwrap();
     tokio::spawn(respond(endpoint.bind(PORT).await.unwrap()));
     endpoint
 }
@@ -103,7 +103,9 @@ fn dropped_endpoint_leaves_nothing_and_reopens() {
         run("ip", "link add jacop-foreign type bridge");
         for _ in 0..3 {
             // The kernel may still be removing the last link.
-            let endpoint = Endpoint::open(spec.clone()).await.unwrap();
+            let endpoint = Endpoint::open(spec.clone(), Binder::default())
+                .await
+                .unwrap();
             assert!(
                 probe(&endpoint, endpoint.spec().address, SHORT)
                     .await
@@ -130,12 +132,14 @@ fn dropped_endpoint_leaves_nothing_and_reopens() {
 fn foreign_link_is_not_touched() {
     on_host(async || {
         let spec = spec(1);
-        let missing = Endpoint::open(spec.clone()).await.unwrap_err();
+        let missing = Endpoint::open(spec.clone(), Binder::default())
+            .await
+            .unwrap_err();
         assert!(matches!(missing, Error::NoBridge(_)), "{missing:?}");
         add_bridge(&spec);
         let name = link_name(&spec.label);
         run("ip", &format!("link add {name} type bridge"));
-        let error = Endpoint::open(spec).await.unwrap_err();
+        let error = Endpoint::open(spec, Binder::default()).await.unwrap_err();
         assert!(matches!(error, Error::Foreign(_)), "{error:?}");
         assert!(run("ip", "-br link").contains(&name));
     });

@@ -224,8 +224,11 @@ impl ProbeActor {
             let network = network.clone();
             return self.ensure(ctx, network);
         }
-        self.bridges.insert(id, view);
-        self.update_paths(false);
+        let endpoint = view.endpoint;
+        let last = self.bridges.insert(id, view);
+        if last.and_then(|last| last.endpoint) != endpoint {
+            self.update_paths(false);
+        }
     }
 
     /// Runs the core's actions, then sets the deadline.

@@ -10,15 +10,17 @@ use std::{
 use futures::future::BoxFuture;
 use jaco_net::{
     interfaces,
-    probe::{self, Endpoint, Error, Spec},
+    probe::{self, Binder, Endpoint, Error, Spec},
 };
 use jaco_policy::network::{
     names::NetworkId,
     probe::{ANSWER_TIMEOUT, PORT, core::Outcome, endpoint, report::BridgeView},
 };
+use jaco_proto::config::advertise::Interface;
 use tokio::{
     net::UdpSocket,
     task::{AbortHandle, spawn_blocking},
+    time::Instant,
 };
 use tracing::{info, warn};
 
@@ -67,6 +69,8 @@ pub struct KernelProber {
     /// Name of this node and its cluster, for the labels of links.
     label: String,
     gate: SharedGate,
+    binder: Binder,
+    listing: Arc<Listing>,
     shared: Arc<Mutex<Shared>>,
 }
 
@@ -78,6 +82,8 @@ impl KernelProber {
         Self {
             label: format!("{cluster_id}/{host}"),
             gate,
+            binder: Binder::default(),
+            listing: Arc::default(),
             shared: Arc::default(),
         }
     }
@@ -87,8 +93,11 @@ impl Prober for KernelProber {
     fn ensure(&self, network: LocalNetwork) -> BoxFuture<'static, BridgeView> {
         let label = format!("{}/{}", self.label, network.id);
         let (gate, shared) = (Arc::clone(&self.gate), Arc::clone(&self.shared));
+        let (binder, listing) = (self.binder.clone(), Arc::clone(&self.listing));
+        let asked = Instant::now();
         Box::pin(async move {
-            let Some((bridge, up)) = find_bridge(&network).await else {
+            let interfaces = listing.since(asked).await;
+            let Some((bridge, up)) = find_bridge(&network, &interfaces) else {
                 lock(&shared).attached.remove(&network.id);
                 return BridgeView::default();
             };
@@ -102,7 +111,7 @@ impl Prober for KernelProber {
             };
             let address = spec.address;
             let outcome = match gate.wait_enforced(&network.id, network.block).await {
-                Ok(()) => attach(&shared, &network.id, spec).await,
+                Ok(()) => attach(&shared, &network.id, spec, binder).await,
                 Err(error) => Err(error.to_string()),
             };
             let mut shared = lock(&shared);
@@ -164,7 +173,12 @@ impl Prober for KernelProber {
 }
 
 /// Opens or repairs an endpoint, and starts the tasks that answer probes.
-async fn attach(shared: &Mutex<Shared>, id: &NetworkId, spec: Spec) -> Result<(), String> {
+async fn attach(
+    shared: &Mutex<Shared>,
+    id: &NetworkId,
+    spec: Spec,
+    binder: Binder,
+) -> Result<(), String> {
     let present = lock(shared)
         .attached
         .get(id)
@@ -186,7 +200,7 @@ async fn attach(shared: &Mutex<Shared>, id: &NetworkId, spec: Spec) -> Result<()
             // The old link would have the name of the new one.
             drop(present);
             lock(shared).attached.remove(id);
-            let opened = Endpoint::open(spec.clone()).await;
+            let opened = Endpoint::open(spec.clone(), binder).await;
             let endpoint = opened.map_err(|error| jaco_proto::chain(&error))?;
             let socket = endpoint.bind(PORT).await;
             let socket = socket.map_err(|error| format!("cannot answer probes: {error}"))?;
@@ -209,17 +223,38 @@ async fn attach(shared: &Mutex<Shared>, id: &NetworkId, spec: Spec) -> Result<()
     Ok(())
 }
 
+/// The newest list of the interfaces of this host. All networks are checked at once, and a list is
+/// long on a host with many.
+#[derive(Default)]
+struct Listing(tokio::sync::Mutex<Option<(Instant, Arc<[Interface]>)>>);
+
+impl Listing {
+    /// Returns a list that was begun after `asked`; empty if the kernel refuses.
+    async fn since(&self, asked: Instant) -> Arc<[Interface]> {
+        let mut last = self.0.lock().await;
+        if let Some((began, found)) = &*last
+            && *began >= asked
+        {
+            return Arc::clone(found);
+        }
+        let began = Instant::now();
+        let listed = spawn_blocking(interfaces::list).await;
+        let listed = listed.unwrap_or_else(|error| Err(io::Error::other(error)));
+        let found: Arc<[Interface]> = listed.unwrap_or_default().into();
+        *last = Some((began, Arc::clone(&found)));
+        found
+    }
+}
+
 /// Finds the bridge of a network by its two possible names and its address; returns its name and
 /// whether it is up.
-async fn find_bridge(network: &LocalNetwork) -> Option<(String, bool)> {
+fn find_bridge(network: &LocalNetwork, interfaces: &[Interface]) -> Option<(String, bool)> {
     let names = [network.id.bridge_name(), network.id.fallback_bridge_name()];
     let gateway = network.block.gateway();
-    let listed = spawn_blocking(interfaces::list).await;
-    let listed = listed.unwrap_or_else(|error| Err(io::Error::other(error)));
-    let mut listed = listed.unwrap_or_default().into_iter();
+    let mut listed = interfaces.iter();
     let bridge = listed
         .find(|found| names.contains(&found.name) && found.addresses.contains(&gateway.into()));
-    bridge.map(|bridge| (bridge.name, bridge.up))
+    bridge.map(|bridge| (bridge.name.clone(), bridge.up))
 }
 
 #[cfg(test)]
