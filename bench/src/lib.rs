@@ -1,5 +1,6 @@
 //! Shared code of the benchmarks.
 
+pub mod forwarding;
 pub mod group;
 
 use std::time::{Duration, Instant};
