@@ -19,8 +19,14 @@ use super::{
 };
 use crate::network::names::NetworkId;
 
-/// Interval between the rounds of a network.
+/// Interval between the rounds of a network; longer on a host with many networks, see
+/// [`ROUND_SPACING`].
 pub const INTERVAL: Duration = Duration::from_secs(10);
+/// Least time from one round to the next of any network, on average: the cost of a host at rest does
+/// not grow with the number of its networks.
+pub const ROUND_SPACING: Duration = Duration::from_millis(400);
+/// Time by which a round may be early to share the wake-up of another one.
+pub const BATCH: Duration = Duration::from_millis(500);
 /// Interval while a path is about to change its verdict.
 pub const RETRY: Duration = Duration::from_secs(2);
 /// Probes without an answer after which an allowed path fails and a breach ends.
@@ -199,6 +205,13 @@ struct Network {
     lanes: [Lane; 2],
 }
 
+impl Network {
+    /// Whether the first round was made.
+    fn has_begun(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.turn > 0)
+    }
+}
+
 /// State machine of the probes of one host; see the module documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Core {
@@ -289,7 +302,19 @@ impl Core {
 
     /// Handles the passing of the deadline; has no effect before it.
     pub fn handle_timeout(&mut self, now: Instant) {
-        let due = |network: &&mut Network| network.next_round <= now;
+        if self.poll_timeout().is_none_or(|next| next > now) {
+            return;
+        }
+        let interval = self.interval();
+        let due = |network: &&mut Network| {
+            // The first round waits for the bridge.
+            let early = if network.has_begun() {
+                BATCH
+            } else {
+                Duration::ZERO
+            };
+            network.next_round <= now + early
+        };
         let mut probes = Vec::new();
         for (from, network) in &mut self.networks {
             let Some(network) = Some(network).filter(due) else {
@@ -301,7 +326,7 @@ impl Core {
                 }
             }
             // The outcomes bring the round forward if a path is about to change its verdict.
-            network.next_round = now + INTERVAL;
+            network.next_round = now + interval;
         }
         for (from, target, expectation) in probes {
             self.next_id += 1;
@@ -314,6 +339,13 @@ impl Core {
             self.in_flight.insert(probe.id, probe.clone());
             self.actions.push_back(Action::Send(probe));
         }
+    }
+
+    /// Interval between the rounds of a network, [`INTERVAL`] or longer.
+    #[must_use]
+    pub fn interval(&self) -> Duration {
+        let networks = u32::try_from(self.networks.len()).unwrap_or(u32::MAX);
+        INTERVAL.max(ROUND_SPACING.saturating_mul(networks))
     }
 
     /// Time at which to call [`Core::handle_timeout`]; `None` without networks.

@@ -217,3 +217,43 @@ fn suspects_of_a_round_are_limited() {
     let verdicts: Vec<_> = fixture.core.verdicts().collect();
     assert_eq!(verdicts[0].violations.len(), MAX_SUSPECTS);
 }
+
+#[test]
+fn many_networks_share_wake_ups() {
+    let names: Vec<String> = (0..100).map(|n| format!("d{n:02}")).collect();
+    let cidrs: Vec<String> = (0..100).map(|n| format!("10.244.{n}.0/24")).collect();
+    let rows = names.iter().zip(&cidrs);
+    let rows: Vec<_> = rows.map(|(d, c)| (&**d, "_default", "h1", &**c)).collect();
+    let state = state(&rows);
+    let mut core = Core::default();
+    let start = Instant::now();
+    core.handle_paths(start, Paths::new(&state, "h1", &all_live(&state)));
+    assert_eq!(core.interval(), ROUND_SPACING * 100);
+    let mut last = BTreeMap::new();
+    let mut wake_ups = 0;
+    loop {
+        let now = core.poll_timeout().unwrap();
+        if now > start + core.interval() * 5 {
+            break;
+        }
+        wake_ups += 1;
+        core.handle_timeout(now);
+        assert!(core.poll_timeout() > Some(now));
+        while let Some(Action::Send(probe)) = core.poll_action() {
+            let outcome = match probe.expectation {
+                Allowed => Outcome::Answered(RTT),
+                Forbidden => Outcome::Silent,
+            };
+            core.handle_outcome(now, probe.id, outcome);
+            if let Some(before) = last.insert((probe.from, probe.expectation), now) {
+                let pause = now - before;
+                assert!(pause + BATCH >= core.interval() && pause <= core.interval());
+            } else {
+                assert!(now >= start + FIRST_ROUND);
+            }
+        }
+    }
+    assert_eq!(last.len(), 200, "two paths of each network");
+    // The first rounds are spread over two seconds, each at a time of its own.
+    assert!(wake_ups <= 100 + 4 * 5, "{wake_ups}");
+}
