@@ -44,8 +44,16 @@ pub struct Config {
     pub private_key: PrivateKey,
     /// UDP port, on all IPv4 addresses; 0 lets the kernel choose.
     pub port: u16,
-    /// Threads for each direction; by default one for each core, at most 8.
+    /// Threads that carry packets; by default one for each core, at most 8.
     pub workers: Option<NonZero<usize>>,
+}
+
+/// Settings that differ from the protocol's own only in tests and measurements.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Settings {
+    /// Age at which the keys of a session are replaced, a multiple of 250 ms; by default as the
+    /// protocol has it: after two minutes, by the side that began the session, if it is in use.
+    pub rekey_after: Option<Duration>,
 }
 
 /// The other end of a tunnel.
@@ -155,7 +163,15 @@ impl Device {
     /// # Errors
     /// If the interface or the port is taken, or without `CAP_NET_ADMIN`.
     pub fn open(config: Config) -> Result<Self, Error> {
-        device::Threads::start(&config).map(Self)
+        Self::open_with(config, Settings::default())
+    }
+
+    /// As [`Self::open`], with settings.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_with(config: Config, settings: Settings) -> Result<Self, Error> {
+        device::Threads::start(&config, settings).map(Self)
     }
 
     /// Replaces the set of peers.

@@ -2,11 +2,12 @@
 
 mod receive;
 mod transmit;
+mod worker;
 
 use std::{
     fs::File,
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, OwnedFd},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -23,7 +24,7 @@ use rustix::{
 };
 
 use super::{
-    Config, Drops, Error, Peer, PeerStats, PublicKey,
+    Config, Drops, Error, Peer, PeerStats, PublicKey, Settings,
     socket::{self, Socket},
     table::Table,
     tunnel::{MESSAGE_ROOM, Tunnel},
@@ -35,7 +36,7 @@ const TICK: Duration = Duration::from_millis(250);
 /// Handshake messages in a second that are answered without a cookie. The limiter counts a message
 /// twice: before the key of its sender is computed, and in the session.
 const HANDSHAKES: u64 = 2 * 256;
-/// Most threads for each direction, by default.
+/// Most threads that carry packets, by default.
 const MAX_WORKERS: usize = 8;
 
 /// State that all threads share.
@@ -84,7 +85,7 @@ pub(super) struct Threads {
 }
 
 impl Threads {
-    pub(super) fn start(config: &Config) -> Result<Self, Error> {
+    pub(super) fn start(config: &Config, settings: Settings) -> Result<Self, Error> {
         let cores = || {
             thread::available_parallelism()
                 .map_or(1, usize::from)
@@ -114,20 +115,14 @@ impl Threads {
         };
         let udp = queues.udp;
         for (at, queue) in queues.files.into_iter().enumerate() {
-            let queue = Arc::new(queue);
             let (shared, sockets) = (Arc::clone(&threads.shared), Arc::clone(&threads.sockets));
-            let file = Arc::clone(&queue);
-            threads.spawn(format!("wg-tx-{at}"), move || {
-                transmit::run(&shared, &file, &sockets[at])
-            })?;
-            let (shared, sockets) = (Arc::clone(&threads.shared), Arc::clone(&threads.sockets));
-            threads.spawn(format!("wg-rx-{at}"), move || {
-                receive::run(&shared, &queue, &sockets[at], udp)
+            threads.spawn(format!("wg-worker-{at}"), move || {
+                worker::run(&shared, &queue, &sockets[at], udp)
             })?;
         }
         let (shared, sockets) = (Arc::clone(&threads.shared), Arc::clone(&threads.sockets));
         threads.spawn("wg-timer".to_owned(), move || {
-            shared.run_timers(&sockets[0])
+            shared.run_timers(&sockets[0], settings)
         })?;
         Ok(threads)
     }
@@ -158,7 +153,13 @@ impl Threads {
     pub(super) fn set_peers(&self, peers: Vec<Peer>) -> Result<(), Error> {
         let _guard = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let identity = &self.shared.identity;
-        identity.check(&peers)?;
+        let old = self.shared.table.load();
+        // The key exchange is the dearest part of a change; the keys of peers that stay are good.
+        identity.check(
+            peers
+                .iter()
+                .filter(|peer| old.by_key(peer.public_key).is_none()),
+        )?;
         let own = PublicKey(identity.public.to_bytes());
         let make = |peer: &Peer, index| {
             Tunnel::new(
@@ -168,7 +169,7 @@ impl Threads {
                 Arc::clone(&identity.limiter),
             )
         };
-        let (table, changes) = self.shared.table.load().replace(peers, own, make)?;
+        let (table, changes) = old.replace(peers, own, make)?;
         let table = Arc::new(table);
         self.shared.table.store(Arc::clone(&table));
         for key in &changes.moved {
@@ -242,7 +243,7 @@ impl Drop for Threads {
 
 impl Identity {
     /// Refuses keys whose shared secret would be known to all (RFC 7748, section 6.1).
-    fn check(&self, peers: &[Peer]) -> Result<(), Error> {
+    fn check<'a>(&self, peers: impl Iterator<Item = &'a Peer>) -> Result<(), Error> {
         for peer in peers {
             let key = x25519::PublicKey::from(peer.public_key.0);
             if !self.secret.diffie_hellman(&key).was_contributory() {
@@ -287,16 +288,22 @@ impl Shared {
         self.stopping.stop();
     }
 
-    fn run_timers(&self, socket: &Socket) -> io::Result<()> {
+    fn run_timers(&self, socket: &Socket, settings: Settings) -> io::Result<()> {
         let mut buffer = [0; MESSAGE_ROOM];
-        while !self.stopping.wait(None, TICK)? {
+        while !self.stopping.wait(TICK)? {
             let now = Instant::now();
             self.identity.limiter.reset_count();
             for entry in self.table.load_full().iter() {
                 let Some(endpoint) = entry.tunnel.endpoint() else {
                     continue;
                 };
-                if let Some(message) = entry.tunnel.tick(entry.peer.keepalive, now, &mut buffer) {
+                let tunnel = &entry.tunnel;
+                if let Some(message) = tunnel.tick(entry.peer.keepalive, now, &mut buffer) {
+                    let _ = socket.send(endpoint, message);
+                }
+                if let Some(age) = settings.rekey_after
+                    && let Some(message) = tunnel.rekey(age, now, &mut buffer)
+                {
                     let _ = socket.send(endpoint, message);
                 }
             }
@@ -316,39 +323,39 @@ impl Stop {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Waits until the descriptor is ready or the time is over; `true` if the device stops.
-    fn wait(
+    /// Waits for a time; `true` if the device stops.
+    fn wait(&self, timeout: Duration) -> io::Result<bool> {
+        self.wait_for([self.poll_fd()], timeout)
+    }
+
+    /// Waits for a packet of either direction; `true` if the device stops.
+    fn wait_readable(&self, queue: impl AsFd, socket: impl AsFd) -> io::Result<bool> {
+        let queue = PollFd::from_borrowed_fd(queue.as_fd(), PollFlags::IN);
+        let socket = PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN);
+        let all = [self.poll_fd(), queue, socket];
+        self.wait_for(all, Duration::from_secs(3600))
+    }
+
+    /// Waits for room in the kernel's buffer; `true` if the device stops.
+    fn wait_writable(&self, socket: impl AsFd) -> io::Result<bool> {
+        let socket = PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::OUT);
+        self.wait_for([self.poll_fd(), socket], Duration::from_secs(1))
+    }
+
+    fn wait_for<const N: usize>(
         &self,
-        ready: Option<(BorrowedFd<'_>, PollFlags)>,
+        mut descriptors: [PollFd<'_>; N],
         timeout: Duration,
     ) -> io::Result<bool> {
         let timeout = Timespec::try_from(timeout).ok();
-        let stop = || PollFd::new(&self.event, PollFlags::IN);
-        let outcome = match ready {
-            Some((descriptor, flags)) => {
-                let descriptor = PollFd::from_borrowed_fd(descriptor, flags);
-                poll(&mut [stop(), descriptor], timeout.as_ref())
-            }
-            None => poll(&mut [stop()], timeout.as_ref()),
-        };
-        match outcome {
+        match poll(&mut descriptors, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(self.is_stopped()),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn wait_readable(&self, descriptor: impl AsFd) -> io::Result<bool> {
-        self.wait(
-            Some((descriptor.as_fd(), PollFlags::IN)),
-            Duration::from_secs(3600),
-        )
-    }
-
-    fn wait_writable(&self, descriptor: impl AsFd) -> io::Result<bool> {
-        self.wait(
-            Some((descriptor.as_fd(), PollFlags::OUT)),
-            Duration::from_secs(1),
-        )
+    fn poll_fd(&self) -> PollFd<'_> {
+        PollFd::new(&self.event, PollFlags::IN)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Devices in network namespaces, against the kernel's own TCP, UDP and ICMP.
 
 mod lab;
+mod peers;
 
 use std::{
     io::{Read as _, Write as _},
@@ -55,6 +56,44 @@ fn stream_arrives_intact_while_keys_change() {
         assert_eq!((there.sent, back.sent), (there.received, back.received));
     });
     assert_eq!(lab.left.device().failure(), None);
+}
+
+/// 64 MiB by default; `JACO_MEBIBYTES=1024` sends 1 GiB. The keys of both sides are replaced every 2
+/// seconds, and the stream is repeated until they were replaced twice.
+#[test]
+fn large_transfer_is_intact_while_keys_are_replaced() {
+    let mebibytes = std::env::var("JACO_MEBIBYTES").map_or(64, |text| text.parse().unwrap());
+    let lab = Lab::with(Settings {
+        rekey_after: Some(Duration::from_secs(2)),
+    });
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let watching = scope.spawn(|| {
+            let (mut replaced, mut last) = (0, Duration::MAX);
+            while !stop.load(Ordering::Relaxed) || replaced < 2 {
+                if let Some(age) = lab.left.device().stats()[0].last_handshake {
+                    replaced += usize::from(age < last && last != Duration::MAX);
+                    last = age;
+                }
+                thread::park_timeout(Duration::from_millis(50));
+            }
+            replaced
+        });
+        loop {
+            let transfer = send_stream(&lab.left, &lab.right, mebibytes << 20);
+            assert_eq!(transfer.sent, transfer.received);
+            stop.store(true, Ordering::Relaxed);
+            if watching.is_finished() {
+                break;
+            }
+        }
+        println!(
+            "{mebibytes} MiB, keys replaced {} times",
+            watching.join().unwrap()
+        );
+    });
+    assert_eq!(lab.left.device().failure(), None);
+    assert_eq!(lab.right.device().failure(), None);
 }
 
 #[test]

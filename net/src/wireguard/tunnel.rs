@@ -22,6 +22,7 @@ pub(super) const MESSAGE_ROOM: usize = 256;
 /// The tunnel to one peer; shared by all threads, and kept while the peer's settings change.
 pub(super) struct Tunnel {
     session: Mutex<Session>,
+    sending: Mutex<()>,
     /// Where the peer was last seen, or is said to be: address and port, 0 if unknown.
     endpoint: AtomicU64,
 }
@@ -31,6 +32,8 @@ pub(super) struct Session {
     pub(super) core: Tunn,
     /// When the path was last kept open.
     kept_open: Option<Instant>,
+    /// When the newest handshake for its age was begun.
+    rekeyed: Option<Instant>,
 }
 
 impl std::fmt::Debug for Tunnel {
@@ -55,7 +58,9 @@ impl Tunnel {
             session: Mutex::new(Session {
                 core,
                 kept_open: None,
+                rekeyed: None,
             }),
+            sending: Mutex::new(()),
             endpoint: AtomicU64::new(0),
         };
         tunnel.set_endpoint(peer.endpoint);
@@ -65,6 +70,15 @@ impl Tunnel {
     /// Waits for other threads that use the session.
     pub(super) fn lock(&self) -> MutexGuard<'_, Session> {
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for its turn to encrypt packets and send them. Held until they are sent: a thread that
+    /// has to wait for room in the kernel's buffer would else be overtaken by others, until its
+    /// packets are older than the peer accepts (1,024 packets for boringtun).
+    ///
+    /// Lock order: before [`Self::lock`], and one tunnel at a time.
+    pub(super) fn take_turn(&self) -> MutexGuard<'_, ()> {
+        self.sending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn endpoint(&self) -> Option<SocketAddrV4> {
@@ -126,6 +140,24 @@ impl Tunnel {
         session.kept_open = Some(now);
         // Without a session this begins a handshake, also after one was given up.
         message(session.core.encapsulate(&[], buffer))
+    }
+
+    /// Writes a handshake initiation if the session is older than `age`; once in that time.
+    pub(super) fn rekey<'a>(
+        &self,
+        age: Duration,
+        now: Instant,
+        buffer: &'a mut [u8],
+    ) -> Option<&'a [u8]> {
+        let mut session = self.lock();
+        let tried = session.rekeyed;
+        if session.core.time_since_last_handshake()? < age
+            || tried.is_some_and(|tried| now.saturating_duration_since(tried) < age)
+        {
+            return None;
+        }
+        session.rekeyed = Some(now);
+        message(session.core.format_handshake_initiation(buffer, true))
     }
 
     pub(super) fn stats(&self, peer: &Peer) -> PeerStats {

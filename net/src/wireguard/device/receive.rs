@@ -16,7 +16,7 @@ use super::{Shared, count, write_frame};
 use crate::wireguard::{
     PublicKey,
     coalesce::Coalescer,
-    message::{Message, classify},
+    message::{DATA_OVERHEAD, Message, classify},
     offload::LEN,
     socket::Socket,
     table::{Entry, Table},
@@ -28,51 +28,59 @@ const BATCH: usize = 16;
 /// Size of a buffer, in bytes.
 const BUFFER: usize = 65_536;
 
-/// Carries datagrams of one socket until the device stops.
-pub(super) fn run(shared: &Shared, queue: &File, socket: &Socket, udp: bool) -> io::Result<()> {
-    let mut buffers = vec![0; BATCH * BUFFER];
-    let mut received = [RecvMeta::default(); BATCH];
-    let mut receiver = Receiver {
-        shared,
-        queue,
-        socket,
-        coalescer: Coalescer::new(udp),
-        frame: vec![0; LEN + BUFFER],
-        gone: None,
-    };
-    loop {
-        let mut chunks = buffers.chunks_mut(BUFFER);
-        let mut slices: [_; BATCH] =
-            std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
-        match socket.receive(&mut slices, &mut received) {
-            Ok(messages) => {
-                receiver.take(&buffers, &received[..messages])?;
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if shared.stopping.wait_readable(socket)? {
-                    return Ok(());
-                }
-            }
-            Err(error) => return Err(error),
-        }
-        if shared.stopping.is_stopped() {
-            return Ok(());
-        }
-    }
-}
-
-struct Receiver<'a> {
+/// Decrypts the datagrams of one socket.
+pub(super) struct Receiver<'a> {
     shared: &'a Shared,
     queue: &'a File,
     socket: &'a Socket,
+    buffers: Vec<u8>,
     coalescer: Coalescer,
     /// Where a packet is decrypted to, behind the room for the kernel's header.
     frame: Vec<u8>,
+    /// Where messages to the peer are written.
+    reply: Vec<u8>,
     /// The error that tells that the interface is gone.
     gone: Option<io::Error>,
 }
 
-impl Receiver<'_> {
+impl<'a> Receiver<'a> {
+    /// `udp`: whether the interface takes joined UDP datagrams.
+    pub(super) fn new(shared: &'a Shared, queue: &'a File, socket: &'a Socket, udp: bool) -> Self {
+        Self {
+            shared,
+            queue,
+            socket,
+            buffers: vec![0; BATCH * BUFFER],
+            coalescer: Coalescer::new(udp),
+            frame: vec![0; LEN + BUFFER],
+            reply: vec![0; BUFFER + DATA_OVERHEAD],
+            gone: None,
+        }
+    }
+
+    /// Handles what one call receives; `false` if nothing was there.
+    pub(super) fn turn(&mut self) -> io::Result<bool> {
+        let mut buffers = std::mem::take(&mut self.buffers);
+        let outcome = self.receive(&mut buffers);
+        self.buffers = buffers;
+        outcome
+    }
+
+    fn receive(&mut self, buffers: &mut [u8]) -> io::Result<bool> {
+        let mut received = [RecvMeta::default(); BATCH];
+        let mut chunks = buffers.chunks_mut(BUFFER);
+        let mut slices: [_; BATCH] =
+            std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
+        match self.socket.receive(&mut slices, &mut received) {
+            Ok(messages) => {
+                self.take(buffers, &received[..messages])?;
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Handles the datagrams of one call, then writes what was joined.
     fn take(&mut self, buffers: &[u8], received: &[RecvMeta]) -> io::Result<()> {
         let table = self.shared.table.load();
@@ -93,11 +101,11 @@ impl Receiver<'_> {
     }
 
     /// Handles datagrams of one sender.
-    fn take_datagrams<'a>(
+    fn take_datagrams<'b>(
         &mut self,
         table: &Table<Tunnel>,
         from: SocketAddrV4,
-        datagrams: impl Iterator<Item = &'a [u8]>,
+        datagrams: impl Iterator<Item = &'b [u8]>,
     ) {
         // Data of one session mostly follows each other, and the session stays locked over it.
         let mut held: Option<(u32, MutexGuard<'_, Session>)> = None;
@@ -129,6 +137,7 @@ impl Receiver<'_> {
             if held.as_ref().is_none_or(|(index, _)| *index != entry.index) {
                 held = None;
             }
+            let locked = held.is_none();
             let (_, mut session) = held
                 .take()
                 .unwrap_or_else(|| (entry.index, entry.tunnel.lock()));
@@ -140,6 +149,9 @@ impl Receiver<'_> {
                 TunnResult::WriteToTunnelV4(packet, source) => {
                     let end = LEN + packet.len();
                     entry.tunnel.roam(from);
+                    if locked {
+                        self.drain(&mut session, from);
+                    }
                     let owner = table.route(source);
                     if owner.is_none_or(|owner| owner.index != entry.index) {
                         count(&self.shared.drops.wrong_source);
@@ -150,14 +162,11 @@ impl Receiver<'_> {
                     self.deliver(end, || session = None);
                     held = session.map(|session| (entry.index, session));
                 }
-                TunnResult::WriteToTunnelV6(..) => {
+                result @ (TunnResult::WriteToTunnelV6(..) | TunnResult::Done) => {
+                    if matches!(result, TunnResult::WriteToTunnelV6(..)) {
+                        count(&self.shared.drops.wrong_source);
+                    }
                     entry.tunnel.roam(from);
-                    count(&self.shared.drops.wrong_source);
-                    held = Some((entry.index, session));
-                }
-                TunnResult::Done => {
-                    entry.tunnel.roam(from);
-                    // The first data of a session that the peer began makes queued packets due.
                     self.drain(&mut session, from);
                     held = Some((entry.index, session));
                 }
@@ -210,10 +219,7 @@ impl Receiver<'_> {
     fn handshake(&mut self, entry: &Entry<Tunnel>, from: SocketAddrV4, datagram: &[u8]) {
         let mut session = entry.tunnel.lock();
         let source = Some(IpAddr::V4(*from.ip()));
-        match session
-            .core
-            .decapsulate(source, datagram, &mut self.frame[..])
-        {
+        match session.core.decapsulate(source, datagram, &mut self.reply) {
             TunnResult::WriteToNetwork(reply) => {
                 let kind = classify(reply);
                 // A cookie goes to senders that are not authenticated.
@@ -234,10 +240,12 @@ impl Receiver<'_> {
         }
     }
 
-    /// Sends the packets that waited for a session.
+    /// Sends the packets that waited for a session. A session that the peer began is used once the
+    /// peer has used it, be it with a keepalive or, if that is late or lost, with a packet; newer
+    /// packets wait for the lock meanwhile.
     fn drain(&mut self, session: &mut Session, to: SocketAddrV4) {
         while let TunnResult::WriteToNetwork(datagram) =
-            session.core.decapsulate(None, &[], &mut self.frame[..])
+            session.core.decapsulate(None, &[], &mut self.reply)
         {
             // A handshake instead of data: there still is no session, and the packet was kept.
             let waits = matches!(classify(datagram), Some(Message::Initiation));

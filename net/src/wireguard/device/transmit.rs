@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io::{self, Read as _},
+    sync::MutexGuard,
 };
 
 use boringtun::noise::TunnResult;
@@ -14,68 +15,97 @@ use crate::wireguard::{
     offload::{Header, LEN},
     segment::{Segments, split},
     socket::{Batch, Socket},
-    table::Table,
+    table::{Entry, Table},
     tunnel::{MESSAGE_ROOM, Tunnel},
 };
 
-/// Carries packets of one queue until the device stops.
-pub(super) fn run(shared: &Shared, queue: &File, socket: &Socket) -> io::Result<()> {
-    let mut frame = vec![0; LEN + 65_536];
-    let mut sender = Sender {
-        shared,
-        socket,
-        batch: Batch::new(),
-    };
-    loop {
-        match (&*queue).read(&mut frame) {
-            Ok(len) => sender.send_frame(&mut frame[..len])?,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                sender.flush()?;
-                if shared.stopping.wait_readable(queue)? {
-                    return Ok(());
-                }
-            }
-            Err(error) if is_gone(&error) => return Err(error),
-            Err(_) => return Err(io::Error::other("the interface cannot be read")),
-        }
-        if shared.stopping.is_stopped() {
-            return Ok(());
-        }
-    }
-}
+/// Frames that are read before the other direction and other threads get their turn.
+const BURST_FRAMES: usize = 64;
+/// The same in bytes.
+const BURST_BYTES: usize = 128 << 10;
 
-struct Sender<'a> {
+/// Encrypts the packets of one queue.
+pub(super) struct Sender<'a> {
     shared: &'a Shared,
+    queue: &'a File,
     socket: &'a Socket,
+    frame: Vec<u8>,
     batch: Batch,
 }
 
-impl Sender<'_> {
-    /// Encrypts and sends the packets of one frame; the last of them may stay in the batch.
-    fn send_frame(&mut self, frame: &mut [u8]) -> io::Result<()> {
-        let shared = self.shared;
-        let Some((header, packet)) = Header::split_off(frame) else {
-            return Ok(());
-        };
-        // The mesh is IPv4 only.
-        if packet.len() < 20 || packet[0] >> 4 != 4 {
-            count(&shared.drops.unroutable);
-            return Ok(());
+impl<'a> Sender<'a> {
+    pub(super) fn new(shared: &'a Shared, queue: &'a File, socket: &'a Socket) -> Self {
+        Self {
+            shared,
+            queue,
+            socket,
+            frame: vec![0; LEN + 65_536],
+            batch: Batch::new(),
         }
-        let destination = address(packet, 16);
-        let table: arc_swap::Guard<std::sync::Arc<Table<Tunnel>>> = shared.table.load();
-        let Some(entry) = table.route(destination) else {
-            count(&shared.drops.unroutable);
-            return Ok(());
-        };
-        match split(header, packet) {
-            Ok(packets) => self.send_packets(&entry.tunnel, packets),
-            Err(_) => {
-                count(&shared.drops.refused);
-                Ok(())
+    }
+
+    /// Sends a burst of packets; `false` if the queue is empty.
+    pub(super) fn turn(&mut self) -> io::Result<bool> {
+        let mut frame = std::mem::take(&mut self.frame);
+        let outcome = self.send_burst(&mut frame);
+        self.frame = frame;
+        outcome
+    }
+
+    fn send_burst(&mut self, frame: &mut [u8]) -> io::Result<bool> {
+        let table = self.shared.table.load();
+        // The batch is for the peer whose turn is held.
+        let mut turn: Option<(u32, MutexGuard<'_, ()>)> = None;
+        let mut bytes = 0;
+        let mut more = true;
+        for _ in 0..BURST_FRAMES {
+            match self.queue.read(frame) {
+                Ok(len) => {
+                    bytes += len;
+                    let Some((entry, packets)) = self.accept(&table, &mut frame[..len]) else {
+                        continue;
+                    };
+                    if turn.as_ref().is_none_or(|(index, _)| *index != entry.index) {
+                        self.flush()?;
+                        // Two turns at once could wait for each other.
+                        drop(turn.take());
+                        turn = Some((entry.index, entry.tunnel.take_turn()));
+                    }
+                    self.send_packets(&entry.tunnel, packets)?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => more = false,
+                Err(error) if is_gone(&error) => return Err(error),
+                Err(_) => return Err(io::Error::other("the interface cannot be read")),
+            }
+            if !more || bytes >= BURST_BYTES {
+                break;
             }
         }
+        self.flush()?;
+        Ok(more)
+    }
+
+    /// Finds the peer of a frame, and prepares its packets.
+    fn accept<'t, 'f>(
+        &self,
+        table: &'t Table<Tunnel>,
+        frame: &'f mut [u8],
+    ) -> Option<(&'t Entry<Tunnel>, Segments<'f>)> {
+        let drops = &self.shared.drops;
+        let (header, packet) = Header::split_off(frame)?;
+        // The mesh is IPv4 only.
+        let is_ipv4 = packet.len() >= 20 && packet[0] >> 4 == 4;
+        let entry = is_ipv4.then(|| table.route(address(packet, 16))).flatten();
+        let Some(entry) = entry else {
+            count(&drops.unroutable);
+            return None;
+        };
+        let Ok(packets) = split(header, packet) else {
+            count(&drops.refused);
+            return None;
+        };
+        Some((entry, packets))
     }
 
     fn send_packets(&mut self, tunnel: &Tunnel, mut packets: Segments<'_>) -> io::Result<()> {

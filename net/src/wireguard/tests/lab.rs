@@ -1,7 +1,6 @@
 //! Two nodes with a router between them, each in a namespace of its own.
 
 use std::{
-    hash::{DefaultHasher, Hasher as _},
     net::{SocketAddrV4, TcpListener, TcpStream},
     process::{Child, Command, Stdio},
     time::Instant,
@@ -12,6 +11,7 @@ use rustix::net::{
     socket_with,
     sockopt::{Timeout, set_socket_timeout},
 };
+use sha2::{Digest as _, Sha256};
 
 use super::*;
 use crate::netns::Namespace;
@@ -28,6 +28,7 @@ pub(super) struct Node {
     inner: &'static str,
     interface: String,
     device: Option<Device>,
+    settings: Settings,
 }
 
 pub(super) struct Lab {
@@ -39,8 +40,8 @@ pub(super) struct Lab {
 /// Checksums of what went in and came out.
 #[derive(Debug)]
 pub(super) struct Transfer {
-    pub(super) sent: u64,
-    pub(super) received: u64,
+    pub(super) sent: [u8; 32],
+    pub(super) received: [u8; 32],
 }
 
 pub(super) fn ip(namespace: &Namespace, arguments: &str) {
@@ -74,6 +75,7 @@ impl Node {
             inner,
             interface: "jt0".to_owned(),
             device: None,
+            settings: Settings::default(),
         }
     }
 
@@ -119,7 +121,8 @@ impl Node {
             port: 0,
             workers: NonZero::new(2),
         };
-        let device = self.within(|| Device::open(config)).unwrap();
+        let device = self.within(|| Device::open_with(config, self.settings));
+        let device = device.unwrap();
         self.port = device.port();
         self.device = Some(device);
         self.configure();
@@ -152,7 +155,15 @@ impl Node {
 
 impl Lab {
     pub(super) fn new() -> Self {
-        let lab = Self::without_peers();
+        Self::with(Settings::default())
+    }
+
+    pub(super) fn with(settings: Settings) -> Self {
+        let mut lab = Self::cabled();
+        for node in [&mut lab.left, &mut lab.right] {
+            node.settings = settings;
+            node.open();
+        }
         let other = |node: &Node, number| peer(node.key.public(), Some(node.endpoint()), number);
         lab.left
             .device()
@@ -299,30 +310,30 @@ pub(super) fn send_stream(from: &Node, to: &Node, len: usize) -> Transfer {
     thread::scope(|scope| {
         let receiver = scope.spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            let (mut sum, mut buffer) = (DefaultHasher::new(), vec![0; 1 << 16]);
+            let (mut sum, mut buffer) = (Sha256::new(), vec![0; 1 << 16]);
             loop {
                 match stream.read(&mut buffer).unwrap() {
-                    0 => return sum.finish(),
-                    read => buffer[..read].iter().for_each(|byte| sum.write_u8(*byte)),
+                    0 => return sum.finalize().into(),
+                    read => sum.update(&buffer[..read]),
                 }
             }
         });
         let mut stream = from.within(|| TcpStream::connect(address)).unwrap();
-        let (mut sum, mut left, mut state) = (DefaultHasher::new(), len, 1_u64);
+        let (mut sum, mut left, mut state) = (Sha256::new(), len, 1_u64);
         while left > 0 {
-            let mut block = [0; 8192];
+            let mut block = [0; 1 << 16];
             for word in block.chunks_exact_mut(8) {
                 state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
                 word.copy_from_slice(&state.to_le_bytes());
             }
-            let block = &block[..left.min(8192)];
-            block.iter().for_each(|byte| sum.write_u8(*byte));
+            let block = &block[..left.min(block.len())];
+            sum.update(block);
             stream.write_all(block).unwrap();
             left -= block.len();
         }
         drop(stream);
         Transfer {
-            sent: sum.finish(),
+            sent: sum.finalize().into(),
             received: receiver.join().unwrap(),
         }
     })
