@@ -22,6 +22,7 @@ mod interpolate;
 mod jaco_yaml;
 mod log_lines;
 mod manifest;
+mod netfilter;
 mod parts;
 mod peer_frames;
 mod proxy_path;
@@ -38,6 +39,7 @@ pub use grpc_server::grpc_server;
 pub use interpolate::interpolate;
 pub use jaco_yaml::jaco_yaml;
 pub use log_lines::log_lines;
+pub use netfilter::netfilter;
 pub use peer_frames::peer_frames;
 pub use proxy_path::proxy_path;
 pub use registry::registry;
@@ -47,7 +49,7 @@ pub use wireguard::wireguard;
 pub type Target = fn(&[u8]);
 
 /// All targets, by the name of their program and of their directory in `corpus/`.
-pub const TARGETS: [(&str, Target); 13] = [
+pub const TARGETS: [(&str, Target); 14] = [
     ("compose", compose),
     ("config", config),
     ("dns", dns),
@@ -57,6 +59,7 @@ pub const TARGETS: [(&str, Target); 13] = [
     ("interpolate", interpolate),
     ("jaco_yaml", jaco_yaml),
     ("log_lines", log_lines),
+    ("netfilter", netfilter),
     ("peer_frames", peer_frames),
     ("proxy_path", proxy_path),
     ("registry", registry),

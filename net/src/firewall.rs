@@ -7,10 +7,12 @@
 //! - [`read_table`], [`read_table_unless`], [`replace_table`]: the table `inet jaco`.
 //! - [`read_chain`], [`edit_chain`]: rules that match source and destination, in chains of
 //!   iptables-nft.
+//! - [`cut_flows`]: ends tracked connections, which pass the rules as established ones.
 //! - [`Changes`], [`AsyncChanges`]: notifications of changes of any table.
 
 mod changes;
 mod expression;
+mod flows;
 mod message;
 mod read;
 mod socket;
@@ -22,7 +24,8 @@ mod tests;
 use std::{io, net::Ipv4Addr};
 
 pub use changes::{AsyncChanges, Changes};
-pub use read::{Reading, read_chain, read_table, read_table_unless};
+pub use flows::cut_flows;
+pub use read::{Reading, is_legacy_table, read_chain, read_table, read_table_unless};
 pub use write::{edit_chain, replace_table};
 
 /// Name of the table, in family `inet`.
@@ -33,10 +36,10 @@ pub const TABLE: &str = "jaco";
 #[non_exhaustive]
 pub enum Error {
     /// The kernel refused a request.
-    #[error("nf_tables refused to {0}")]
+    #[error("netfilter refused to {0}")]
     Refused(&'static str, #[source] io::Error),
     /// The kernel's answer could not be parsed.
-    #[error("malformed answer of nf_tables: {0}")]
+    #[error("malformed answer of netfilter: {0}")]
     Malformed(&'static str),
     /// The tables changed during every attempt to read them.
     #[error("the tables changed while they were read")]
@@ -135,6 +138,15 @@ pub enum Edit {
     Delete(u64),
     /// Inserts a rule before all others.
     InsertFirst(PairRule),
+}
+
+/// Parses bytes as the kernel's list of tracked connections over IPv4: both ends of each; never
+/// panics.
+///
+/// # Errors
+/// [`Error::Malformed`].
+pub fn parse_flows(bytes: &[u8]) -> Result<Vec<(Ipv4Addr, Ipv4Addr)>, Error> {
+    flows::parse(bytes)
 }
 
 /// Parses bytes as messages of the kernel about a table; never panics.

@@ -7,6 +7,8 @@ use super::Error;
 
 /// Request flag: the message is a request.
 pub(super) const REQUEST: u16 = 0x01;
+/// Request flag: acknowledge.
+pub(super) const ACKNOWLEDGE: u16 = 0x04;
 /// Request flag: list all objects.
 pub(super) const DUMP: u16 = 0x300;
 /// Request flag: create the object.
@@ -22,6 +24,9 @@ pub(super) const ERROR: u16 = 2;
 pub(super) const DONE: u16 = 3;
 /// Subsystem of nf_tables in the upper byte of a message type.
 pub(super) const NF_TABLES: u16 = 10 << 8;
+
+/// Subsystem of connection tracking in the upper byte of a message type.
+pub(super) const CONNTRACK: u16 = 1 << 8;
 
 /// Family of tables for IPv4 and IPv6.
 pub(super) const INET: u8 = 1;
@@ -195,10 +200,15 @@ impl Writer {
 
 /// Builds an nf_tables message.
 pub(super) fn request(kind: u16, flags: u16, family: u8, sequence: u32, body: &[u8]) -> Vec<u8> {
+    request_of(NF_TABLES | kind, flags, family, sequence, body)
+}
+
+/// Builds a message of any subsystem.
+pub(super) fn request_of(kind: u16, flags: u16, family: u8, sequence: u32, body: &[u8]) -> Vec<u8> {
     let length = HEADER + NF_HEADER + body.len();
     let mut bytes = Vec::with_capacity(length);
     bytes.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_ne_bytes());
-    bytes.extend_from_slice(&(NF_TABLES | kind).to_ne_bytes());
+    bytes.extend_from_slice(&kind.to_ne_bytes());
     bytes.extend_from_slice(&(flags | REQUEST).to_ne_bytes());
     bytes.extend_from_slice(&sequence.to_ne_bytes());
     bytes.extend_from_slice(&[0; 4]);

@@ -122,6 +122,14 @@ pub fn read_chain(table: &str, chain: &str) -> Result<Option<Vec<ChainRule>>, Er
     Ok(rules?.1)
 }
 
+/// Whether iptables-legacy uses a table of this name in the network namespace of this thread.
+#[must_use]
+pub fn is_legacy_table(table: &str) -> bool {
+    // Absent without its kernel module.
+    let names = std::fs::read_to_string("/proc/thread-self/net/ip_tables_names");
+    names.is_ok_and(|names| names.lines().any(|name| name == table))
+}
+
 /// Repeats `read` until no table changed meanwhile; returns the generation of the tables, too.
 fn consistent<T>(
     socket: &mut Socket,

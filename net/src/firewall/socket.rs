@@ -31,6 +31,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// A socket in the network namespace of the thread that opened it.
 pub(super) struct Socket {
     fd: OwnedFd,
+    /// Subsystem of netfilter that the requests are for.
+    subsystem: u16,
     sequence: u32,
     buffer: Vec<u8>,
 }
@@ -55,8 +57,18 @@ impl Socket {
         let fd = open().map_err(refused("open a socket"))?;
         Ok(Self {
             fd,
+            subsystem: message::NF_TABLES,
             sequence: 0,
             buffer: vec![0; RECEIVE],
+        })
+    }
+
+    /// Opens a socket for requests to another subsystem than nf_tables.
+    pub(super) fn of_subsystem(subsystem: u16) -> Result<Self, Error> {
+        let socket = Self::open(0)?;
+        Ok(Self {
+            subsystem,
+            ..socket
         })
     }
 
@@ -121,6 +133,29 @@ impl Socket {
         }
     }
 
+    /// Changes one object and waits for the kernel to do so; returns whether the object exists.
+    pub(super) fn change(
+        &mut self,
+        (kind, family): (u16, u8),
+        flags: u16,
+        body: &[u8],
+    ) -> Result<bool, Error> {
+        self.request((kind, family), flags, body)?;
+        loop {
+            let length = self.receive(RecvFlags::empty())?;
+            for message in Messages(&self.buffer[..length]) {
+                let message = message?;
+                if message.sequence != self.sequence || message.kind != message::ERROR {
+                    continue;
+                }
+                if message.errno()? == Errno::NOENT.raw_os_error() {
+                    return Ok(false);
+                }
+                return check(&message, "change an object").map(|()| true);
+            }
+        }
+    }
+
     /// Sends a batch as one message and returns once the kernel has committed it.
     ///
     /// Parts sent one by one would each have to be a whole batch.
@@ -157,7 +192,8 @@ impl Socket {
 
     fn request(&mut self, (kind, family): (u16, u8), flags: u16, body: &[u8]) -> Result<(), Error> {
         self.sequence += 1;
-        let bytes = message::request(kind, flags, family, self.sequence, body);
+        let kind = self.subsystem | kind;
+        let bytes = message::request_of(kind, flags, family, self.sequence, body);
         let mut control = SendAncillaryBuffer::default();
         sendmsg(
             &self.fd,

@@ -451,10 +451,21 @@ fn changes_elsewhere_are_not_notified() {
     assert!(changes.drain().unwrap());
 }
 
+#[test]
+fn tables_of_iptables_legacy_are_seen() {
+    inside(|| {
+        assert!(!is_legacy_table("filter"));
+        run("iptables-legacy", &["-N", "DOCKER-USER"]);
+        assert!(is_legacy_table("filter"));
+        assert!(!is_legacy_table("raw"));
+    });
+}
+
 proptest! {
     #[test]
     fn malformed_answers_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let _ = parse(&bytes);
+        let _ = parse_flows(&bytes);
         // A plausible header leads further into the parser.
         for kind in [0, 3, 6, 9, 12] {
             let body = message::request(kind, 0, message::INET, 1, &bytes);

@@ -148,3 +148,53 @@ fn established_connection_survives_a_replaced_table() {
     client.write_all(b"x").unwrap();
     server.read_exact(&mut [0]).unwrap();
 }
+
+/// A connection between two containers over which bytes can be sent.
+struct Connection(TcpStream, TcpStream);
+
+impl Connection {
+    fn open(lab: &Lab, from: usize, to: usize, port: u16) -> Self {
+        let target = SocketAddr::from((lab.containers[to].0, port));
+        let listen = || TcpListener::bind(target).unwrap();
+        let listener = lab.containers[to].1.within(listen).unwrap();
+        let connect = || TcpStream::connect(target).unwrap();
+        let client = lab.containers[from].1.within(connect).unwrap();
+        Self(client, listener.accept().unwrap().0)
+    }
+
+    /// Whether a byte arrives in each direction.
+    fn passes(&mut self, expected: bool) -> (bool, bool) {
+        let wait = Some(if expected { PASSES } else { DROPPED });
+        let Self(client, server) = self;
+        client.set_read_timeout(wait).unwrap();
+        server.set_read_timeout(wait).unwrap();
+        client.write_all(b"x").unwrap();
+        let there = server.read_exact(&mut [0]).is_ok();
+        server.write_all(b"x").unwrap();
+        (there, client.read_exact(&mut [0]).is_ok())
+    }
+}
+
+#[test]
+fn connection_begun_without_the_table_is_cut() {
+    let lab = Lab::new(&[1, 2, 3]);
+    let networks = table(vec![set("a", &[block(1), block(2)]), set("b", &[block(3)])]);
+    lab.apply(&networks);
+    let mut before = Connection::open(&lab, 0, 1, 7);
+    // The engine's rules track connections, too, with or without the table.
+    let engine = "add table ip engine; add chain ip engine f { type filter hook forward priority 0; }; add rule ip engine f ct state established accept; delete table inet jaco";
+    lab.router.within(|| nft(engine)).unwrap();
+    let mut allowed = Connection::open(&lab, 1, 0, 8);
+    let mut forbidden = Connection::open(&lab, 0, 2, 9);
+    assert_eq!(forbidden.passes(true), (true, true));
+    lab.apply(&networks);
+    assert_eq!(forbidden.passes(true), (true, true), "it is established");
+    let third = |address: Ipv4Addr| address.octets()[2];
+    let apart = |from, to| (third(from) == 3) != (third(to) == 3);
+    let cut = || lab.router.within(|| cut_flows(apart)).unwrap().unwrap();
+    assert_eq!(cut(), 1);
+    assert_eq!(forbidden.passes(false), (false, false));
+    assert_eq!(before.passes(true), (true, true));
+    assert_eq!(allowed.passes(true), (true, true));
+    assert_eq!(cut(), 0);
+}
