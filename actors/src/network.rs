@@ -28,8 +28,9 @@ pub mod responders;
 use std::sync::Arc;
 
 use jaco_engine::NetworkEngine;
-use jaco_policy::network::bridge::{
-    addresses::KnownAddresses, refused_blocks::RefusedBlocks, sight::BridgeSight,
+use jaco_policy::network::{
+    bridge::{addresses::KnownAddresses, refused_blocks::RefusedBlocks, sight::BridgeSight},
+    firewall::local::LocalNetworks,
 };
 use jaco_raftnode::{ForwardingProposer, LeaderProposer};
 use jaco_supervision::{ChildSpec, Strategy, SupervisorHandle, SupervisorSpec};
@@ -70,6 +71,8 @@ pub struct Args {
     pub gate: gate::SharedGate,
     /// Firewall behind the gate, if deployments are isolated.
     pub firewall: Option<ChildSpec>,
+    /// Receives the networks of the engine, for the firewall.
+    pub local: watch::Sender<Option<Arc<LocalNetworks>>>,
     /// DNS responders of the networks.
     pub responders: Arc<dyn responders::Responders>,
     /// The encrypted mesh, if there is one.
@@ -110,6 +113,7 @@ pub fn supervisor(args: Args) -> Network {
         refused_blocks: RefusedBlocks::default(),
         interfaces: args.interfaces,
         sight: BridgeSight::default(),
+        local: args.local,
         addresses: KnownAddresses::default(),
         gate: args.gate,
         responders: args.responders,

@@ -93,6 +93,7 @@ mod run;
 mod runtime;
 mod shrink;
 mod step;
+mod survey;
 mod time;
 mod trace;
 

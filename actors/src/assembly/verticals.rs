@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use jaco_engine::docker::DockerEngine;
 use jaco_net::proxy::{Proxy, Settings};
+use jaco_policy::network::firewall::local::LocalNetworks;
 use jaco_raftnode::{
     ForwardingProposer, LeaderProposer, NoTransport, RaftArgs, StateReader as _, actor::spawn,
 };
@@ -58,7 +59,8 @@ pub(super) fn build(
         Some(_) => Arc::new(directory),
         None => Arc::new(network::responders::NoResponders),
     };
-    let mut firewall = shared.config.isolation.then(|| firewall(node, pool));
+    let local = watch::Sender::default();
+    let mut firewall = { shared.config.isolation }.then(|| firewall(node, pool, &local));
     let enforced = firewall.as_ref().map(|args| args.status.subscribe());
     let mesh = mesh(shared, node, pool, enforced);
     if let Some(firewall) = &mut firewall {
@@ -95,6 +97,7 @@ pub(super) fn build(
         interfaces: network::interfaces::of_this_host(),
         gate,
         firewall,
+        local,
         responders,
         mesh: mesh.clone(),
         dns,
@@ -173,12 +176,17 @@ fn mesh(
 }
 
 /// Firewall of a node that isolates deployments.
-fn firewall(node: &Arc<MemberContext>, pool: Pool) -> network::firewall::Args {
+fn firewall(
+    node: &Arc<MemberContext>,
+    pool: Pool,
+    local: &watch::Sender<Option<Arc<LocalNetworks>>>,
+) -> network::firewall::Args {
     network::firewall::Args {
         host: node.hostname.clone(),
         raft: Arc::new(node.submitter()),
         leader_known: leader_known(&node.raft),
         pool,
+        local: local.subscribe(),
         mesh: None,
         clock: node.clock.clone(),
         port: Arc::new(network::firewall::KernelPort::default()),

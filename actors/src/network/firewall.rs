@@ -57,6 +57,12 @@ pub trait FirewallPort: Send + Sync {
     /// Checks the exemptions from the engine's rules and writes those that are not in place.
     fn exempt(&self, pool: Cidr) -> Vec<(Exemption, Outcome)>;
 
+    /// Ends the tracked connections that `ruleset` forbids; returns their number.
+    ///
+    /// # Errors
+    /// The reason, for an operator; some of them may have ended.
+    fn cut_flows(&self, ruleset: &Ruleset) -> Result<usize, String>;
+
     /// Subscribes to changes of the packet filter, made by anyone. The stream ends with an error
     /// of the subscription.
     ///

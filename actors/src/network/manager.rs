@@ -11,6 +11,7 @@ use jaco_policy::network::{
         plan::{DesiredNetwork, is_of_cluster, owner},
         survey::{Action, DEBOUNCE, SurveyTimer},
     },
+    firewall::local::LocalNetworks,
     ipam::existing,
     names::NetworkId,
 };
@@ -62,8 +63,8 @@ pub enum Msg {
     BridgeLost(bool),
     /// The engine's events ended.
     EventsEnded(String),
-    /// The networks of the host were read.
-    Surveyed(Result<HostNetworks, Error>),
+    /// The networks of the host were read, beginning at this time.
+    Surveyed(Instant, Result<HostNetworks, Error>),
     /// The survey's deadline passed.
     Wake,
 }
@@ -168,9 +169,9 @@ impl Worker for BridgeManager {
                 ctx.send_after(self.event_retry, Msg::Subscribe);
                 self.event_retry = (self.event_retry * 2).min(MAX_EVENT_RETRY);
             }
-            Msg::Surveyed(seen) => {
+            Msg::Surveyed(begun, seen) => {
                 self.survey.handle_finished(Instant::now().into_std());
-                self.surveyed(ctx, seen);
+                self.surveyed(ctx, begun, seen);
             }
             Msg::Wake => {}
         }
@@ -215,7 +216,8 @@ impl BridgeManager {
         self.survey.handle_timeout(Instant::now().into_std());
         while let Some(Action::Survey) = self.survey.poll_action() {
             let env = self.env.clone();
-            ctx.spawn(async move { Msg::Surveyed(survey(&env).await) });
+            let begun = Instant::now();
+            ctx.spawn(async move { Msg::Surveyed(begun, survey(&env).await) });
         }
         let deadline = self.survey.poll_timeout().map(Instant::from_std);
         ctx.set_deadline(deadline, Msg::Wake);
@@ -223,7 +225,7 @@ impl BridgeManager {
 
     /// Compares the host's networks with the state. Starts the bridges of networks whose deployment
     /// was removed while this node was down, and notifies those whose network differs.
-    fn surveyed(&mut self, ctx: &Context<Self>, seen: Result<HostNetworks, Error>) {
+    fn surveyed(&mut self, ctx: &Context<Self>, begun: Instant, seen: Result<HostNetworks, Error>) {
         let seen = match seen {
             Ok(seen) => seen,
             Err(error) => {
@@ -239,6 +241,9 @@ impl BridgeManager {
         };
         self.survey_errors.clear();
         self.event_retry = EVENT_RETRY;
+        let (begun, cluster_id) = (begun.into_std(), &self.env.cluster_id);
+        let local = LocalNetworks::of_engine(begun, &seen.networks, cluster_id);
+        self.env.local.send_replace(Some(Arc::new(local)));
         for network in &seen.networks {
             let ours = is_of_cluster(network, &self.env.cluster_id);
             if let (true, Some(id)) = (ours, owner(network)) {

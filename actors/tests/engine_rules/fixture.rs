@@ -80,6 +80,7 @@ impl EngineFixture {
             mesh: None,
             dns: None,
             firewall: None,
+            local: tokio::sync::watch::Sender::default(),
         });
         let deps = Deps {
             host: HOST.into(),

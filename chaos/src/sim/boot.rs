@@ -86,6 +86,7 @@ impl Cluster {
         self.schedule_local(id, SWEEP, Local::Sweep);
         self.schedule_local(id, 3 * SECOND + phase, Local::Membership);
         self.schedule_local(id, 0, Local::Notification);
+        self.schedule_local(id, 0, Local::Survey);
         self.schedule_local(id, 0, Local::FirewallDue);
         self.schedule_local(id, 0, Local::MeshDue);
         self.isolation_leader(id);

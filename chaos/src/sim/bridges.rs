@@ -349,6 +349,7 @@ impl Cluster {
             };
             if removal == Some(Removal::Gone) {
                 self.count("networks removed");
+                self.schedule_survey(id);
             }
             if let Some(bridge) = self.bridge(id, network) {
                 bridge.core.handle_removal(instant, removal);

@@ -7,7 +7,7 @@ use std::{
     time::Instant,
 };
 
-use jaco_policy::network::names::NetworkId;
+use jaco_policy::network::{firewall::local::LocalNetworks, names::NetworkId};
 use jaco_raftnode::{Role, core::Ticket};
 use raft::eraftpb::{ConfState, Message};
 
@@ -159,6 +159,10 @@ pub(super) enum Local {
     Mesh(u64, MeshStep),
     /// The kernel announces a change.
     KernelChanged,
+    /// The networks of the engine are surveyed.
+    Survey,
+    /// The networks that a survey found.
+    Surveyed(std::sync::Arc<LocalNetworks>),
 }
 
 /// Parameters of one run.
@@ -438,6 +442,8 @@ impl Cluster {
             Local::MeshDue => self.mesh_due(id),
             Local::Mesh(instance, step) => self.mesh_step(id, instance, step),
             Local::KernelChanged => self.kernel_changed(id),
+            Local::Survey => self.survey(id),
+            Local::Surveyed(local) => self.surveyed(id, local),
         }
     }
 

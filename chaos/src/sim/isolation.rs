@@ -5,7 +5,10 @@ use std::sync::Arc;
 use jaco_engine::cidr::Cidr;
 use jaco_policy::{
     network::{
-        firewall::core::{Action, Core, Rendered, Status, Submitted},
+        firewall::{
+            core::{Action, Core, Rendered, Status, Submitted},
+            local::LocalNetworks,
+        },
         names::NetworkId,
         readiness::MeshStatus,
     },
@@ -26,6 +29,8 @@ pub(super) struct Isolation {
     instance: u64,
     /// Status that the last instance published; outlives it.
     pub(super) status: Status,
+    /// Networks of the engine that the last survey found; outlives an instance.
+    pub(super) local: Option<Arc<LocalNetworks>>,
     due: Option<Time>,
 }
 
@@ -43,6 +48,7 @@ impl Isolation {
             core: Core::new(now, host, Arc::clone(state), status.clone()),
             instance: 0,
             status,
+            local: None,
             due: None,
         }
     }
@@ -117,6 +123,12 @@ impl Cluster {
                 let takes = self.kernel_chance.within(MS..100 * MS);
                 self.ask_firewall(id, takes, FirewallStep::Apply(rendered));
             }
+            // The connections of the simulation are as short as a packet.
+            Action::CutFlows(_) => {
+                if let Some(daemon) = self.daemon(id) {
+                    daemon.isolation.core.handle_flows_cut(true);
+                }
+            }
             Action::Publish(status) => {
                 let enforced = status.enforced.clone().unwrap_or_default();
                 if let Some(daemon) = self.daemon(id) {
@@ -187,7 +199,9 @@ impl Cluster {
                 let outcome = match failing {
                     true => Err("on purpose".to_owned()),
                     false => {
-                        machine.kernel.load(&rendered, mutation);
+                        let daemon = machine.daemon.as_ref();
+                        let state = daemon.map(|daemon| Arc::clone(&daemon.state));
+                        machine.kernel.load(&rendered, state.as_deref(), mutation);
                         Ok(())
                     }
                 };
@@ -246,6 +260,9 @@ impl Cluster {
         let isolation = &mut daemon.isolation;
         let (state, last) = (Arc::clone(&daemon.state), isolation.status.clone());
         isolation.core = Core::new(instant, &machine.host, state, last);
+        if let Some(local) = &isolation.local {
+            isolation.core.handle_local(instant, Arc::clone(local));
+        }
         isolation.instance += 1;
         self.reachability.hinder(id, self.now);
         self.isolation_leader(id);

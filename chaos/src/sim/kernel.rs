@@ -16,6 +16,7 @@ use jaco_policy::network::{
     mesh::plan::{DeviceState, Observed, Peer, Step},
     names::NetworkId,
 };
+use jaco_state::State;
 
 use super::{mutation::Mutation, time::Time};
 
@@ -111,12 +112,20 @@ impl Kernel {
         }
     }
 
-    /// Loads a ruleset, with the planted bug if there is one.
-    pub(super) fn load(&mut self, rendered: &Rendered, mutation: Option<Mutation>) {
+    /// Loads a ruleset of the rows of `state`, with the planted bug if there is one.
+    pub(super) fn load(
+        &mut self,
+        rendered: &Rendered,
+        state: Option<&State>,
+        mutation: Option<Mutation>,
+    ) {
         self.verdicts.get_mut().clear();
         self.table.set(Some(rendered.ruleset.clone()));
         if mutation == Some(Mutation::MergeEqualNames) {
             self.table.real = Some(merge_equal_names(rendered));
+        }
+        if mutation == Some(Mutation::StaleBlocksKept) {
+            self.table.real = state.map(Ruleset::of_state);
         }
     }
 

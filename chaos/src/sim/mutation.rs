@@ -71,7 +71,8 @@ pub enum Mutation {
     StartBeforeRules,
     /// Networks share a set if their names are equal once some characters are replaced.
     MergeEqualNames,
-    /// A freed block is handed out again at once.
+    /// A freed block is handed out again at once, and is part of its new network even where a
+    /// container of the former one runs.
     StaleBlocksKept,
     /// A mesh keeps the peers that it no longer wants.
     KeepOldPeers,
@@ -124,6 +125,8 @@ impl Mutation {
             Self::KeepMovedContainers => &["ready when settled", "convergence"],
             // A member that leaves is promoted over and over.
             Self::PromoteEverybody => &["convergence", "drains end"],
+            // A drop before the rules that accept keeps allowed pairs apart.
+            Self::NoDriftRepair => &["convergence"],
             // A service with a list of hosts finds too few.
             Self::LeaderMistrustsItself => &["rows as asked for", "convergence"],
             _ => &[],

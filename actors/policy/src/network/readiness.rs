@@ -5,6 +5,9 @@ pub const ISOLATION: &str = "isolation";
 /// Key in the status details of a node without a mesh device.
 pub const MESH: &str = "mesh";
 
+/// Key in the status details of a node whose engine writes rules that JACO makes no exemption from.
+pub const COEXISTENCE: &str = "coexistence";
+
 /// Value of the detail [`ISOLATION`].
 const OFF: &str = "off";
 

@@ -12,6 +12,7 @@ use jaco_policy::network::{
         refused_blocks::RefusedBlocks,
         sight::BridgeSight,
     },
+    firewall::local::LocalNetworks,
     ipam::{SubnetKey, existing},
     names::NetworkId,
 };
@@ -63,6 +64,8 @@ pub struct BridgeContext {
     pub interfaces: SharedInterfaces,
     /// Bridges that this process can see.
     pub sight: BridgeSight,
+    /// Receives JACO's networks in the engine whenever they are listed.
+    pub local: watch::Sender<Option<Arc<LocalNetworks>>>,
     /// Addresses that containers had.
     pub addresses: KnownAddresses,
     /// Isolates address blocks; no network is ready before.

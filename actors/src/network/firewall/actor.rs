@@ -10,6 +10,7 @@ use jaco_policy::{
         firewall::{
             core::{Action, Core, Report, Submitted},
             exemptions::{Exemption, Outcome},
+            local::LocalNetworks,
             ruleset::Ruleset,
         },
         ipam::Pool,
@@ -44,6 +45,8 @@ pub struct Args {
     pub leader_known: watch::Receiver<bool>,
     /// Address pool if the cluster's state names none.
     pub pool: Pool,
+    /// The networks of this host's engine, once they were listed.
+    pub local: watch::Receiver<Option<Arc<LocalNetworks>>>,
     /// State of the mesh, if the node has one.
     pub mesh: Option<watch::Receiver<MeshStatus>>,
     /// Source of the commands' timestamps.
@@ -62,6 +65,8 @@ pub enum Msg {
     Leader(bool),
     /// The mesh came up or went down.
     Mesh(MeshStatus),
+    /// The networks of this host's engine were listed.
+    Local(Option<Arc<LocalNetworks>>),
     /// The packet filter changed; the stream announces the next change. `None` if there is none.
     Changed(Option<BoxStream<'static, ()>>),
     /// Time to subscribe to changes again.
@@ -74,6 +79,8 @@ pub enum Msg {
     Read(Result<Option<Ruleset>, String>),
     /// The table was replaced.
     Applied(Result<(), String>),
+    /// Connections that began without the table were ended; their number.
+    FlowsCut(Result<usize, String>),
     /// The submission of a report ended.
     Submitted(Result<(), ProposeError>),
     /// The core's deadline passed.
@@ -93,6 +100,7 @@ pub struct FirewallActor {
     failures: LogDedup,
     subscription: LogDedup,
     reports: LogDedup,
+    flows: LogDedup,
     exemptions: BTreeMap<Exemption, LogDedup>,
 }
 
@@ -120,6 +128,9 @@ impl Worker for FirewallActor {
             ctx.watch(mesh, Msg::Mesh);
         }
         ctx.watch_if(states, last, differs, Msg::State);
+        let mut local = args.local.clone();
+        local.mark_changed();
+        ctx.watch(local, Msg::Local);
         let mut leader = args.leader_known.clone();
         leader.mark_changed();
         ctx.watch(leader, Msg::Leader);
@@ -130,6 +141,7 @@ impl Worker for FirewallActor {
             failures: LogDedup::default(),
             subscription: LogDedup::default(),
             reports: LogDedup::default(),
+            flows: LogDedup::default(),
             exemptions: BTreeMap::new(),
         };
         firewall.drive(ctx);
@@ -144,6 +156,11 @@ impl Worker for FirewallActor {
                 self.core.handle_state(now, state);
             }
             Msg::Mesh(mesh) => self.core.handle_mesh(mesh),
+            Msg::Local(local) => {
+                if let Some(local) = local {
+                    self.core.handle_local(now, local);
+                }
+            }
             Msg::Leader(known) => self.core.handle_leader(now, known),
             Msg::Changed(changes) => {
                 self.core.handle_kernel_event(now);
@@ -165,6 +182,10 @@ impl Worker for FirewallActor {
                 self.core.handle_read(now, found);
             }
             Msg::Applied(outcome) => self.core.handle_applied(now, outcome),
+            Msg::FlowsCut(outcome) => {
+                self.log_cut(&outcome);
+                self.core.handle_flows_cut(outcome.is_ok());
+            }
             Msg::Submitted(outcome) => {
                 // The core requires the newest row before the end of a report.
                 self.core.handle_state(now, self.args.raft.state());
@@ -205,6 +226,10 @@ impl FirewallActor {
                 Action::Apply(rendered) => {
                     let done = spawn_blocking(move || port.apply(&rendered.ruleset));
                     ctx.spawn(async { Msg::Applied(done.await.unwrap_or_else(panicked)) });
+                }
+                Action::CutFlows(rendered) => {
+                    let done = spawn_blocking(move || port.cut_flows(&rendered.ruleset));
+                    ctx.spawn(async { Msg::FlowsCut(done.await.unwrap_or_else(panicked)) });
                 }
                 Action::Publish(status) => self.publish(status),
                 Action::Submit(report) => {
@@ -288,6 +313,27 @@ impl FirewallActor {
         }
     }
 
+    fn log_cut(&mut self, outcome: &Result<usize, String>) {
+        match outcome {
+            Ok(flows) => {
+                self.flows.clear();
+                if *flows > 0 {
+                    info!(
+                        subsystem = "firewall",
+                        flows, "connections between networks ended that began without the ruleset"
+                    );
+                }
+            }
+            Err(error) if self.flows.is_new(error) => {
+                warn!(
+                    subsystem = "firewall",
+                    error, "connections that began without the ruleset may go on"
+                );
+            }
+            Err(_) => {}
+        }
+    }
+
     /// Logs outcomes that differ from the last ones.
     fn log_exemptions(&mut self, outcomes: &[(Exemption, Outcome)]) {
         for (exemption, outcome) in outcomes {
@@ -313,7 +359,13 @@ impl FirewallActor {
                         table, chain, error, "exemption not written"
                     );
                 }
-                Outcome::NoChain | Outcome::Failed(_) => {}
+                Outcome::Legacy if log.is_new("legacy") => {
+                    warn!(
+                        subsystem = "firewall",
+                        table, chain, "rules of iptables-legacy are out of reach: no exemption"
+                    );
+                }
+                Outcome::NoChain | Outcome::Legacy | Outcome::Failed(_) => {}
             }
         }
     }

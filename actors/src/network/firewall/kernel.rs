@@ -38,7 +38,10 @@ impl KernelPort {
     fn exempt_in(exemption: Exemption, pool: Cidr) -> Result<Outcome, nft::Error> {
         let (table, chain) = exemption.chain();
         let Some(found) = nft::read_chain(table, chain)? else {
-            return Ok(Outcome::NoChain);
+            return Ok(match nft::is_legacy_table(table) {
+                true => Outcome::Legacy,
+                false => Outcome::NoChain,
+            });
         };
         let found: Vec<ChainRule> = found.iter().map(chain_rule).collect();
         let writes = plan(&exemption.rules(pool), &found);
@@ -78,6 +81,11 @@ impl FirewallPort for KernelPort {
             (exemption, outcome.unwrap_or_else(failed))
         };
         Exemption::ALL.into_iter().map(outcome).collect()
+    }
+
+    fn cut_flows(&self, ruleset: &Ruleset) -> Result<usize, String> {
+        let cut = nft::cut_flows(|from, to| ruleset.forbids(from, to));
+        cut.map_err(|error| chain(&error).to_string())
     }
 
     fn changes(&self) -> Result<BoxStream<'static, ()>, String> {

@@ -31,6 +31,8 @@ struct FakeKernel {
     table: Mutex<Option<Ruleset>>,
     error: Mutex<Option<String>>,
     listener: Mutex<Option<mpsc::UnboundedSender<()>>>,
+    /// Rulesets by which connections were ended.
+    cuts: Mutex<Vec<Ruleset>>,
 }
 
 impl FakeKernel {
@@ -72,6 +74,11 @@ impl FirewallPort for FakeKernel {
         vec![(Exemption::Masquerade, Outcome::NoChain)]
     }
 
+    fn cut_flows(&self, ruleset: &Ruleset) -> Result<usize, String> {
+        lock(&self.cuts).push(ruleset.clone());
+        Ok(1)
+    }
+
     fn changes(&self) -> Result<BoxStream<'static, ()>, String> {
         let (sender, receiver) = mpsc::unbounded_channel();
         *lock(&self.listener) = Some(sender);
@@ -110,6 +117,7 @@ impl Lab {
             host: "n1".to_owned(),
             raft: Arc::new(raft.clone()),
             leader_known,
+            local: watch::channel(None).1,
             pool: crate::network::ipam::Pool::default(),
             mesh,
             clock: Clock::from_fn(|| SystemTime::UNIX_EPOCH),
@@ -250,12 +258,16 @@ async fn drift_is_repaired_and_audited_once() {
     let (network, block) = lab.block("front", "10.244.1.0/24");
     lab.gate.wait_enforced(&network, block).await.unwrap();
     kernel.tamper(|table| drop(table.as_mut().unwrap().chains[0].rules.pop()));
-    lab.until(|status| status.repairs == 1).await;
+    lab.until(|status| status.repairs == 1 && !status.has_stale_flows)
+        .await;
     assert_eq!(kernel.table(), Some(Ruleset::of_state(&lab.raft.state())));
+    lock(&kernel.cuts).clear();
     // A restarted actor finds its ruleset and repeats nothing.
     lab.tree.kill("node/firewall", KillMode::Panic).unwrap();
     kernel.tamper(|table| *table = None);
-    lab.until(|status| status.repairs == 2).await;
+    lab.until(|status| status.repairs == 2 && !status.has_stale_flows)
+        .await;
+    assert_eq!(lock(&kernel.cuts).len(), 1);
     let mut states = lab.raft.subscribe();
     let reported = async {
         while lab.events().len() < 2 {

@@ -154,6 +154,7 @@ impl Lab {
             mesh: None,
             dns: None,
             firewall: None,
+            local: tokio::sync::watch::Sender::default(),
         };
         let (network, _, directory, _) = crate::network::supervisor(args);
         let tree = Tree::start(

@@ -40,6 +40,7 @@ async fn on_bridges() -> (Node, watch::Sender<bool>) {
         mesh: None,
         dns: None,
         firewall: None,
+        local: tokio::sync::watch::Sender::default(),
     });
     let root = SupervisorSpec::new(Strategy::OneForOne).child(bridges);
     let networks = Arc::new(directory);

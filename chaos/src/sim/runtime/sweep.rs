@@ -25,6 +25,7 @@ impl Cluster {
         self.schedule_local(id, SWEEP, Local::Sweep);
         self.sweep(id);
         self.observe_networks(id);
+        self.survey(id);
         self.reconcile(id);
         self.republish(id);
     }

@@ -5,6 +5,7 @@
 //! follow changes of the address blocks (debounced), changes of the kernel's tables (at once), and
 //! a timer.
 
+mod pass;
 mod report;
 mod status;
 
@@ -20,8 +21,8 @@ use jaco_engine::cidr::Cidr;
 use jaco_state::State;
 
 use super::{
-    difference::Difference,
     exemptions::{Exemption, Outcome},
+    local::LocalNetworks,
     retired::Retired,
     ruleset::Ruleset,
 };
@@ -29,7 +30,7 @@ use crate::{
     debounce::{self, Debounce},
     network::{
         names::NetworkId,
-        readiness::{IsolationStatus, MeshStatus, assess},
+        readiness::{MeshStatus, assess},
     },
 };
 use report::Reports;
@@ -44,6 +45,8 @@ pub const QUIET: Duration = Duration::from_millis(200);
 pub const MAX_DELAY: Duration = Duration::from_secs(1);
 /// Time between two passes without changes.
 pub const TICK: Duration = Duration::from_secs(30);
+/// Attempts to read the table before it is replaced unread.
+const MAX_UNREAD: u32 = 3;
 /// Delay after a failed pass; doubles up to [`TICK`].
 pub const FIRST_RETRY: Duration = Duration::from_secs(1);
 
@@ -56,6 +59,8 @@ pub enum Action {
     Read,
     /// Replace the kernel's table.
     Apply(Arc<Rendered>),
+    /// End the tracked connections that this ruleset forbids.
+    CutFlows(Arc<Rendered>),
     /// Publish this status.
     Publish(Status),
     /// Submit this report to the leader; one at a time.
@@ -72,6 +77,17 @@ enum Phase {
     Verifying,
 }
 
+/// Work on [`Status::has_stale_flows`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cut {
+    Idle,
+    Cutting,
+    /// More connections may have begun meanwhile.
+    Again,
+    /// It is tried again after the next pass.
+    Failed,
+}
+
 /// State machine of the firewall; see the module documentation.
 #[derive(Clone, Debug)]
 pub struct Core {
@@ -79,6 +95,8 @@ pub struct Core {
     /// Addresses of all blocks.
     pool: Cidr,
     retired: Retired,
+    /// Start of this instance.
+    created: Instant,
     mesh: MeshStatus,
     /// Whether the table that an earlier process left was seen.
     adopted: bool,
@@ -100,6 +118,9 @@ pub struct Core {
     /// Time of the pass after a failed one.
     retry_at: Option<Instant>,
     retry: Duration,
+    /// Number of attempts to read the table since the last that succeeded.
+    unread: u32,
+    cut: Cut,
     /// Changes by others that no pass has repaired yet.
     drift: Option<String>,
 }
@@ -114,7 +135,8 @@ impl Core {
             reports: Reports::new(host, &state),
             state,
             pool: Cidr::aligned(u32::from_be_bytes([10, 244, 0, 0]), 16),
-            retired: Retired::default(),
+            retired: Retired::new(host),
+            created: now,
             mesh: MeshStatus::Off,
             adopted: false,
             // That instance had a state that was new enough.
@@ -130,6 +152,8 @@ impl Core {
             stirred: false,
             retry_at: None,
             retry: FIRST_RETRY,
+            unread: 0,
+            cut: Cut::Idle,
             drift: None,
         }
     }
@@ -144,6 +168,18 @@ impl Core {
     /// deployments again is ready only with the mesh.
     pub fn handle_mesh(&mut self, mesh: MeshStatus) {
         self.mesh = mesh;
+    }
+
+    /// Handles a list of the networks of this host's engine: their containers may be those of a
+    /// former network of a block.
+    pub fn handle_local(&mut self, now: Instant, local: Arc<LocalNetworks>) {
+        self.retired.handle_local(local);
+        if self.adopted && self.retired_blocks(now) != self.expected.retired {
+            self.changes.handle_change(now);
+            if self.urgent {
+                self.pass_by(now);
+            }
+        }
     }
 
     /// Handles a new state of the cluster.
@@ -225,6 +261,18 @@ impl Core {
         }
     }
 
+    /// Handles the outcome of [`Action::CutFlows`].
+    pub fn handle_flows_cut(&mut self, succeeded: bool) {
+        match (self.cut, succeeded) {
+            (Cut::Cutting, true) => self.status.has_stale_flows = false,
+            (Cut::Cutting | Cut::Again | Cut::Idle | Cut::Failed, _) => {}
+        }
+        self.cut = match succeeded {
+            true => Cut::Idle,
+            false => Cut::Failed,
+        };
+    }
+
     /// Handles the outcome of [`Action::Submit`].
     pub fn handle_submitted(&mut self, now: Instant, outcome: Submitted) {
         self.reports.handle_submitted(now, outcome);
@@ -256,6 +304,10 @@ impl Core {
         if !self.actions.is_empty() {
             return Some(self.actions.remove(0));
         }
+        if let Some(rendered) = self.stale_flows() {
+            self.cut = Cut::Cutting;
+            return Some(Action::CutFlows(rendered));
+        }
         let isolation = &self.status.isolation;
         let readiness = assess(isolation, &self.mesh, self.state.nodes.len());
         { self.reports.poll(isolation, &readiness) }.map(|report| Action::Submit(Box::new(report)))
@@ -270,133 +322,5 @@ impl Core {
             .into_iter()
             .flatten()
             .min()
-    }
-
-    fn pass_by(&mut self, at: Instant) {
-        self.next_pass = self.next_pass.min(at);
-    }
-
-    /// Begins a pass, which covers all changes so far.
-    fn begin(&mut self, now: Instant) {
-        self.changes = Debounce::new(QUIET, MAX_DELAY);
-        self.next_pass = now + TICK;
-        self.stirred = false;
-        self.render(now);
-        self.phase = Phase::Exempting;
-        self.actions.push(Action::Exempt);
-    }
-
-    fn render(&mut self, now: Instant) {
-        let expected = Rendered::of(&self.state, self.retired.blocks(now));
-        if expected != *self.expected {
-            self.expected = Arc::new(expected);
-        }
-    }
-
-    /// Retires the blocks of the tables of earlier instances: their containers may still run.
-    fn adopt(&mut self, now: Instant, found: Option<&Ruleset>) {
-        self.adopted = true;
-        let Status {
-            enforced,
-            attempted,
-            ..
-        } = &self.status;
-        let last = [enforced, attempted].into_iter().flatten();
-        for table in last.map(|rendered| &rendered.ruleset).chain(found) {
-            self.retired.adopt(now, table, self.pool, &self.state);
-        }
-        self.render(now);
-    }
-
-    fn compare(&mut self, now: Instant, found: Result<Option<Ruleset>, String>) {
-        let found = match found {
-            Ok(found) => found,
-            // A table that was tested before is probably still there.
-            Err(_) if self.status.enforced.is_some() => return self.retry(now),
-            Err(error) => return self.fail(now, error),
-        };
-        if !self.adopted {
-            self.adopt(now, found.as_ref());
-        }
-        if found.as_ref() == Some(&self.expected.ruleset)
-            || Difference::between(&self.expected.ruleset, found.as_ref()).is_empty()
-        {
-            return self.succeed(now);
-        }
-        // That of a failed pass is kept: it may be all that the kernel took back.
-        self.drift = self.drift(found.as_ref()).or(self.drift.take());
-        self.status.attempted = Some(Arc::clone(&self.expected));
-        self.phase = Phase::Applying;
-        self.actions.push(Action::Apply(Arc::clone(&self.expected)));
-    }
-
-    /// Summary of the changes that others made to the table, if there are any.
-    ///
-    /// A table that is absent when the process starts was lost with the last boot. One that is
-    /// consistent in itself was rendered by an earlier process from other rows.
-    fn drift(&self, found: Option<&Ruleset>) -> Option<String> {
-        let Status {
-            enforced,
-            attempted,
-            ..
-        } = &self.status;
-        if let Some(attempted) = attempted
-            && found.is_some()
-            && Difference::between(&attempted.ruleset, found).is_empty()
-        {
-            return None;
-        }
-        let reference = match enforced {
-            Some(enforced) => &enforced.ruleset,
-            None if found.is_none_or(Ruleset::is_consistent) => return None,
-            None => &self.expected.ruleset,
-        };
-        let drift = Difference::between(reference, found);
-        (!drift.is_empty()).then(|| drift.summary())
-    }
-
-    fn verify(&mut self, now: Instant, found: Result<Option<Ruleset>, String>) {
-        let found = match found {
-            Ok(found) => found,
-            Err(error) => return self.fail(now, error),
-        };
-        let left = Difference::between(&self.expected.ruleset, found.as_ref());
-        if left.is_empty() {
-            return self.succeed(now);
-        }
-        let error = format!("{}: {}", report::SELF_TEST_FAILED, left.summary());
-        self.fail(now, error);
-    }
-
-    fn succeed(&mut self, now: Instant) {
-        if let Some(summary) = self.drift.take() {
-            self.status.repairs += 1;
-            self.reports.repaired(summary);
-        }
-        self.status.isolation = IsolationStatus::Enforced;
-        self.status.enforced = Some(Arc::clone(&self.expected));
-        self.urgent = false;
-        self.retry = FIRST_RETRY;
-        self.retry_at = None;
-        self.last_pass = Some(now);
-        if std::mem::take(&mut self.stirred) {
-            self.pass_by(now + QUIET);
-        }
-    }
-
-    fn fail(&mut self, now: Instant, error: String) {
-        if self.status.enforced.is_none() && self.status.isolation == IsolationStatus::Pending {
-            self.reports.self_test_failed(&error);
-        }
-        self.status.isolation = IsolationStatus::Unavailable(error);
-        self.retry(now);
-    }
-
-    fn retry(&mut self, now: Instant) {
-        let at = now + self.retry;
-        self.last_pass = Some(now);
-        self.retry_at = Some(at);
-        self.pass_by(at);
-        self.retry = (self.retry * 2).min(TICK);
     }
 }

@@ -57,6 +57,9 @@ pub enum Outcome {
     Written,
     /// The engine has no such chain.
     NoChain,
+    /// The engine has no such chain in nf_tables, and tables of iptables-legacy are in use: its rules
+    /// are out of reach.
+    Legacy,
     /// Reading or writing failed.
     Failed(String),
 }

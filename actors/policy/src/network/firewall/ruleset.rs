@@ -178,6 +178,23 @@ impl Ruleset {
     }
 }
 
+impl Ruleset {
+    /// Whether a rendered ruleset drops packets between these addresses, unless their connection is
+    /// established: an answer for many addresses.
+    #[must_use]
+    pub fn forbids(&self, from: Ipv4Addr, to: Ipv4Addr) -> bool {
+        let holds_both = |set: &Set| set.contains(from) && set.contains(to);
+        let (mut pool, mut scopes) = (false, false);
+        for set in self.sets.iter().filter(|set| holds_both(set)) {
+            match set.name == POOL_SET {
+                true => pool = true,
+                false => scopes = true,
+            }
+        }
+        pool && !scopes
+    }
+}
+
 /// The chains with these rules in [`FORWARD`].
 fn chains(rules: Vec<Rule>) -> Vec<Chain> {
     let chain = |hook: &str, rules| Chain {

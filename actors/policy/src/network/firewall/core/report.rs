@@ -14,7 +14,7 @@ use crate::{
     membership::leaving,
     network::{
         firewall::exemptions::{Exemption, Outcome},
-        readiness::{ISOLATION, IsolationStatus, MESH, Readiness},
+        readiness::{COEXISTENCE, ISOLATION, IsolationStatus, MESH, Readiness},
     },
     node::writers::{FIREWALL, RELOAD_RECOVERED},
 };
@@ -23,6 +23,8 @@ use crate::{
 pub(super) const SELF_TEST_FAILED: &str = "isolation_self_test_failed";
 /// Key of the reason in the status details.
 const REASON: &str = "reason";
+/// Value of the detail [`COEXISTENCE`].
+const UNSUPPORTED: &str = "unsupported";
 /// Delay before a report is submitted again, and longest wait for the row that shows a status.
 const RETRY: Duration = Duration::from_secs(1);
 /// Delay after a refused status, which nothing but a change of the state would allow.
@@ -51,7 +53,8 @@ pub enum Submitted {
 
 #[derive(Clone, Debug)]
 enum Pending {
-    Status(v1::NodeStatusUpdate),
+    /// Whether it ends a time without isolation, and the status.
+    Status(bool, v1::NodeStatusUpdate),
     Event,
 }
 
@@ -68,6 +71,8 @@ pub(super) struct Reports {
     status_not_before: Option<Instant>,
     events_not_before: Option<Instant>,
     exemption_errors: BTreeMap<Exemption, String>,
+    /// Whether the engine's own rules are out of reach, once that was looked at.
+    legacy: Option<bool>,
 }
 
 impl Reports {
@@ -82,6 +87,7 @@ impl Reports {
             status_not_before: None,
             events_not_before: None,
             exemption_errors: BTreeMap::new(),
+            legacy: None,
         }
     }
 
@@ -112,6 +118,9 @@ impl Reports {
     /// Handles the outcomes of the exemptions: a failure is an event, once per error.
     pub(super) fn handle_exemptions(&mut self, outcomes: &[(Exemption, Outcome)]) {
         for (exemption, outcome) in outcomes {
+            if *exemption == Exemption::InterNetwork {
+                self.legacy = Some(*outcome == Outcome::Legacy);
+            }
             let Outcome::Failed(error) = outcome else {
                 self.exemption_errors.remove(exemption);
                 continue;
@@ -137,8 +146,7 @@ impl Reports {
             return;
         };
         match (pending, outcome) {
-            (Pending::Status(update), Submitted::Committed | Submitted::Unknown) => {
-                let recovers = update.status() != NodeStatus::IsolationUnavailable;
+            (Pending::Status(recovers, update), Submitted::Committed | Submitted::Unknown) => {
                 if recovers && outcome == Submitted::Committed {
                     self.event(&[("action", "recovered")]);
                 }
@@ -146,7 +154,7 @@ impl Reports {
                 self.status_not_before = Some(now + RETRY);
                 self.check_awaited();
             }
-            (Pending::Status(_), Submitted::Refused) => {
+            (Pending::Status(..), Submitted::Refused) => {
                 self.status_not_before = Some(now + REFUSED_RETRY);
             }
             // A second event would be wrong; a lost one is not.
@@ -186,7 +194,11 @@ impl Reports {
         if self.status_not_before.is_none()
             && let Some(update) = self.status_update(isolation, network)
         {
-            self.pending = Some(Pending::Status(update.clone()));
+            let lost = NodeStatus::IsolationUnavailable;
+            let row = self.row.as_ref();
+            let was_lost = row.is_some_and(|row| row.status() == lost);
+            let recovers = was_lost && update.status() != lost;
+            self.pending = Some(Pending::Status(recovers, update.clone()));
             return Some(Report(Payload::NodeStatusUpdate(update)));
         }
         if self.events_not_before.is_some() {
@@ -232,6 +244,21 @@ impl Reports {
                 let status = recovered_status(row, network, &mut details)?;
                 (status, RELOAD_RECOVERED)
             }
+            (IsolationStatus::Enforced, NodeStatus::Ready)
+                if { self.legacy }.is_some_and(|l| l != details.contains_key(COEXISTENCE)) =>
+            {
+                if self.legacy == Some(true) {
+                    details.insert(COEXISTENCE.to_owned(), UNSUPPORTED.to_owned());
+                } else {
+                    details.remove(COEXISTENCE);
+                }
+                return Some(v1::NodeStatusUpdate {
+                    hostname: self.host.clone(),
+                    status: row.status,
+                    details,
+                    ..Default::default()
+                });
+            }
             (
                 IsolationStatus::Unavailable(_)
                 | IsolationStatus::Enforced
@@ -263,9 +290,10 @@ impl Reports {
     }
 }
 
-/// Whether `row` has the status of `update` for the same reason.
+/// Whether `row` has the status of `update` for the same reason, and the same coexistence.
 fn shows(row: &v1::Node, update: &v1::NodeStatusUpdate) -> bool {
-    row.status() == update.status() && row.status_details.get(REASON) == update.details.get(REASON)
+    let same = |key| row.status_details.get(key) == update.details.get(key);
+    row.status() == update.status() && same(REASON) && same(COEXISTENCE)
 }
 
 /// Status of a node that isolates deployments again; its details are added. A node that lacks

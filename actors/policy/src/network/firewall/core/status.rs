@@ -6,7 +6,7 @@ use jaco_engine::cidr::Cidr;
 use jaco_state::State;
 
 use crate::network::{
-    firewall::ruleset::Ruleset,
+    firewall::{difference::Difference, ruleset::Ruleset},
     names::NetworkId,
     readiness::IsolationStatus,
     scopes::{Scope, scopes},
@@ -17,19 +17,26 @@ use crate::network::{
 pub struct Rendered {
     /// Applied index of the state.
     pub index: u64,
-    /// Scopes, sorted by network.
+    /// Scopes without the retired blocks, sorted by network.
     pub scopes: Vec<Scope>,
-    /// Blocks that left the rows recently, sorted; part of no scope.
+    /// Blocks in which containers of a former network may be, sorted and disjoint; part of no scope.
     pub retired: Vec<Cidr>,
     /// Ruleset of the scopes and the retired blocks.
     pub ruleset: Ruleset,
 }
 
 impl Rendered {
-    /// Renders the ruleset of the blocks of `state`, with `retired` blocks that nothing may reach.
+    /// Renders the ruleset of the blocks of `state`, with `retired` blocks, sorted and disjoint, that
+    /// nothing may reach.
     #[must_use]
     pub fn of(state: &State, retired: Vec<Cidr>) -> Self {
-        let scopes = scopes(state);
+        let mut scopes = scopes(state);
+        if !retired.is_empty() {
+            for scope in &mut scopes {
+                scope.blocks.retain(|block| !overlaps(&retired, *block));
+            }
+            scopes.retain(|scope| !scope.blocks.is_empty());
+        }
         Self {
             index: state.applied_index,
             ruleset: Ruleset::with_retired(&scopes, &retired),
@@ -49,6 +56,13 @@ impl Rendered {
     }
 }
 
+/// Whether `block` shares an address with one of `retired`, which are sorted and disjoint.
+fn overlaps(retired: &[Cidr], block: Cidr) -> bool {
+    let after = retired.partition_point(|other| other.first() <= block.last());
+    let last = after.checked_sub(1).and_then(|index| retired.get(index));
+    last.is_some_and(|other| block.first() <= other.last())
+}
+
 /// State of the firewall of this node, as published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
@@ -58,8 +72,38 @@ pub struct Status {
     pub enforced: Option<Arc<Rendered>>,
     /// The ruleset that was last handed to the kernel.
     pub attempted: Option<Arc<Rendered>>,
+    /// Whether connections may be established that the ruleset forbids: they began without it.
+    pub has_stale_flows: bool,
     /// Number of repairs of changes that were made by others.
     pub repairs: u64,
+}
+
+impl Status {
+    /// Whether no table was tested or loaded in this process.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.enforced.is_none() && self.attempted.is_none()
+    }
+
+    /// Summary of the changes that others made to the table, if there are any; `expected` is the
+    /// ruleset of the newest rows.
+    ///
+    /// A table that is absent when the process starts was lost with the last boot. One that is
+    /// consistent in itself was rendered by an earlier process from other rows.
+    pub(super) fn drift(&self, expected: &Ruleset, found: Option<&Ruleset>) -> Option<String> {
+        if let Some(attempted) = &self.attempted
+            && found.is_some()
+            && Difference::between(&attempted.ruleset, found).is_empty()
+        {
+            return None;
+        }
+        let reference = match &self.enforced {
+            Some(enforced) => &enforced.ruleset,
+            None if found.is_none_or(Ruleset::is_consistent) => return None,
+            None => expected,
+        };
+        let drift = Difference::between(reference, found);
+        (!drift.is_empty()).then(|| drift.summary())
+    }
 }
 
 impl Default for Status {
@@ -68,6 +112,7 @@ impl Default for Status {
             isolation: IsolationStatus::Pending,
             enforced: None,
             attempted: None,
+            has_stale_flows: false,
             repairs: 0,
         }
     }

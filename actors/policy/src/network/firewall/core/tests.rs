@@ -6,7 +6,7 @@ use crate::network::{
         ruleset::{POOL_SET, Rule, Span, Verdict},
         testing::state,
     },
-    readiness::MeshStatus,
+    readiness::{IsolationStatus, MeshStatus},
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -31,6 +31,8 @@ struct Bench {
     lags: bool,
     applies: usize,
     reads: usize,
+    cuts: usize,
+    cut_fails: bool,
     /// Times of the passes, in milliseconds since the start.
     passes: Vec<u128>,
     reports: Vec<Payload>,
@@ -62,6 +64,8 @@ impl Bench {
             lags: false,
             applies: 0,
             reads: 0,
+            cuts: 0,
+            cut_fails: false,
             passes: Vec::new(),
             reports: Vec::new(),
             status: Status::default(),
@@ -163,6 +167,11 @@ impl Bench {
                 let outcome = self.apply_error.clone().map_or(Ok(()), Err);
                 self.core.handle_applied(self.now, outcome);
             }
+            Action::CutFlows(rendered) => {
+                assert_eq!(self.kernel.as_ref(), Some(&rendered.ruleset));
+                self.cuts += 1;
+                self.core.handle_flows_cut(!self.cut_fails);
+            }
             Action::Publish(status) => self.status = status,
             Action::Submit(report) => {
                 if let (Payload::NodeStatusUpdate(update), Submitted::Committed, false) =
@@ -181,6 +190,15 @@ impl Bench {
     }
 
     /// Takes the reports: a status with its reason, or the values of an event but the node.
+    /// The engine turns out to have no networks.
+    fn survey_empty(&mut self) {
+        let local = LocalNetworks {
+            begun: self.now,
+            blocks: Vec::new(),
+        };
+        self.core.handle_local(self.now, Arc::new(local));
+    }
+
     fn reported(&mut self) -> Vec<String> {
         let line = |payload| match payload {
             Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
@@ -585,7 +603,7 @@ fn recovered_node_joins_before_its_network_is_up() {
         }
         bench.set_node(|node| {
             node.set_status(NodeStatus::IsolationUnavailable);
-            let details = [("reason", "lost"), ("coexistence", "unsupported")];
+            let details = [("reason", "lost"), ("pressure", "high")];
             let details = details.map(|(key, value)| (key.to_owned(), value.to_owned()));
             node.status_details = details.into();
         });
@@ -594,7 +612,7 @@ fn recovered_node_joins_before_its_network_is_up() {
         let status = format!("{expected}: isolation_reload_recovered");
         assert_eq!(bench.reported(), [&*status, "recovered"], "{members}");
         let details = &bench.state.nodes["n1"].status_details;
-        assert_eq!(details["coexistence"], "unsupported");
+        assert_eq!(details["pressure"], "high");
         let unavailable = (members == 1).then_some("unavailable");
         assert_eq!(details.get("mesh").map(String::as_str), unavailable);
     }
@@ -605,15 +623,15 @@ fn details_of_others_are_kept() {
     let mut bench = Bench::new();
     bench.apply_error = Some("no".to_owned());
     bench.set_node(|node| {
-        let detail = ("coexistence".to_owned(), "unsupported".to_owned());
+        let detail = ("pressure".to_owned(), "high".to_owned());
         node.status_details.extend([detail]);
     });
     bench.leader(true);
     assert_eq!(bench.reported().len(), 2);
     let details = bench.state.nodes["n1"].status_details.clone();
-    assert_eq!(details["coexistence"], "unsupported");
+    assert_eq!(details["pressure"], "high");
     assert_eq!(details["reason"], "no");
-    bench.set_node(|node| drop(node.status_details.remove("coexistence")));
+    bench.set_node(|node| drop(node.status_details.remove("pressure")));
     bench.advance(TICK);
     assert_eq!(bench.reported(), Vec::<String>::new());
 }
@@ -765,12 +783,17 @@ fn deleted_deployment_stays_apart_until_its_containers_ended() {
     assert_eq!(kernel.verdict(of_web, of_api, false), Verdict::Drop);
     assert_eq!(bench.pool(), [web.3, api.3]);
     bench.advance(TICK * 2);
+    assert_eq!(bench.pool(), [web.3, api.3], "the engine was not asked");
+    bench.survey_empty();
+    bench.advance(SECOND);
     assert_eq!(bench.pool(), [api.3]);
     assert_eq!(bench.reported(), Vec::<String>::new());
     // A block that is allocated again is part of its new scope alone.
     bench.rows(&[]);
     bench.rows(&[("web", "c", "n2", api.3)]);
     bench.advance(QUIET);
+    bench.survey_empty();
+    bench.advance(SECOND);
     assert_eq!(bench.kernel, Some(Ruleset::of_state(&bench.state)));
 }
 
@@ -786,8 +809,159 @@ fn blocks_of_an_earlier_process_stay_apart() {
     bench.leader(true);
     assert_eq!(bench.pool(), ["10.244.1.0/24", "10.244.2.0/24"]);
     assert_eq!(bench.kernel.as_ref().unwrap().sets.len(), 2);
+    bench.survey_empty();
     bench.advance(SECOND * 299);
-    assert_eq!(bench.pool().len(), 2);
+    assert_eq!(bench.pool().len(), 2, "quarantine");
     bench.advance(TICK * 2);
     assert_eq!(bench.pool(), ["10.244.2.0/24"]);
+}
+
+#[test]
+fn block_of_former_containers_joins_no_network() {
+    let mut bench = Bench::enforced();
+    let (id, block) = (NetworkId::new("web", "b"), "10.244.1.0/24".parse().unwrap());
+    let local = |network: &str, begun| {
+        Arc::new(LocalNetworks {
+            begun,
+            blocks: vec![(Some(NetworkId::new("web", network)), block)],
+        })
+    };
+    bench.rows(&[
+        ("web", "b", "n1", "10.244.1.0/24"),
+        ("web", "b", "n2", "10.244.2.0/24"),
+    ]);
+    bench.advance(SECOND);
+    let includes = |bench: &Bench| bench.status.enforced.as_ref().unwrap().includes(&id, block);
+    let (old, new) = ([10, 244, 1, 2].into(), [10, 244, 2, 2].into());
+    let fate = |bench: &Bench| bench.kernel.as_ref().unwrap().verdict(old, new, false);
+    assert_eq!((includes(&bench), fate(&bench)), (false, Verdict::Drop));
+    bench.core.handle_local(bench.now, local("a", bench.now));
+    bench.advance(SECOND);
+    assert_eq!((includes(&bench), fate(&bench)), (false, Verdict::Drop));
+    bench.core.handle_local(bench.now, local("b", bench.now));
+    bench.advance(SECOND);
+    assert_eq!((includes(&bench), fate(&bench)), (true, Verdict::Accept));
+    assert_eq!(bench.reported(), Vec::<String>::new());
+}
+
+#[test]
+fn restarted_firewall_withholds_a_lost_block() {
+    let mut bench = Bench::enforced();
+    let table = bench.kernel.clone();
+    let rows = [("web", "b", "n1", "10.244.1.0/24")];
+    // A new instance of the process, and a new process.
+    for status in [bench.status.clone(), Status::default()] {
+        bench.kernel = table.clone();
+        bench.state.subnets = state(&rows).subnets;
+        bench.core = Core::new(bench.now, "n1", Arc::new(bench.state.clone()), status);
+        bench.leader(true);
+        bench.advance(SECOND);
+        let enforced = bench.status.enforced.clone().unwrap();
+        assert_eq!(enforced.scopes, []);
+        assert_eq!(bench.pool(), ["10.244.1.0/24"]);
+    }
+}
+
+#[test]
+fn repair_cuts_connections_begun_without_the_ruleset() {
+    let mut bench = Bench::enforced();
+    // The table was absent at the start.
+    assert_eq!(bench.cuts, 1);
+    bench.rows(&[
+        ("web", "a", "n1", "10.244.1.0/24"),
+        ("web", "b", "n1", "10.244.2.0/24"),
+    ]);
+    bench.advance(SECOND * 3);
+    assert_eq!(bench.cuts, 1, "an ordinary change");
+    let changes: [fn(&mut Option<Ruleset>); 2] = [
+        |table| *table = None,
+        |table| table.as_mut().unwrap().sets[0].elements.clear(),
+    ];
+    for change in changes {
+        let before = bench.cuts;
+        change(&mut bench.kernel);
+        bench.event();
+        bench.advance(SECOND);
+        assert_eq!(bench.cuts, before + 1);
+        assert!(!bench.status.has_stale_flows);
+    }
+    // Nothing is cut while the ruleset is not in force, and a failure is tried again.
+    let before = bench.cuts;
+    (bench.kernel, bench.apply_error) = (None, Some("no".into()));
+    bench.event();
+    bench.advance(SECOND * 10);
+    assert_eq!((bench.cuts, bench.status.has_stale_flows), (before, true));
+    (bench.apply_error, bench.cut_fails) = (None, true);
+    bench.advance(TICK);
+    assert!(bench.cuts > before && bench.status.has_stale_flows);
+    bench.cut_fails = false;
+    bench.advance(TICK * 2);
+    assert!(!bench.status.has_stale_flows);
+}
+
+#[test]
+fn drift_during_a_cut_causes_another() {
+    let mut bench = Bench::enforced();
+    bench.core.suspect_flows();
+    assert!(matches!(bench.core.poll_action(), Some(Action::Publish(_))));
+    let cut = bench.core.poll_action();
+    assert!(matches!(cut, Some(Action::CutFlows(_))), "{cut:?}");
+    bench.core.suspect_flows();
+    bench.core.handle_flows_cut(true);
+    let cut = bench.core.poll_action();
+    assert!(matches!(cut, Some(Action::CutFlows(_))), "{cut:?}");
+    bench.core.handle_flows_cut(true);
+    assert!(matches!(bench.core.poll_action(), Some(Action::Publish(_))));
+    assert!(bench.core.poll_action().is_none());
+}
+
+#[test]
+fn unreadable_table_is_replaced_after_three_attempts() {
+    for enforced in [true, false] {
+        let mut bench = Bench::new();
+        if enforced {
+            bench = Bench::enforced();
+        }
+        let (applies, before) = (bench.applies, bench.status.isolation.clone());
+        (bench.kernel, bench.read_error) = (None, Some("a malformed answer".into()));
+        bench.leader(true);
+        bench.event();
+        bench.advance(SECOND * 2);
+        if enforced {
+            assert_eq!((bench.applies, &bench.status.isolation), (applies, &before));
+        }
+        bench.advance(SECOND * 6);
+        assert!(bench.applies > applies);
+        assert_eq!(bench.kernel, Some(Ruleset::of_state(&bench.state)));
+        let unavailable = IsolationStatus::Unavailable("a malformed answer".into());
+        assert_eq!(bench.status.isolation, unavailable);
+        bench.read_error = None;
+        bench.advance(TICK);
+        assert_eq!(bench.status.isolation, IsolationStatus::Enforced);
+        let applies = bench.applies;
+        bench.advance(TICK * 3);
+        assert_eq!(bench.applies, applies);
+    }
+}
+
+#[test]
+fn status_shows_legacy_rules_of_the_engine() {
+    let mut bench = Bench::enforced();
+    let detail = |bench: &Bench| {
+        let row = &bench.state.nodes["n1"];
+        assert_eq!(row.status(), NodeStatus::Ready);
+        row.status_details.get("coexistence").cloned()
+    };
+    for (outcome, shown) in [
+        (Outcome::Legacy, Some("unsupported")),
+        (Outcome::InPlace, None),
+        (Outcome::NoChain, None),
+    ] {
+        bench.exemptions = vec![(Exemption::InterNetwork, outcome)];
+        bench.advance(TICK * 2);
+        assert_eq!(detail(&bench).as_deref(), shown);
+    }
+    let events = |report: &&Payload| matches!(report, Payload::AuditAppend(_));
+    assert_eq!(bench.reports.iter().filter(events).count(), 0);
+    assert_eq!(bench.reports.len(), 2, "{:?}", bench.reports);
 }

@@ -214,6 +214,7 @@ proptest! {
             prop_assert_eq!(passes, expected, "{} to {}", from, to);
             // A block that is neither a row's nor retired is not known.
             let passes = ruleset.verdict(from, to, false) == Verdict::Accept;
+            prop_assert_eq!(ruleset.forbids(from, to), !passes);
             let unknown = !known(from) || !known(to);
             prop_assert_eq!(passes, expected || unknown, "{} to {}", from, to);
         }

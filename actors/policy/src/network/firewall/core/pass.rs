@@ -1,0 +1,168 @@
+//! One pass: read, compare, apply, read again.
+
+use std::{sync::Arc, time::Instant};
+
+use jaco_engine::cidr::Cidr;
+
+use super::{
+    super::{difference::Difference, ruleset::Ruleset},
+    Action, Core, Cut, FIRST_RETRY, MAX_DELAY, MAX_UNREAD, Phase, QUIET, Rendered, TICK, report,
+};
+use crate::{
+    debounce::Debounce,
+    network::{readiness::IsolationStatus, scopes::scopes},
+};
+
+impl Core {
+    pub(super) fn pass_by(&mut self, at: Instant) {
+        self.next_pass = self.next_pass.min(at);
+    }
+
+    /// Begins a pass, which covers all changes so far.
+    pub(super) fn begin(&mut self, now: Instant) {
+        self.changes = Debounce::new(QUIET, MAX_DELAY);
+        self.next_pass = now + TICK;
+        self.stirred = false;
+        self.render(now);
+        self.phase = Phase::Exempting;
+        self.actions.push(Action::Exempt);
+    }
+
+    fn render(&mut self, now: Instant) {
+        let expected = Rendered::of(&self.state, self.retired_blocks(now));
+        if expected != *self.expected {
+            self.expected = Arc::new(expected);
+        }
+    }
+
+    pub(super) fn retired_blocks(&self, now: Instant) -> Vec<Cidr> {
+        self.retired.blocks(now, self.pool, &self.state)
+    }
+
+    /// Retires the blocks of the tables of earlier instances: their containers may still run.
+    fn adopt(&mut self, now: Instant, found: Option<&Ruleset>) {
+        self.adopted = true;
+        // The gate is shut until a table was tested: nothing started by that of an earlier process.
+        let since = self.status.is_fresh().then_some(self.created);
+        let last = [&self.status.enforced, &self.status.attempted];
+        let last = last.into_iter().flatten().map(|last| &last.ruleset);
+        let scopes = scopes(&self.state);
+        for table in last.chain(found) {
+            let rows = (self.pool, &*self.state, scopes.as_slice());
+            self.retired.adopt(now, table, rows, since);
+        }
+        self.render(now);
+    }
+
+    pub(super) fn compare(&mut self, now: Instant, found: Result<Option<Ruleset>, String>) {
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => return self.unread(now, error),
+        };
+        self.unread = 0;
+        if !self.adopted {
+            self.adopt(now, found.as_ref());
+        }
+        if found.as_ref() == Some(&self.expected.ruleset)
+            || Difference::between(&self.expected.ruleset, found.as_ref()).is_empty()
+        {
+            return self.succeed(now);
+        }
+        // That of a failed pass is kept: it may be all that the kernel took back.
+        let drift = self.status.drift(&self.expected.ruleset, found.as_ref());
+        // After a change of the rows connections that were allowed go on.
+        if drift.is_some() || found.is_none() {
+            self.suspect_flows();
+        }
+        self.drift = drift.or(self.drift.take());
+        self.apply();
+    }
+
+    fn apply(&mut self) {
+        self.status.attempted = Some(Arc::clone(&self.expected));
+        self.phase = Phase::Applying;
+        self.actions.push(Action::Apply(Arc::clone(&self.expected)));
+    }
+
+    /// Handles a table that cannot be read. One that was tested before is probably still there; after
+    /// some attempts it is replaced, and the test that follows decides about the status.
+    fn unread(&mut self, now: Instant, error: String) {
+        self.unread = self.unread.saturating_add(1);
+        if self.unread >= MAX_UNREAD {
+            if !self.adopted {
+                self.adopt(now, None);
+            }
+            self.suspect_flows();
+            self.apply();
+        } else if self.status.enforced.is_some() {
+            self.retry(now);
+        } else {
+            self.fail(now, error);
+        }
+    }
+
+    pub(super) fn suspect_flows(&mut self) {
+        self.status.has_stale_flows = true;
+        if self.cut == Cut::Cutting {
+            self.cut = Cut::Again;
+        }
+    }
+
+    /// The ruleset in force, if connections may be established that it forbids.
+    pub(super) fn stale_flows(&self) -> Option<Arc<Rendered>> {
+        let enforced = self.status.isolation == IsolationStatus::Enforced;
+        let due = self.status.has_stale_flows && self.cut == Cut::Idle;
+        let due = due && enforced && matches!(self.phase, Phase::Idle);
+        { self.status.enforced.clone() }.filter(|_| due)
+    }
+
+    pub(super) fn verify(&mut self, now: Instant, found: Result<Option<Ruleset>, String>) {
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => return self.fail(now, error),
+        };
+        let left = Difference::between(&self.expected.ruleset, found.as_ref());
+        if left.is_empty() {
+            return self.succeed(now);
+        }
+        let error = format!("{}: {}", report::SELF_TEST_FAILED, left.summary());
+        self.fail(now, error);
+    }
+
+    fn succeed(&mut self, now: Instant) {
+        if let Some(summary) = self.drift.take() {
+            self.status.repairs += 1;
+            self.reports.repaired(summary);
+        }
+        self.status.isolation = IsolationStatus::Enforced;
+        self.status.enforced = Some(Arc::clone(&self.expected));
+        self.retired.handle_enforced(now, &self.expected.retired);
+        if self.cut == Cut::Failed {
+            self.cut = Cut::Idle;
+        }
+        self.urgent = false;
+        self.unread = 0;
+        self.retry = FIRST_RETRY;
+        self.retry_at = None;
+        self.last_pass = Some(now);
+        if std::mem::take(&mut self.stirred) {
+            self.pass_by(now + QUIET);
+        }
+    }
+
+    pub(super) fn fail(&mut self, now: Instant, error: String) {
+        if self.status.enforced.is_none() && self.status.isolation == IsolationStatus::Pending {
+            self.reports.self_test_failed(&error);
+        }
+        self.status.isolation = IsolationStatus::Unavailable(error);
+        self.retry(now);
+    }
+
+    fn retry(&mut self, now: Instant) {
+        let at = now + self.retry;
+        self.last_pass = Some(now);
+        self.retry_at = Some(at);
+        self.pass_by(at);
+        self.retry = (self.retry * 2).min(TICK);
+    }
+}
