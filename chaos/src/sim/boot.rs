@@ -95,7 +95,6 @@ impl Cluster {
 
     /// Ends the daemon of `id`.
     pub(super) fn crash(&mut self, id: u64, crash: Crash) {
-        self.learn_blocks(id);
         let Some(machine) = self.machines.get_mut(&id) else {
             return;
         };
@@ -116,9 +115,6 @@ impl Cluster {
         }
         machine.kernel.delete_device();
         machine.kernel.unseen = (false, false);
-        if crash == Crash::PowerCut {
-            self.kernel_rebooted(id);
-        }
         self.judge(id);
         let Some(machine) = self.machines.get_mut(&id) else {
             return;

@@ -7,12 +7,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
-    sync::Arc,
 };
 
 use jaco_engine::cidr::Cidr;
 use jaco_policy::network::{names::NetworkId, readiness, scopes::scopes};
-use jaco_state::State;
 
 use super::{
     cluster::{Cluster, Local, Machine},
@@ -44,11 +42,6 @@ pub(super) struct Reachability {
     able_from: BTreeMap<u64, Time>,
     /// Time of the last failed request to the kernel of a machine.
     failed: BTreeMap<u64, Time>,
-    /// Blocks of other hosts that each machine knows, and since when; `None` once it had the time
-    /// to route them.
-    known: BTreeMap<u64, BTreeMap<Cidr, Option<Time>>>,
-    /// State of which a machine had the time to route every block.
-    settled: BTreeMap<u64, Arc<State>>,
     /// Machines that left, and the time at which a member learned it.
     left: BTreeMap<(u64, u64), Time>,
 }
@@ -58,7 +51,6 @@ pub(super) struct Reachability {
 struct Endpoint<'a> {
     machine: u64,
     network: &'a NetworkId,
-    block: Cidr,
     address: Ipv4Addr,
     container: &'a str,
 }
@@ -117,18 +109,13 @@ impl Reachability {
 
 fn endpoints(machine: &Machine) -> impl Iterator<Item = Endpoint<'_>> {
     machine.engine.running().flat_map(move |container| {
-        container
-            .addresses
-            .iter()
-            .filter_map(move |(network, address)| {
-                Some(Endpoint {
-                    machine: machine.id,
-                    network,
-                    block: *machine.engine.networks().get(network)?,
-                    address: *address,
-                    container: &container.id,
-                })
-            })
+        let addresses = container.addresses.iter();
+        addresses.map(move |(network, address)| Endpoint {
+            machine: machine.id,
+            network,
+            address: *address,
+            container: &container.id,
+        })
     })
 }
 
@@ -138,15 +125,6 @@ fn distinct(machine: &Machine) -> Vec<Endpoint<'_>> {
     endpoints(machine)
         .filter(|endpoint| seen.insert(endpoint.network))
         .collect()
-}
-
-/// Blocks of all rows of `state`, except those of `host`.
-fn blocks(state: &State, host: Option<&str>) -> BTreeSet<Cidr> {
-    let rows = state
-        .subnets
-        .values()
-        .filter(|row| Some(row.host.as_str()) != host);
-    rows.filter_map(|row| row.cidr.parse().ok()).collect()
 }
 
 impl Cluster {
@@ -258,14 +236,8 @@ impl Cluster {
                 (!excused).then(|| ("no forbidden connection", what()))
             }
             Fate::Leaves if from.machine != to.machine => {
-                let known = judge.known.get(&from.machine);
-                let routed = known.and_then(|known| known.get(&to.block)) == Some(&None);
-                let daemon = machine.daemon.as_ref();
-                let has_row = daemon.is_none_or(|daemon| {
-                    blocks(&daemon.state, Some(&machine.host)).contains(&to.block)
-                });
                 let excused = judge.excuses(&judge.meshes, machine, self.now);
-                (routed && has_row && !excused).then(|| ("no plaintext", what()))
+                (!excused).then(|| ("no plaintext", what()))
             }
             Fate::Arrives(_) | Fate::Dropped | Fate::Leaves => None,
         }
@@ -274,51 +246,14 @@ impl Cluster {
     /// Judges everything that becomes a violation by the passing of time.
     pub(super) fn judge_all(&mut self) {
         for id in self.machines.keys().copied().collect::<Vec<_>>() {
-            let due = self.learn_blocks(id);
             let judge = &self.reachability;
             let changes = [judge.tables.get(&id), judge.meshes.get(&id)];
             let recent = |since: &&Time| **since + FORGOTTEN > self.now;
-            if due || changes.into_iter().flatten().any(|since| recent(&since)) {
+            if changes.into_iter().flatten().any(|since| recent(&since)) {
                 self.judge(id);
             }
             self.judge_peers(id);
         }
-    }
-
-    /// Updates the blocks of other hosts that machine `id` knows; returns whether it had the time to
-    /// route one of them by now.
-    pub(super) fn learn_blocks(&mut self, id: u64) -> bool {
-        let now = self.now;
-        let Some(machine) = self.machines.get(&id) else {
-            return false;
-        };
-        let Some(daemon) = machine.daemon.as_ref().filter(|_| !machine.removed) else {
-            return false;
-        };
-        let settled = self.reachability.settled.get(&id);
-        if settled.is_some_and(|known| known.subnets.ptr_eq(&daemon.state.subnets)) {
-            return false;
-        }
-        let mut due = false;
-        let mut settled = true;
-        let blocks = blocks(&daemon.state, Some(&machine.host));
-        let mut known = self.reachability.known.remove(&id).unwrap_or_default();
-        known.retain(|block, _| blocks.contains(block));
-        for block in blocks {
-            let since = known.entry(block).or_insert(Some(now));
-            if since.is_some_and(|since| !self.reachability.is_excused(machine, since, now)) {
-                *since = None;
-                due = true;
-            }
-            settled &= since.is_none();
-        }
-        let judge = &mut self.reachability;
-        judge.known.insert(id, known);
-        match settled {
-            true => judge.settled.insert(id, Arc::clone(&daemon.state)),
-            false => judge.settled.remove(&id),
-        };
-        due
     }
 
     /// A member must not accept packets of a machine that left.
@@ -406,15 +341,6 @@ impl Cluster {
         if mesh {
             self.drive_mesh(id, |core, now| core.handle_change(now));
         }
-    }
-
-    /// The kernel of machine `id` is new.
-    pub(super) fn kernel_rebooted(&mut self, id: u64) {
-        let now = self.now;
-        if let Some(known) = self.reachability.known.get_mut(&id) {
-            known.values_mut().for_each(|since| *since = Some(now));
-        }
-        self.reachability.settled.remove(&id);
     }
 
     /// Reason why the networks are not at rest: an allowed pair that is apart, a ruleset of another
