@@ -12,11 +12,11 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use rtnetlink::{
-    LinkUnspec,
+    LinkUnspec, LinkWireguard,
     packet_route::{
         AddressFamily,
         address::{AddressAttribute, AddressMessage},
-        link::{LinkAttribute, LinkFlags, LinkMessage},
+        link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage},
     },
 };
 use tokio::task::AbortHandle;
@@ -36,6 +36,8 @@ pub struct Link {
     pub up: bool,
     /// MTU in bytes.
     pub mtu: u32,
+    /// Kind of a virtual interface as in ip-link(8), for example `wireguard`; empty for others.
+    pub kind: String,
 }
 
 /// An IPv4 address of an interface and the length of its prefix in bits.
@@ -88,6 +90,16 @@ impl Links {
                 error => Err(error),
             },
         }
+    }
+
+    /// Adds a link that the WireGuard of the kernel serves; it is down and has no key.
+    ///
+    /// # Errors
+    /// When its name is taken, or the kernel has no WireGuard ([`Error::is_unsupported`]).
+    pub async fn add_wireguard(&self, name: &str) -> Result<(), Error> {
+        let wanted = LinkWireguard::new(name).build();
+        let done = self.netlink.link().add(wanted).execute().await;
+        done.map_err(|error| Error::of("add a WireGuard link", error))
     }
 
     /// Sets a link up with an MTU in bytes.
@@ -167,15 +179,24 @@ fn parse_link(message: &LinkMessage) -> Link {
         name: String::new(),
         up: message.header.flags.contains(LinkFlags::Up),
         mtu: 0,
+        kind: String::new(),
     };
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name.clone_from(name),
             LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            LinkAttribute::LinkInfo(infos) => link.kind = kind(infos).unwrap_or_default(),
             _ => {}
         }
     }
     link
+}
+
+fn kind(infos: &[LinkInfo]) -> Option<String> {
+    infos.iter().find_map(|info| match info {
+        LinkInfo::Kind(kind) => Some(kind.to_string()),
+        _ => None,
+    })
 }
 
 fn parse_address(message: &AddressMessage) -> Option<Address> {

@@ -1,6 +1,6 @@
-//! WireGuard in user space: the data plane of the encrypted mesh.
+//! WireGuard in user space, and the configuration of the kernel's own ([`kernel`]).
 //!
-//! A [`Device`] owns a TUN interface and the UDP sockets of one port. Threads carry packets between
+//! A [`Device`] is the data plane in user space: it owns a TUN interface and the UDP sockets of one port. Threads carry packets between
 //! them; the caller gives the interface its addresses and routes, and sets it up.
 //!
 //! The Noise handshake, the session keys and the timers are those of `boringtun`, whose log target
@@ -16,6 +16,7 @@ mod coalesce;
 mod device;
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod kernel;
 mod key;
 mod message;
 mod offload;
@@ -148,6 +149,15 @@ pub enum Error {
     /// More peers than a device has room for.
     #[error("a device has at most {0} peers")]
     TooManyPeers(usize),
+    /// The kernel refused a request about its own WireGuard, or has none.
+    #[error("failed to {action}")]
+    Kernel {
+        /// The request.
+        action: &'static str,
+        /// Error of the kernel.
+        #[source]
+        source: io::Error,
+    },
 }
 
 /// An interface whose packets travel encrypted between peers.

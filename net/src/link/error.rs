@@ -76,6 +76,12 @@ impl Error {
         self.is(&[Errno::NODEV, Errno::NOENT, Errno::SRCH, Errno::ADDRNOTAVAIL])
     }
 
+    /// Whether the kernel has no such kind of object.
+    #[must_use]
+    pub fn is_unsupported(&self) -> bool {
+        self.is(&[Errno::OPNOTSUPP])
+    }
+
     pub(super) fn is(&self, wanted: &[Errno]) -> bool {
         match self {
             Self::Kernel { source, .. } => {
