@@ -18,6 +18,7 @@ use rtnetlink::{
         address::{AddressAttribute, AddressMessage},
         link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage},
     },
+    sys::AsyncSocket as _,
 };
 use tokio::task::AbortHandle;
 
@@ -71,7 +72,10 @@ impl Links {
     /// # Panics
     /// Outside a tokio runtime.
     pub fn open() -> Result<Self, Error> {
-        let (connection, netlink, _) = rtnetlink::new_connection().map_err(Error::Open)?;
+        let (mut connection, netlink, _) = rtnetlink::new_connection().map_err(Error::Open)?;
+        // Kernels before 4.20 cannot filter lists; the answers are filtered again.
+        let socket = connection.socket_mut().socket_mut();
+        let _ = socket.set_netlink_get_strict_chk(true);
         let driver = tokio::spawn(connection).abort_handle();
         Ok(Self { netlink, driver })
     }

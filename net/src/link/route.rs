@@ -86,6 +86,18 @@ impl Links {
         }
     }
 
+    /// Replaces the route to the same destinations with the same metric in one operation, or adds
+    /// it if there is none. The caller knows from [`Links::routes`] that it replaces one of its own
+    /// link.
+    ///
+    /// # Errors
+    /// When its link is gone or down, or its source no address of this machine.
+    pub async fn replace_route(&self, route: Route) -> Result<(), Error> {
+        let replace = self.netlink().route().add(message(route)).replace();
+        let done = replace.execute().await;
+        done.map_err(|error| Error::of("replace a route", error))
+    }
+
     /// Removes a route that [`Links::routes`] lists. One over a link is removed whatever its origin,
     /// and whatever its metric and source if `route` has none.
     ///
@@ -97,17 +109,40 @@ impl Links {
     }
 
     async fn route_messages(&self, device: Option<u32>) -> Result<Vec<RouteMessage>, Error> {
-        let mut request = RouteMessage::default();
+        let mut ours = RouteMessage::default();
+        ours.header.protocol = RouteProtocol::Other(PROTOCOL);
+        let mut all = self.dump(ours, is_ours).await?;
+        if let Some(device) = device {
+            let mut over = RouteMessage::default();
+            over.attributes.push(RouteAttribute::Oif(device));
+            let is_other = |message: &_| link_of(message) == Some(device) && !is_ours(message);
+            all.extend(self.dump(over, is_other).await?);
+        }
+        Ok(all)
+    }
+
+    /// Lists routes of the main table like `request`. The kernel filters them, as the table may hold
+    /// very many; one that does not know how leaves all of it to `is_wanted`.
+    async fn dump(
+        &self,
+        mut request: RouteMessage,
+        is_wanted: impl Fn(&RouteMessage) -> bool,
+    ) -> Result<Vec<RouteMessage>, Error> {
         request.header.address_family = AddressFamily::Inet;
+        request.header.table = RouteHeader::RT_TABLE_MAIN;
         let mut found = self.netlink().route().get(request).execute().boxed();
         let mut all = Vec::new();
         while let Some(message) = found.next().await {
-            let message = message.map_err(|error| Error::of("list routes", error))?;
-            let header = &message.header;
-            let main = header.table == RouteHeader::RT_TABLE_MAIN;
-            let ours = header.protocol == RouteProtocol::Other(PROTOCOL);
-            if main && (ours || device.is_some_and(|device| link_of(&message) == Some(device))) {
-                all.push(message);
+            match message.map_err(|error| Error::of("list routes", error)) {
+                Ok(message) => {
+                    let main = message.header.table == RouteHeader::RT_TABLE_MAIN;
+                    if main && is_wanted(&message) {
+                        all.push(message);
+                    }
+                }
+                // The kernel makes the table with its first route, and knows a link by its number.
+                Err(error) if error.is_missing() => break,
+                Err(error) => return Err(error),
             }
         }
         Ok(all)

@@ -78,6 +78,18 @@ fn link_is_set_up_and_removed() {
 }
 
 #[test]
+fn kernel_without_wireguard_refuses_its_link() {
+    in_namespace(async || {
+        let links = Links::open().unwrap();
+        match links.add_wireguard("wg0").await {
+            Ok(()) => assert_eq!(links.link("wg0").await.unwrap().unwrap().kind, "wireguard"),
+            Err(error) => assert!(error.is_unsupported(), "{error:?}"),
+        }
+        assert_eq!(bridge(&links, "j0").await.kind, "bridge");
+    });
+}
+
+#[test]
 fn tunnel_is_configured_like_any_link() {
     in_namespace(async || {
         let links = Links::open().unwrap();
@@ -160,6 +172,68 @@ fn routes_have_a_source_and_are_removed_exactly() {
             links.remove_route(first).await.unwrap();
         }
         assert_eq!(links.routes(Some(link.index)).await.unwrap(), [second]);
+    });
+}
+
+#[test]
+fn route_is_replaced_in_one_operation() {
+    in_namespace(async || {
+        let links = Links::open().unwrap();
+        let link = bridge(&links, "j0").await;
+        links.set_up(link.index, 1420).await.unwrap();
+        for ip in ["10.99.0.7/32", "10.99.0.9/32"] {
+            links.add_address(link.index, address(ip)).await.unwrap();
+        }
+        let over = Target::Link(link.index);
+        let [first, second, other] = [("10.99.0.7", 0), ("10.99.0.9", 0), ("10.99.0.9", 7)]
+            .map(|(source, metric)| route("10.244.1.0/24", over, Some(source), metric));
+        links.add_route(other).await.unwrap();
+        for replaced in [first, second, second] {
+            links.replace_route(replaced).await.unwrap();
+        }
+        assert_eq!(
+            links.routes(Some(link.index)).await.unwrap(),
+            [second, other]
+        );
+        let absent = Target::Link(link.index + 1);
+        let error = links.replace_route(route("10.1.0.0/24", absent, None, 0));
+        assert!(error.await.unwrap_err().is_missing());
+    });
+}
+
+#[test]
+fn own_routes_are_found_among_many() {
+    in_namespace(async || {
+        let links = Links::open().unwrap();
+        assert_eq!(
+            links.routes(Some(99)).await.unwrap(),
+            [],
+            "no table, no link"
+        );
+        let link = bridge(&links, "j0").await;
+        let other = bridge(&links, "e0").await;
+        for link in [&link, &other] {
+            links.set_up(link.index, 1420).await.unwrap();
+        }
+        let many: String = (0..2000_u32)
+            .map(|at| format!("route add 10.{}.{}.0/24 dev e0\n", at / 250, at % 250))
+            .collect();
+        let batch = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(batch.path(), many).unwrap();
+        ip(&format!("-batch {}", batch.path().display()));
+        ip("route add 10.200.0.0/24 dev j0");
+        ip("route add 10.201.0.0/24 dev j0 table 7");
+        let ours = route("10.202.0.0/24", Target::Link(link.index), None, 0);
+        let hole = route("10.203.0.0/24", Target::Blackhole, None, 9);
+        for added in [ours, hole, ours, hole] {
+            links.add_route(added).await.unwrap();
+        }
+        let strange = route("10.200.0.0/24", Target::Link(link.index), None, 0);
+        assert_eq!(
+            links.routes(Some(link.index)).await.unwrap(),
+            [strange, ours, hole]
+        );
+        assert_eq!(links.routes(None).await.unwrap(), [ours, hole]);
     });
 }
 
