@@ -285,8 +285,8 @@ fn invalid_configuration_is_logged_and_exits_with_one() {
             "jacod.yaml: wg_port 70000 is out of range",
         ),
         (
-            "wg_backend: kernel\n",
-            "wg_backend kernel is not supported by this version",
+            "wg_backend: module\n",
+            "wg_backend \"module\" must be auto, kernel or userspace",
         ),
         (
             "ipam_pool: 10.0.0.0/4\n",

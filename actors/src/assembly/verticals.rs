@@ -162,13 +162,14 @@ fn mesh(
 ) -> Option<(mesh::Args, mesh::KernelPort)> {
     let (settings, key) = (shared.config.mesh?, shared.mesh_key.clone()?);
     let waiting = MeshStatus::Unprotected("the mesh device is not set up yet".to_owned());
-    let device = mesh::KernelPort::new(key, settings.port);
+    let device = mesh::KernelPort::new(key, settings.port, settings.backend);
     let mesh = mesh::Args {
         host: node.hostname.clone(),
         port: settings.port,
         pool,
         firewall,
-        raft: Arc::new(node.raft.clone()),
+        raft: Arc::new(node.submitter()),
+        clock: node.clock.clone(),
         mesh: Arc::new(device.clone()),
         status: watch::Sender::new(waiting),
     };

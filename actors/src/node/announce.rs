@@ -93,6 +93,7 @@ pub(super) async fn announce(
 mod tests {
     use super::*;
     use crate::node::config::MeshSettings;
+    use jaco_proto::config::WgBackend;
 
     fn config() -> NodeConfig {
         NodeConfig {
@@ -145,7 +146,10 @@ mod tests {
     #[test]
     fn mesh_key_and_port_are_published_once() {
         let config = NodeConfig {
-            mesh: Some(MeshSettings { port: 40000 }),
+            mesh: Some(MeshSettings {
+                port: 40000,
+                backend: WgBackend::Auto,
+            }),
             ..config()
         };
         let key = PublicKey([9; 32]);

@@ -8,6 +8,7 @@ use std::{
 };
 
 use jaco_net::pki::{MAX_REQUEST_ADDRESSES, dialable};
+use jaco_proto::config::WgBackend;
 
 use crate::{
     clock::Clock,
@@ -22,6 +23,8 @@ const DOCKER_SOCKET: &str = "/var/run/docker.sock";
 pub struct MeshSettings {
     /// UDP port of this node, on all addresses.
     pub port: u16,
+    /// Implementation of WireGuard.
+    pub backend: WgBackend,
 }
 
 /// Settings of a node; built and validated by a [`NodeBuilder`](crate::NodeBuilder).

@@ -29,7 +29,7 @@ use super::{
     orphan_check::Orphans,
     reachability::Reachability,
     runtime::EngineRequest,
-    time::{Agenda, Clock, MS, SECOND, Time},
+    time::{Agenda, Clock, MS, SECOND, Time, Wake},
     trace::Trace,
 };
 use crate::Rng;
@@ -465,6 +465,28 @@ impl Cluster {
         if let Some(machine) = self.machines.get(&id) {
             let at = self.now + after;
             self.agenda.add(at, Event::Node(id, machine.run, local));
+        }
+    }
+
+    /// Schedules `local` for the deadline of a core of node `id`, if it has one, unless the wake that
+    /// `wake` selects is due earlier.
+    pub(super) fn schedule_wake(
+        &mut self,
+        id: u64,
+        deadline: Option<Instant>,
+        wake: impl FnOnce(&mut Daemon) -> &mut Wake,
+        local: Local,
+    ) {
+        let now = self.now;
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        let clock = machine.clock;
+        if let (Some(deadline), Some(daemon)) = (deadline, &mut machine.daemon) {
+            let at = clock.time_of(now, deadline);
+            if wake(daemon).must_schedule(at) {
+                self.schedule_local(id, at - now, local);
+            }
         }
     }
 

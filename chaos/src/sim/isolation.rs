@@ -19,7 +19,7 @@ use jaco_state::{State, command};
 use super::{
     calls::{Change, Reply, Requester},
     cluster::{Cluster, Local},
-    time::{MS, Time},
+    time::{MS, Time, Wake},
 };
 
 /// The firewall of one daemon.
@@ -31,7 +31,7 @@ pub(super) struct Isolation {
     pub(super) status: Status,
     /// Networks of the engine that the last survey found; outlives an instance.
     pub(super) local: Option<Arc<LocalNetworks>>,
-    due: Option<Time>,
+    wake: Wake,
 }
 
 /// Answer of the kernel that is under way, for one instance of the actor.
@@ -49,7 +49,7 @@ impl Isolation {
             instance: 0,
             status,
             local: None,
-            due: None,
+            wake: Wake::default(),
         }
     }
 
@@ -72,7 +72,6 @@ impl Cluster {
         id: u64,
         handle: impl FnOnce(&mut Core, std::time::Instant),
     ) {
-        let now = self.now;
         let Some((instant, daemon)) = self.running(id) else {
             return;
         };
@@ -83,26 +82,20 @@ impl Cluster {
         {
             self.isolate(id, action);
         }
-        let Some(clock) = self.machines.get(&id).map(|machine| machine.clock) else {
-            return;
-        };
-        if let Some(daemon) = self.daemon(id) {
-            let due = daemon.isolation.core.poll_timeout();
-            let due = due.map(|at| clock.time_of(now, at));
-            // An earlier wake finds the later deadline.
-            if let Some(at) = due
-                && daemon.isolation.due.is_none_or(|known| at < known)
-            {
-                daemon.isolation.due = Some(at);
-                self.schedule_local(id, at - now, Local::FirewallDue);
-            }
-        }
+        let daemon = self.daemon(id);
+        let deadline = daemon.and_then(|daemon| daemon.isolation.core.poll_timeout());
+        self.schedule_wake(
+            id,
+            deadline,
+            |daemon| &mut daemon.isolation.wake,
+            Local::FirewallDue,
+        );
     }
 
     pub(super) fn firewall_due(&mut self, id: u64) {
         let now = self.now;
         if let Some(daemon) = self.daemon(id) {
-            daemon.isolation.due.take_if(|due| *due <= now);
+            daemon.isolation.wake.handle_event(now);
         }
         self.drive_isolation(id, |core, instant| core.handle_timeout(instant));
     }

@@ -13,7 +13,7 @@ use jaco_policy::network::{
         core::Rendered,
         ruleset::{Ruleset, Set, Span, Verdict},
     },
-    mesh::plan::{DeviceState, Observed, Peer, Step},
+    mesh::plan::{DeviceRoute, DeviceState, Observed, Peer, Step},
     names::NetworkId,
 };
 use jaco_state::State;
@@ -161,6 +161,7 @@ impl Kernel {
             | Step::SetPeers(_)
             | Step::RemoveRoute(_)
             | Step::AddRoute(_)
+            | Step::ReplaceRoute(_)
             | Step::RemoveAddress(_) => {}
         }
         let device = self.device.as_mut().ok_or("there is no device")?;
@@ -170,6 +171,11 @@ impl Kernel {
             Step::RemoveAddress(address) => drop(device.addresses.remove(address)),
             Step::AddRoute(route) => drop(device.routes.insert(*route)),
             Step::RemoveRoute(route) => drop(device.routes.remove(route)),
+            Step::ReplaceRoute(route) => {
+                let place = |other: &DeviceRoute| (other.to, other.metric);
+                device.routes.retain(|other| place(other) != place(route));
+                device.routes.insert(*route);
+            }
             Step::SetPeers(peers) => {
                 let former = std::mem::replace(&mut device.peers, peers.clone());
                 if mutation == Some(Mutation::KeepOldPeers) {

@@ -8,12 +8,13 @@ use jaco_policy::network::{
     mesh::{
         core::{Action, Core, Seen},
         plan::Step,
+        repair::{Repair, summary},
     },
 };
 
 use super::{
     cluster::{Cluster, Local},
-    time::{MS, Time},
+    time::{MS, Wake},
 };
 
 /// Port of nodes that publish none.
@@ -24,7 +25,7 @@ pub(super) struct Mesh {
     pub(super) core: Core,
     /// Number of the actor's instance.
     instance: u64,
-    due: Option<Time>,
+    wake: Wake,
 }
 
 /// Answer of the kernel that is under way, for one instance of the actor.
@@ -47,7 +48,7 @@ impl Mesh {
         Self {
             core: core(now, host, &Status::default()),
             instance: 0,
-            due: None,
+            wake: Wake::default(),
         }
     }
 }
@@ -73,7 +74,6 @@ impl Cluster {
         id: u64,
         handle: impl FnOnce(&mut Core, std::time::Instant),
     ) {
-        let now = self.now;
         let Some((instant, daemon)) = self.running(id) else {
             return;
         };
@@ -93,8 +93,11 @@ impl Cluster {
             .daemon(id)
             .and_then(|daemon| daemon.mesh.core.poll_action())
         {
-            let slow = self.slow_kernel(id);
             let (takes, step) = match action {
+                Action::Audit(repairs) => {
+                    self.mesh_repaired(id, &repairs);
+                    continue;
+                }
                 Action::Look(names) => {
                     let takes = self.kernel_chance.within(MS / 2..8 * MS);
                     (takes, MeshStep::Look(names))
@@ -104,27 +107,19 @@ impl Cluster {
                     (takes, MeshStep::Apply(steps))
                 }
             };
+            let slow = self.slow_kernel(id);
             self.schedule_local(id, takes + slow, Local::Mesh(instance, step));
         }
-        let Some(clock) = self.machines.get(&id).map(|machine| machine.clock) else {
-            return;
-        };
-        if let Some(daemon) = self.daemon(id) {
-            let due = Some(clock.time_of(now, daemon.mesh.core.poll_timeout()));
-            // An earlier wake finds the later deadline.
-            if let Some(at) = due
-                && daemon.mesh.due.is_none_or(|known| at < known)
-            {
-                daemon.mesh.due = Some(at);
-                self.schedule_local(id, at - now, Local::MeshDue);
-            }
-        }
+        let deadline = self
+            .daemon(id)
+            .map(|daemon| daemon.mesh.core.poll_timeout());
+        self.schedule_wake(id, deadline, |daemon| &mut daemon.mesh.wake, Local::MeshDue);
     }
 
     pub(super) fn mesh_due(&mut self, id: u64) {
         let now = self.now;
         if let Some(daemon) = self.daemon(id) {
-            daemon.mesh.due.take_if(|due| *due <= now);
+            daemon.mesh.wake.handle_event(now);
         }
         self.drive_mesh(id, |core, instant| core.handle_timeout(instant));
     }
@@ -195,6 +190,15 @@ impl Cluster {
             self.count("meshes changed");
         }
         first_error
+    }
+
+    /// Judges an audit event about repairs of the mesh of node `id`.
+    fn mesh_repaired(&mut self, id: u64, repairs: &BTreeSet<Repair>) {
+        self.count("repairs of meshes audited");
+        if !self.reachability.mesh_was_damaged(id) {
+            let what = format!("n{id} repaired what nobody damaged: {}", summary(repairs));
+            self.oracle.violate("repairs follow damage", what);
+        }
     }
 
     /// Crashes the mesh of node `id`, and with it the device.

@@ -76,6 +76,11 @@ impl Reachability {
         self.failed.insert(id, now);
     }
 
+    /// Whether another program ever changed the mesh of `id`.
+    pub(super) fn mesh_was_damaged(&self, id: u64) -> bool {
+        self.meshes.contains_key(&id)
+    }
+
     /// Whether the daemon of a machine may still be repairing what happened at `since`.
     fn is_excused(&self, machine: &Machine, since: Time, now: Time) -> bool {
         let id = machine.id;

@@ -127,9 +127,41 @@ impl<E> PartialEq for Item<E> {
 
 impl<E> Eq for Item<E> {}
 
+/// Time of the next scheduled event that wakes a core.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wake(Option<Time>);
+
+impl Wake {
+    /// Whether an event is to be scheduled for a deadline: an earlier event finds the later
+    /// deadline.
+    pub(super) fn must_schedule(&mut self, at: Time) -> bool {
+        let earlier = self.0.is_none_or(|known| at < known);
+        if earlier {
+            self.0 = Some(at);
+        }
+        earlier
+    }
+
+    /// Handles an event.
+    pub(super) fn handle_event(&mut self, now: Time) {
+        self.0.take_if(|at| *at <= now);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn earlier_wake_serves_a_later_deadline() {
+        let mut wake = Wake::default();
+        let scheduled = [9, 9, 12, 5, 7].map(|at| wake.must_schedule(at));
+        assert_eq!(scheduled, [true, false, false, true, false]);
+        wake.handle_event(4);
+        assert!(!wake.must_schedule(5));
+        wake.handle_event(5);
+        assert!(wake.must_schedule(9));
+    }
 
     #[test]
     fn agenda_orders_by_time_then_arrival() {

@@ -14,7 +14,7 @@ use jaco_actors::{
 };
 use jaco_net::interfaces;
 use jaco_proto::config::{
-    DaemonConfig, HostPort, Isolation, WgBackend,
+    DaemonConfig, HostPort, Isolation,
     advertise::{Interface, candidates, resolve},
 };
 
@@ -62,16 +62,11 @@ pub(crate) fn node(
     if config.ipam_is_set {
         node = node.ipam(pool);
     }
-    match (config.isolation, config.wg_backend) {
-        (_, WgBackend::Kernel) => {
-            bail!("wg_backend kernel is not supported by this version; use auto or userspace")
-        }
-        (Isolation::Off, _) => {}
-        (Isolation::Enforce, WgBackend::Auto | WgBackend::Userspace) => {
-            node = node.mesh(MeshSettings {
-                port: config.wg_port,
-            });
-        }
+    if config.isolation == Isolation::Enforce {
+        node = node.mesh(MeshSettings {
+            port: config.wg_port,
+            backend: config.wg_backend,
+        });
     }
     if let Some(addr) = &config.metrics_addr {
         node = node.metrics_addr(socket_addr("metrics_addr", addr)?);

@@ -3,11 +3,14 @@
 //! - [`address`]: the address of each node in the mesh.
 //! - [`wanted`]: peers and routes that follow from the state.
 //! - [`plan`]: steps from what the kernel has to what is wanted.
+//! - [`repair`]: differences that another program made and that are audited.
 //! - [`core`]: when to look at the kernel and when to carry out the steps.
 
 pub mod address;
 pub mod core;
 pub mod plan;
+pub mod repair;
+mod repair_log;
 pub mod wanted;
 
 #[cfg(test)]

@@ -1,5 +1,9 @@
 //! Network conditions under which a node may become `ready`. Pure.
 
+use std::{fmt, net::Ipv4Addr};
+
+use jaco_engine::cidr::Cidr;
+
 /// Key in the status details of a node that does not isolate deployments.
 pub const ISOLATION: &str = "isolation";
 /// Key in the status details of a node without a mesh device.
@@ -39,6 +43,29 @@ pub enum MeshStatus {
     /// Like [`MeshStatus::Unavailable`], but packets to containers of other hosts may leave this
     /// one unencrypted: the routes that discard them are missing, too.
     Unprotected(String),
+    /// The mesh is not set up, as it would cut this node off from the others.
+    Overlaps(Overlap),
+}
+
+/// An address that nodes are reached by lies among those of the containers or of the mesh, whose
+/// packets must never leave a node unencrypted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overlap {
+    /// Address of this node.
+    pub address: Ipv4Addr,
+    /// Addresses of the containers or of the mesh.
+    pub network: Cidr,
+}
+
+impl fmt::Display for Overlap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { address, network } = self;
+        write!(
+            f,
+            "the address {address} of this node lies in {network}, which belongs to the container \
+             networks and the mesh"
+        )
+    }
 }
 
 /// Verdict on the network of a node.
@@ -95,10 +122,14 @@ pub fn assess(isolation: &IsolationStatus, mesh: &MeshStatus, members: usize) ->
         MeshStatus::Unprotected(reason) if *isolation != IsolationStatus::Off => {
             return Readiness::Waits(format!("the routes of the mesh are not set: {reason}"));
         }
+        MeshStatus::Overlaps(overlap) if *isolation != IsolationStatus::Off => {
+            return Readiness::Waits(format!("the mesh is not set up: {overlap}"));
+        }
         MeshStatus::Off
         | MeshStatus::Up
         | MeshStatus::Unavailable(_)
-        | MeshStatus::Unprotected(_) => {}
+        | MeshStatus::Unprotected(_)
+        | MeshStatus::Overlaps(_) => {}
     }
     Readiness::Ready(details)
 }
@@ -112,6 +143,10 @@ mod tests {
         use IsolationStatus::{Enforced, Off, Pending};
         let broken = MeshStatus::Unavailable("no /dev/net/tun".to_owned());
         let open = MeshStatus::Unprotected("no CAP_NET_ADMIN".to_owned());
+        let overlaps = MeshStatus::Overlaps(Overlap {
+            address: [10, 0, 0, 7].into(),
+            network: Cidr::aligned(u32::from_be_bytes([10, 0, 0, 0]), 8),
+        });
         let lost = IsolationStatus::Unavailable("no CAP_NET_ADMIN".to_owned());
         let ready = |details: &[(&'static str, &'static str)]| Some(details.to_vec());
         for (isolation, mesh, members, expected) in [
@@ -125,6 +160,9 @@ mod tests {
             (Enforced, &open, 1, None),
             (Enforced, &open, 2, None),
             (Off, &open, 2, ready(&[("isolation", "off")])),
+            (Enforced, &overlaps, 1, None),
+            (Enforced, &overlaps, 2, None),
+            (Off, &overlaps, 3, ready(&[("isolation", "off")])),
             (lost, &MeshStatus::Up, 1, None),
         ] {
             let found = match assess(&isolation, mesh, members) {

@@ -329,6 +329,7 @@ mod tests {
     fn leader_assigns_writer_and_time() {
         let state = state(NodeStatus::Ready, false);
         let own = [("node", "n2")];
+        let own_mesh = [("node", "n2"), ("device", "jaco0")];
         let ruleset = AuditEventType::IsolationRulesetReconciled;
         let isolation = |status: NodeStatus, reason: &str| {
             Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
@@ -349,6 +350,7 @@ mod tests {
             (event(ruleset, &own), "firewall"),
             (event(AuditEventType::UpgradeFailed, &own), "system"),
             (event(AuditEventType::NetworkRepaired, &own), "bridge"),
+            (event(AuditEventType::NetworkRepaired, &own_mesh), "mesh"),
         ] {
             let stamped = admit("n2", submitted(payload.clone()), &state, NOW).unwrap();
             assert_eq!(stamped, command(writer, NOW, payload));

@@ -15,6 +15,8 @@ pub const FIREWALL: &str = "firewall";
 pub const RELOAD_RECOVERED: &str = "isolation_reload_recovered";
 /// Identity of the audit events about repaired networks.
 pub const BRIDGE: &str = "bridge";
+/// Identity of the audit events about a repaired mesh.
+pub const MESH: &str = "mesh";
 
 /// Identity of the audit events about probed paths.
 pub const NETWORK_PROBE: &str = "network-probe";
@@ -49,6 +51,7 @@ fn status_writer(update: &v1::NodeStatusUpdate) -> &'static str {
 pub(super) fn audit_writer(event: &v1::AuditEvent) -> &'static str {
     match event.r#type() {
         AuditEventType::IsolationRulesetReconciled => FIREWALL,
+        AuditEventType::NetworkRepaired if event.payload.contains_key("device") => MESH,
         AuditEventType::NetworkRepaired => BRIDGE,
         AuditEventType::IsolationBreach => NETWORK_PROBE,
         _ => "system",

@@ -7,21 +7,30 @@ use std::{
 };
 
 use futures::future::join_all;
-use jaco_policy::network::{
-    firewall::core::{Rendered, Status},
-    ipam::Pool,
-    mesh::{
-        core::{Action, Core, Seen},
-        plan::Step,
+use jaco_policy::{
+    COMMIT_BUDGET,
+    network::{
+        firewall::core::{Rendered, Status},
+        ipam::Pool,
+        mesh::{
+            core::{Action, Core, Seen},
+            plan::Step,
+            repair::{Repair, audit_event, summary},
+        },
     },
+    node::writers::MESH,
 };
-use jaco_raftnode::{State, StateReader};
+use jaco_proto::v1::{self, command::Payload};
+use jaco_raftnode::{ForwardingProposer, State, command};
 use jaco_supervision::{Context, Failure, Worker};
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout},
+};
 use tracing::{debug, info, warn};
 
-use super::{MeshStatus, PortError, SharedPort};
-use crate::{log_dedup::LogDedup, network::ipam::addresses};
+use super::{DEVICE, MeshStatus, PortError, SharedPort};
+use crate::{clock::Clock, log_dedup::LogDedup, network::ipam::addresses};
 
 /// Arguments of a [`MeshActor`]; kept across restarts.
 #[derive(Clone)]
@@ -34,8 +43,10 @@ pub struct Args {
     pub pool: Pool,
     /// Status of the firewall; `None` without isolation.
     pub firewall: Option<watch::Receiver<Status>>,
-    /// Reads the replicated state.
-    pub raft: Arc<dyn StateReader>,
+    /// Reads the replicated state and submits audit events.
+    pub raft: Arc<dyn ForwardingProposer>,
+    /// Source of the events' timestamps.
+    pub clock: Clock,
     /// The kernel and the device.
     pub mesh: SharedPort,
     /// Receives the status after each pass.
@@ -76,6 +87,7 @@ pub struct MeshActor {
     peers: Option<usize>,
     failures: LogDedup,
     unresolved: LogDedup,
+    overlapping: LogDedup,
 }
 
 impl Worker for MeshActor {
@@ -108,6 +120,7 @@ impl Worker for MeshActor {
             peers: None,
             failures: LogDedup::default(),
             unresolved: LogDedup::default(),
+            overlapping: LogDedup::default(),
         };
         mesh.drive(ctx).await;
         Ok(mesh)
@@ -169,6 +182,7 @@ impl MeshActor {
                     let outcome = apply(mesh, steps);
                     ctx.spawn(async move { Msg::Applied(outcome.await) });
                 }
+                Action::Audit(repairs) => self.audit(&repairs),
             }
         }
         self.publish();
@@ -176,12 +190,41 @@ impl MeshActor {
         ctx.set_deadline(Some(deadline), Msg::Wake);
     }
 
+    /// Submits an audit event about repairs; best effort.
+    fn audit(&self, repairs: &BTreeSet<Repair>) {
+        info!(
+            subsystem = "wgmesh",
+            repaired = summary(repairs),
+            "mesh repaired"
+        );
+        let event = audit_event(&self.args.host, DEVICE, repairs);
+        let payload = Payload::AuditAppend(v1::AuditAppend { event: Some(event) });
+        let command = command(MESH, self.args.clock.timestamp(), payload);
+        let raft = Arc::clone(&self.args.raft);
+        // The event is about the past: it is submitted even if the actor ends.
+        tokio::spawn(async move {
+            if !matches!(
+                timeout(COMMIT_BUDGET, raft.submit(command)).await,
+                Ok(Ok(_))
+            ) {
+                debug!(subsystem = "wgmesh", "audit event of a repair not written");
+            }
+        });
+    }
+
     fn publish(&mut self) {
+        self.log_overlapping();
         let status = self.core.status();
         match status {
             MeshStatus::Unavailable(reason) | MeshStatus::Unprotected(reason) => {
                 if self.core.has_run() && self.failures.is_new(reason) {
                     warn!(subsystem = "wgmesh", %reason, "the mesh is not up");
+                }
+            }
+            MeshStatus::Overlaps(overlap) => {
+                let reason = overlap.to_string();
+                if self.failures.is_new(&reason) {
+                    warn!(subsystem = "wgmesh", %reason, "the mesh is not set up");
                 }
             }
             MeshStatus::Up | MeshStatus::Off => {
@@ -199,6 +242,16 @@ impl MeshActor {
                 }
                 differs
             });
+        }
+    }
+
+    fn log_overlapping(&mut self) {
+        let names: Vec<&str> = self.core.overlapping().collect();
+        let names = names.join(", ");
+        if names.is_empty() {
+            self.overlapping.clear();
+        } else if self.overlapping.is_new(&names) {
+            warn!(subsystem = "wgmesh", %names, "members may be out of reach: their addresses belong to the container networks");
         }
     }
 

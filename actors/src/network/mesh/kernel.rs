@@ -1,7 +1,7 @@
-//! The kernel's links and routes, and the WireGuard device in user space.
+//! The kernel's links and routes, and the WireGuard device.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -10,17 +10,18 @@ use futures::{FutureExt as _, future::BoxFuture};
 use jaco_engine::cidr::Cidr;
 use jaco_net::{
     link::{self, Address, Change, Link, Links, Route, Target, Watcher},
-    wireguard::{self, Config, Device, PrivateKey, PublicKey},
+    wireguard::{self, PrivateKey},
 };
-use jaco_policy::network::mesh::{
-    plan::{DeviceRoute, DeviceState, MTU, Observed, Peer, Step},
-    wanted::KEEPALIVE,
-};
-use jaco_proto::chain;
+use jaco_policy::network::mesh::plan::{DeviceRoute, DeviceState, MTU, Observed, Peer, Step};
+use jaco_proto::{chain, config::WgBackend};
 use tokio::{net::lookup_host, sync::watch, task::spawn_blocking};
 
-use super::{MeshPort, PortError};
-use crate::lock::lock;
+use super::{
+    MeshPort, PortError,
+    device::{self, set_valid_peers},
+    port::{Device, of},
+};
+use crate::{lock::lock, log_dedup::LogDedup};
 
 /// Name of the device.
 pub const DEVICE: &str = "jaco0";
@@ -36,14 +37,19 @@ pub struct KernelPort(Arc<Inner>);
 struct Inner {
     key: PrivateKey,
     port: u16,
+    backend: WgBackend,
     changes: watch::Sender<u64>,
     netlink: tokio::sync::Mutex<Option<Arc<Netlink>>>,
     device: Mutex<Option<Opened>>,
+    /// Reasons why the kernel's WireGuard is not used.
+    fallbacks: Mutex<LogDedup>,
 }
 
 /// A device and the peers that it was given.
 struct Opened {
-    device: Arc<Device>,
+    device: Arc<dyn Device>,
+    /// Number of its link, if another link of this name is not the device's.
+    index: Option<u32>,
     peers: Vec<Peer>,
 }
 
@@ -54,15 +60,18 @@ struct Netlink {
 }
 
 impl KernelPort {
-    /// Creates the port of a node with this key and UDP port; opens nothing yet.
+    /// Creates the port of a node with this key and UDP port; opens nothing yet. `backend` is the
+    /// implementation of the device.
     #[must_use]
-    pub fn new(key: PrivateKey, port: u16) -> Self {
+    pub fn new(key: PrivateKey, port: u16, backend: WgBackend) -> Self {
         Self(Arc::new(Inner {
             key,
             port,
+            backend,
             changes: watch::Sender::new(0),
             netlink: tokio::sync::Mutex::default(),
             device: Mutex::default(),
+            fallbacks: Mutex::default(),
         }))
     }
 
@@ -104,8 +113,15 @@ impl MeshPort for KernelPort {
     fn close(&self) -> BoxFuture<'static, ()> {
         let inner = Arc::clone(&self.0);
         async move {
-            // The end of a device waits for its threads.
-            let _ = spawn_blocking(move || drop(lock(&inner.device).take())).await;
+            inner.end_device().await;
+            let removed = match inner.netlink().await {
+                Ok(netlink) => device::remove_link(&netlink.links).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = removed {
+                let error = chain(&error);
+                tracing::warn!(subsystem = "wgmesh", %error, "the mesh device may be left");
+            }
         }
         .boxed()
     }
@@ -121,10 +137,17 @@ impl Drop for Inner {
 }
 
 impl Inner {
-    fn device(&self) -> Option<Arc<Device>> {
+    fn device(&self) -> Option<Arc<dyn Device>> {
         lock(&self.device)
             .as_ref()
             .map(|opened| Arc::clone(&opened.device))
+    }
+
+    /// Ends the device in user space, whose name and port are free then.
+    async fn end_device(self: &Arc<Self>) {
+        let inner = Arc::clone(self);
+        // The end of a device waits for its threads.
+        let _ = spawn_blocking(move || drop(lock(&inner.device).take())).await;
     }
 
     async fn netlink(&self) -> Result<Arc<Netlink>, link::Error> {
@@ -159,7 +182,7 @@ impl Inner {
         Ok(netlink)
     }
 
-    async fn look(&self) -> Result<Observed, link::Error> {
+    async fn look(self: &Arc<Self>) -> Result<Observed, link::Error> {
         let netlink = self.netlink().await?;
         let link = netlink.links.link(DEVICE).await?;
         let index = link.as_ref().map(|link| link.index);
@@ -171,17 +194,12 @@ impl Inner {
             blackholes: blackholes.filter_map(|route| cidr(*route)).collect(),
             device: None,
         };
-        let peers = match &*lock(&self.device) {
-            Some(opened) => match opened.device.failure() {
-                None => opened.peers.clone(),
-                Some(reason) => {
-                    tracing::warn!(subsystem = "wgmesh", %reason, "the mesh device failed");
-                    return Ok(observed);
-                }
-            },
-            None => return Ok(observed),
-        };
         let Some(link) = link else {
+            return Ok(observed);
+        };
+        let inner = Arc::clone(self);
+        let found = spawn_blocking(move || inner.look_at_device(link.index)).await;
+        let Some((peers, altered)) = found.ok().flatten() else {
             return Ok(observed);
         };
         let addresses = netlink.links.addresses(link.index).await?;
@@ -190,11 +208,25 @@ impl Inner {
             addresses: addresses.into_iter().map(|address| address.ip).collect(),
             routes: routes.into_iter().filter_map(device_route).collect(),
             peers,
+            altered,
         };
         Ok(Observed {
             device: Some(device),
             ..observed
         })
+    }
+
+    /// Peers that the device was given, and whether another program changed them; `None` without a
+    /// working device with the link of this number.
+    fn look_at_device(&self, index: u32) -> Option<(Vec<Peer>, bool)> {
+        let slot = lock(&self.device);
+        let opened = slot.as_ref()?;
+        if let Some(reason) = opened.device.failure() {
+            tracing::warn!(subsystem = "wgmesh", %reason, "the mesh device failed");
+            return None;
+        }
+        let same = opened.index.is_none_or(|opened| opened == index);
+        same.then(|| (opened.peers.clone(), opened.device.is_altered()))
     }
 
     async fn apply(self: Arc<Self>, step: Step) -> Result<(), PortError> {
@@ -219,6 +251,7 @@ impl Inner {
                     }
                     Step::RemoveAddress(ip) => remove_address(links, index, ip).await,
                     Step::AddRoute(route) => links.add_route(over(index, route)).await,
+                    Step::ReplaceRoute(route) => links.replace_route(over(index, route)).await,
                     Step::RemoveRoute(route) => links.remove_route(over(index, route)).await,
                     // Handled above.
                     Step::OpenDevice
@@ -232,26 +265,27 @@ impl Inner {
     }
 
     async fn open(self: Arc<Self>) -> Result<(), PortError> {
-        let opened = spawn_blocking(move || {
-            let mut slot = lock(&self.device);
-            // Its name and its port must be free first.
-            drop(slot.take());
-            let config = Config {
-                name: DEVICE.to_owned(),
-                mtu: MTU,
-                private_key: self.key.clone(),
-                port: self.port,
-                workers: None,
-            };
-            let device = Device::open(config).map_err(of)?;
-            *slot = Some(Opened {
-                device: Arc::new(device),
-                peers: Vec::new(),
-            });
-            tracing::info!(subsystem = "wgmesh", device = DEVICE, "mesh device opened");
-            Ok(())
+        self.end_device().await;
+        let netlink = self.netlink().await.map_err(of)?;
+        let opened = device::open(&netlink.links, self.backend, &self.key, self.port).await?;
+        if let Some(reason) = opened.fallback
+            && lock(&self.fallbacks).is_new(&reason)
+        {
+            tracing::info!(subsystem = "wgmesh", %reason, "WireGuard runs in user space");
+        }
+        let backend = opened.backend;
+        *lock(&self.device) = Some(Opened {
+            device: opened.device.into(),
+            index: opened.index,
+            peers: Vec::new(),
         });
-        opened.await.map_err(of)?
+        tracing::info!(
+            subsystem = "wgmesh",
+            device = DEVICE,
+            backend,
+            "mesh device opened"
+        );
+        Ok(())
     }
 
     async fn set_peers(self: Arc<Self>, peers: Vec<Peer>) -> Result<(), PortError> {
@@ -260,7 +294,7 @@ impl Inner {
             let Some(opened) = &mut *slot else {
                 return Err(PortError("the mesh device is not open".to_owned()));
             };
-            set_valid_peers(&opened.device, &peers).map_err(of)?;
+            set_valid_peers(&*opened.device, &peers).map_err(of)?;
             opened.peers = peers;
             Ok(())
         });
@@ -268,49 +302,14 @@ impl Inner {
     }
 }
 
-/// Sets the peers. One that the device refuses, such as one with an impossible key, is left out: a
-/// single member must not stop the mesh.
-fn set_valid_peers(device: &Device, peers: &[Peer]) -> Result<(), wireguard::Error> {
-    let mut left: Vec<&Peer> = peers.iter().collect();
-    loop {
-        let given = left.iter().map(|peer| wireguard::Peer {
-            public_key: PublicKey(peer.public_key),
-            endpoint: Some(SocketAddr::V4(peer.endpoint)),
-            allowed_ips: peer
-                .allowed_ips
-                .iter()
-                .map(|cidr| (cidr.network(), cidr.prefix()))
-                .collect(),
-            keepalive: Some(KEEPALIVE),
-        });
-        let Err(error) = device.set_peers(given.collect()) else {
-            return Ok(());
-        };
-        let before = left.len();
-        match &error {
-            wireguard::Error::InvalidPeer(key) => left.retain(|peer| peer.public_key != key.0),
-            wireguard::Error::InvalidEndpoint(endpoint) => {
-                left.retain(|peer| SocketAddr::V4(peer.endpoint) != *endpoint);
-            }
-            _ => {}
-        }
-        if left.len() == before {
-            return Err(error);
-        }
-        tracing::warn!(
-            subsystem = "wgmesh",
-            error = chain(&error),
-            "member left out of the mesh"
-        );
-    }
-}
-
-/// Removes the routes that a member leaves behind for the time in which its daemon does not run.
+/// Removes the routes, and the kernel's device, that a member leaves behind for the time in which its
+/// daemon does not run.
 ///
 /// # Errors
 /// When the kernel refuses.
 pub async fn leave() -> Result<(), link::Error> {
     let links = Links::open()?;
+    device::remove_link(&links).await?;
     for route in links.routes(None).await? {
         if route.target == Target::Blackhole {
             links.remove_route(route).await?;
@@ -361,10 +360,6 @@ async fn remove_address(links: &Links, index: u32, ip: Ipv4Addr) -> Result<(), l
         }
     }
     Ok(())
-}
-
-fn of(error: impl std::error::Error) -> PortError {
-    PortError(chain(&error))
 }
 
 #[cfg(test)]

@@ -3,13 +3,19 @@
 use std::{net::Ipv4Addr, sync::Arc};
 
 use futures::future::BoxFuture;
+use jaco_net::wireguard;
 use jaco_policy::network::mesh::plan::{Observed, Step};
+use jaco_proto::chain;
 use tokio::sync::watch;
 
 /// Reason why the mesh cannot be read or changed, with its causes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct PortError(pub String);
+
+pub(super) fn of(error: impl std::error::Error) -> PortError {
+    PortError(chain(&error))
+}
 
 /// Kernel and device of a node's mesh.
 pub trait MeshPort: Send + Sync + 'static {
@@ -31,3 +37,21 @@ pub trait MeshPort: Send + Sync + 'static {
 
 /// Shared access to a [`MeshPort`].
 pub type SharedPort = Arc<dyn MeshPort>;
+
+/// WireGuard device of a node. Its methods may wait for threads or for the kernel.
+pub(super) trait Device: Send + Sync {
+    /// Replaces the set of peers; those that stay keep their sessions.
+    ///
+    /// # Errors
+    /// See [`wireguard::Device::set_peers`].
+    fn set_peers(&self, peers: Vec<wireguard::Peer>) -> Result<(), wireguard::Error>;
+
+    /// State of the tunnel to each peer, ordered by key.
+    fn stats(&self) -> Vec<wireguard::PeerStats>;
+
+    /// Whether the device does not have the peers any more that were set.
+    fn is_altered(&self) -> bool;
+
+    /// Reason why the device no longer works and is to be opened again.
+    fn failure(&self) -> Option<String>;
+}

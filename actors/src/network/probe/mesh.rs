@@ -54,7 +54,9 @@ impl MeshStats for DeviceStats {
 fn state_of(status: &MeshStatus) -> MeshState {
     match status {
         MeshStatus::Up => MeshState::Up,
-        MeshStatus::Unavailable(_) | MeshStatus::Unprotected(_) => MeshState::Down,
+        MeshStatus::Unavailable(_) | MeshStatus::Unprotected(_) | MeshStatus::Overlaps(_) => {
+            MeshState::Down
+        }
         MeshStatus::Off => MeshState::Unavailable,
     }
 }

@@ -12,17 +12,20 @@ use std::{
 };
 
 use jaco_engine::cidr::Cidr;
-use jaco_proto::v1;
 use jaco_state::State;
 
 use super::{
-    address::join_order,
     plan::{Observed, Peer, Step, plan, resolve_peers, teardown},
-    wanted::Wanted,
+    repair::{Repair, Target},
+    repair_log::RepairLog,
+    wanted::{Wanted, are_like},
 };
 use crate::{
     debounce::{Action as DebounceAction, Debounce},
-    network::{firewall::core::Rendered, readiness::MeshStatus},
+    network::{
+        firewall::core::Rendered,
+        readiness::{MeshStatus, Overlap},
+    },
 };
 
 /// Quiet time after a change before a pass.
@@ -44,6 +47,8 @@ pub enum Action {
     Look(BTreeSet<String>),
     /// Carry out these steps in order.
     Apply(Vec<Step>),
+    /// Record that these differences were removed, which another program had made.
+    Audit(BTreeSet<Repair>),
 }
 
 /// Outcome of [`Action::Look`].
@@ -85,6 +90,7 @@ pub struct Core {
     /// Newest addresses of names; kept while a name cannot be resolved, so that its peer stays.
     names: BTreeMap<String, Ipv4Addr>,
     unresolved: Vec<String>,
+    repairs: RepairLog,
     has_run: bool,
     /// Whether the kernel discarded the packets that must not leave unencrypted when it was last
     /// looked at.
@@ -116,6 +122,7 @@ impl Core {
             steps: None,
             names: BTreeMap::new(),
             unresolved: Vec::new(),
+            repairs: RepairLog::new(now),
             has_run: false,
             protected: false,
             status: MeshStatus::Unprotected("the mesh device is not set up yet".to_owned()),
@@ -219,13 +226,23 @@ impl Core {
         let names = self.names_of_peers();
         self.names.retain(|name, _| names.contains(name));
         self.unresolved = self.unresolved_names();
-        let wanted = self.wanted.as_ref();
-        self.protected = wanted.is_some_and(|w| w.blackholes.is_subset(&observed.blackholes));
-        let steps = match &self.wanted {
-            Some(wanted) => plan(wanted, self.peers(), &observed),
+        let target = self.wanted.clone().map(|wanted| Target {
+            wanted,
+            peers: self.peers(),
+        });
+        self.protected = target
+            .as_ref()
+            .is_some_and(|target| target.wanted.blackholes.is_subset(&observed.blackholes));
+        let overlap = target.as_ref().and_then(|target| target.wanted.overlap());
+        if let Some(overlap) = overlap {
+            return self.refuse(now, overlap);
+        }
+        let steps = match &target {
+            Some(target) => plan(&target.wanted, target.peers.clone(), &observed),
             None => teardown(&observed),
         };
-        self.tears_down = self.wanted.is_none();
+        self.tears_down = target.is_none();
+        self.repairs.handle_plan(target, &observed, &steps);
         if steps.is_empty() {
             self.finish(now, Ok(()));
         } else {
@@ -266,10 +283,14 @@ impl Core {
             self.due = true;
             self.next_pass = now + TICK;
         }
+        self.repairs.handle_timeout(now);
     }
 
     /// Returns the next action.
     pub fn poll_action(&mut self) -> Option<Action> {
+        if let Some(repairs) = self.repairs.poll_audit() {
+            return Some(Action::Audit(repairs));
+        }
         if let Some(steps) = self.steps.take() {
             return Some(Action::Apply(steps));
         }
@@ -297,8 +318,9 @@ impl Core {
     /// Time at which to call [`Core::handle_timeout`].
     #[must_use]
     pub fn poll_timeout(&self) -> Instant {
-        let change = self.debounce.poll_timeout();
-        change.map_or(self.next_pass, |change| change.min(self.next_pass))
+        let change = self.debounce.poll_timeout().into_iter();
+        let others = change.chain(self.repairs.poll_timeout());
+        others.fold(self.next_pass, Instant::min)
     }
 
     /// State of the mesh after the last pass.
@@ -319,10 +341,17 @@ impl Core {
         &self.unresolved
     }
 
+    /// Names of peers that the blackholes keep this node from, unless it has a better route to them.
+    /// Such a peer refuses to set its own mesh up.
+    pub fn overlapping(&self) -> impl Iterator<Item = &str> {
+        self.wanted.iter().flat_map(Wanted::overlapping)
+    }
+
     fn finish(&mut self, now: Instant, outcome: Result<(), String>) {
         self.busy = false;
         self.has_run = true;
         let tears_down = std::mem::take(&mut self.tears_down);
+        self.repairs.handle_finished(outcome.is_ok());
         match outcome {
             Ok(()) => {
                 self.retry = FIRST_RETRY;
@@ -342,6 +371,18 @@ impl Core {
         }
     }
 
+    /// Ends a pass without a step, as blackholes would cut this node off. Those of an earlier address
+    /// stay: without them packets of containers would leave unencrypted.
+    fn refuse(&mut self, now: Instant, overlap: Overlap) {
+        self.busy = false;
+        self.has_run = true;
+        self.repairs = RepairLog::new(now);
+        if !self.wanted_changed {
+            self.next_pass = now + TICK;
+        }
+        self.status = MeshStatus::Overlaps(overlap);
+    }
+
     fn fail(&mut self, now: Instant, reason: String) {
         let at = now + self.retry;
         self.retry = (self.retry * 2).min(TICK);
@@ -358,19 +399,6 @@ impl Core {
             self.next_pass = at;
         }
     }
-}
-
-/// Whether the mesh treats the nodes of two states alike: their statuses change all the time.
-fn are_like(one: &State, other: &State) -> bool {
-    let is_like = |one: &v1::Node, other: &v1::Node| {
-        join_order(one) == join_order(other)
-            && one.address == other.address
-            && one.wireguard_pubkey == other.wireguard_pubkey
-            && one.wg_port == other.wg_port
-    };
-    let mut pairs = one.nodes.values().zip(other.nodes.values());
-    one.nodes.len() == other.nodes.len()
-        && pairs.all(|(one, other)| Arc::ptr_eq(one, other) || is_like(one, other))
 }
 
 #[cfg(test)]

@@ -57,6 +57,8 @@ pub struct DeviceState {
     pub routes: BTreeSet<DeviceRoute>,
     /// Peers that the device was given.
     pub peers: Vec<Peer>,
+    /// Whether another program changed them since.
+    pub altered: bool,
 }
 
 /// A change of the kernel or of the device.
@@ -76,6 +78,8 @@ pub enum Step {
     RemoveRoute(DeviceRoute),
     /// Add a route over the link.
     AddRoute(DeviceRoute),
+    /// Replace the route over the link that has the same destinations and metric.
+    ReplaceRoute(DeviceRoute),
     /// Remove an address from the link.
     RemoveAddress(Ipv4Addr),
     /// Remove the blackhole of a block.
@@ -92,6 +96,7 @@ impl Step {
             | Self::SetPeers(_)
             | Self::RemoveRoute(_)
             | Self::AddRoute(_)
+            | Self::ReplaceRoute(_)
             | Self::RemoveAddress(_)
             | Self::RemoveBlackhole(_) => false,
         }
@@ -108,6 +113,7 @@ impl fmt::Display for Step {
             Self::SetPeers(peers) => write!(f, "set {} peers", peers.len()),
             Self::RemoveRoute(route) => write!(f, "remove route {}", route.to),
             Self::AddRoute(route) => write!(f, "add route {}", route.to),
+            Self::ReplaceRoute(route) => write!(f, "replace route {}", route.to),
             Self::RemoveAddress(ip) => write!(f, "remove address {ip}"),
             Self::RemoveBlackhole(cidr) => write!(f, "remove blackhole {cidr}"),
         }
@@ -165,7 +171,7 @@ pub fn plan(wanted: &Wanted, peers: Vec<Peer>, observed: &Observed) -> Vec<Step>
     if !device.addresses.contains(&wanted.address) {
         steps.push(Step::AddAddress(wanted.address));
     }
-    if device.peers != peers {
+    if device.peers != peers || device.altered {
         steps.push(Step::SetPeers(peers));
     }
     steps.extend(route_steps(wanted, device));
@@ -182,7 +188,7 @@ pub fn plan(wanted: &Wanted, peers: Vec<Peer>, observed: &Observed) -> Vec<Step>
 pub fn teardown(observed: &Observed) -> Vec<Step> {
     let mut steps = Vec::new();
     if let Some(device) = &observed.device {
-        if !device.peers.is_empty() {
+        if !device.peers.is_empty() || device.altered {
             steps.push(Step::SetPeers(Vec::new()));
         }
         steps.extend(device.routes.iter().copied().map(Step::RemoveRoute));
@@ -206,11 +212,23 @@ fn route_steps(wanted: &Wanted, device: &DeviceState) -> Vec<Step> {
         metric: 0,
     });
     let routes: BTreeSet<DeviceRoute> = routes.collect();
-    // A route with another source is in the place of the wanted one.
-    let removed = device.routes.difference(&routes).copied();
-    let added = routes.difference(&device.routes).copied();
-    let removed = removed.map(Step::RemoveRoute);
-    removed.chain(added.map(Step::AddRoute)).collect()
+    let place = |route: &DeviceRoute| (route.to, route.metric);
+    let wanted: BTreeSet<_> = routes.iter().map(place).collect();
+    let present: BTreeSet<_> = device.routes.iter().map(place).collect();
+    let removed = device
+        .routes
+        .iter()
+        .filter(|route| !wanted.contains(&(route.to, route.metric)));
+    // A replaced route is never missing in between, when the blackhole would take its packets.
+    let set = routes.difference(&device.routes).map(|route| {
+        if present.contains(&place(route)) {
+            Step::ReplaceRoute(*route)
+        } else {
+            Step::AddRoute(*route)
+        }
+    });
+    let removed = removed.copied().map(Step::RemoveRoute);
+    set.chain(removed).collect()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr},
+    sync::Arc,
     time::Duration,
 };
 
@@ -11,7 +12,7 @@ use jaco_proto::v1;
 use jaco_state::State;
 
 use super::address::{assign, join_order, network};
-use crate::network::{names::NetworkId, scopes::network_id};
+use crate::network::{names::NetworkId, readiness::Overlap, scopes::network_id};
 
 /// Interval of the packets that keep the path to a peer open.
 pub const KEEPALIVE: Duration = Duration::from_secs(25);
@@ -23,6 +24,8 @@ const KEY_BYTES: usize = 32;
 pub struct Wanted {
     /// Address of this node.
     pub address: Ipv4Addr,
+    /// Address that the others reach this node by, if it has published one and no name.
+    pub underlay: Option<Ipv4Addr>,
     /// The other nodes that have published a key, in order of their hostnames.
     pub peers: Vec<WantedPeer>,
     /// Networks whose packets never leave this node unencrypted: those without a better route are
@@ -95,9 +98,36 @@ impl Wanted {
         peers.sort_by(|one, other| one.hostname.cmp(&other.hostname));
         Some(Self {
             address: *addresses.get(hostname)?,
+            underlay: host(own).and_then(|host| host.parse().ok()),
             peers,
             blackholes,
         })
+    }
+
+    /// The blackhole, if any, that would take the packets of this node's own network, and with them
+    /// those to nodes behind a gateway.
+    #[must_use]
+    pub fn overlap(&self) -> Option<Overlap> {
+        let address = self.underlay?;
+        let network = self.blackhole_of(address)?;
+        Some(Overlap { address, network })
+    }
+
+    /// Names of the peers whose own address lies in a blackhole.
+    pub fn overlapping(&self) -> impl Iterator<Item = &str> {
+        let overlaps = move |peer: &&WantedPeer| {
+            let ip = peer.literal().ok();
+            ip.is_some_and(|ip| self.blackhole_of(ip).is_some())
+        };
+        let peers = self.peers.iter().filter(overlaps);
+        peers.map(|peer| peer.hostname.as_str())
+    }
+
+    /// The blackhole that contains `ip`.
+    fn blackhole_of(&self, ip: Ipv4Addr) -> Option<Cidr> {
+        let ip = Cidr::new(ip, 32).ok()?;
+        let mut blackholes = self.blackholes.iter();
+        blackholes.find(|blackhole| blackhole.overlaps(ip)).copied()
     }
 
     /// Destinations that are routed over the device.
@@ -125,7 +155,7 @@ fn peer(
         .cloned()
         .unwrap_or_default();
     allowed_ips.insert(mesh);
-    let host = node.address.rsplit_once(':')?.0.to_owned();
+    let host = host(node)?.to_owned();
     Some(WantedPeer {
         hostname: node.hostname.clone(),
         public_key,
@@ -136,6 +166,11 @@ fn peer(
         },
         allowed_ips,
     })
+}
+
+/// Host part of a node's address.
+fn host(node: &v1::Node) -> Option<&str> {
+    Some(node.address.rsplit_once(':')?.0)
 }
 
 impl WantedPeer {
@@ -149,6 +184,19 @@ impl WantedPeer {
             Ok(IpAddr::V6(_)) | Err(_) => Err(&self.host),
         }
     }
+}
+
+/// Whether the mesh treats the nodes of two states alike: their statuses change all the time.
+pub(super) fn are_like(one: &State, other: &State) -> bool {
+    let is_like = |one: &v1::Node, other: &v1::Node| {
+        join_order(one) == join_order(other)
+            && one.address == other.address
+            && one.wireguard_pubkey == other.wireguard_pubkey
+            && one.wg_port == other.wg_port
+    };
+    let mut pairs = one.nodes.values().zip(other.nodes.values());
+    one.nodes.len() == other.nodes.len()
+        && pairs.all(|(one, other)| Arc::ptr_eq(one, other) || is_like(one, other))
 }
 
 #[cfg(test)]
@@ -247,6 +295,35 @@ mod tests {
         let wanted = wanted_of(&state, "node-1", 51820).unwrap();
         let names: Vec<_> = wanted.peers.iter().map(|peer| &peer.hostname).collect();
         assert_eq!(names, ["true"], "the member that had the key first");
+    }
+
+    #[test]
+    fn pool_over_the_nodes_network_overlaps() {
+        let range = |text: &str| text.parse::<Cidr>().unwrap();
+        for (address, text, expected) in [
+            ("192.0.2.7:7001", "10.0.0.0/8", None),
+            ("10.0.0.7:7001", "10.0.0.0/8", Some("10.0.0.0/8")),
+            ("10.0.0.7:7001", "10.128.0.0/9", None),
+            ("10.99.0.7:7001", "10.128.0.0/9", Some("10.99.0.0/24")),
+            ("one.example:7001", "10.0.0.0/8", None),
+            ("", "10.0.0.0/8", None),
+        ] {
+            let mut own = node("node-1", 1);
+            own.address = address.to_owned();
+            let one = state(&[own.clone()]);
+            let wanted = Wanted::of(&one, "node-1", 51820, range(text), |_, _| true);
+            let overlap = wanted.unwrap().overlap();
+            let found = overlap.map(|overlap| overlap.network.to_string());
+            assert_eq!(found.as_deref(), expected, "{address} {text}");
+            // The other node sees it too.
+            let two = state(&[node("node-0", 1), own]);
+            let wanted = Wanted::of(&two, "node-0", 51820, range(text), |_, _| true);
+            let wanted = wanted.unwrap();
+            assert_eq!(
+                wanted.overlapping().count(),
+                usize::from(expected.is_some())
+            );
+        }
     }
 
     #[test]

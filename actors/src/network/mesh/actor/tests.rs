@@ -5,8 +5,8 @@ use jaco_policy::network::mesh::{
     core::TICK,
     plan::{DeviceState, Observed},
 };
-use jaco_proto::v1::{self, command::Payload};
-use jaco_raftnode::{command, testing::MemoryRaft};
+use jaco_proto::v1::{self, AuditEventType, command::Payload};
+use jaco_raftnode::{StateReader as _, command, testing::MemoryRaft};
 use jaco_supervision::{ChildSpec, KillMode, Strategy, SupervisorSpec, Tree};
 
 use super::*;
@@ -66,9 +66,13 @@ impl World {
                     Step::SetUp => device.up = true,
                     Step::AddAddress(ip) => drop(device.addresses.insert(ip)),
                     Step::RemoveAddress(ip) => drop(device.addresses.remove(&ip)),
-                    Step::SetPeers(peers) => device.peers = peers,
+                    Step::SetPeers(peers) => (device.peers, device.altered) = (peers, false),
                     Step::AddRoute(route) => drop(device.routes.insert(route)),
                     Step::RemoveRoute(route) => drop(device.routes.remove(&route)),
+                    Step::ReplaceRoute(route) => {
+                        device.routes.retain(|other| other.to != route.to);
+                        device.routes.insert(route);
+                    }
                     step => panic!("{step:?}"),
                 }
             }
@@ -141,6 +145,7 @@ impl Lab {
             pool: crate::network::ipam::Pool::default(),
             firewall,
             raft: Arc::new(raft.clone()),
+            clock: crate::clock::Clock::system(),
             mesh: Arc::new(port.clone()),
             status,
         };
@@ -236,6 +241,48 @@ async fn damage_is_repaired_when_it_is_announced() {
     lab.pass().await;
     assert_eq!(lab.port.steps()[0], "open device");
     assert_eq!(lab.device().routes.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn repairs_are_audited_but_not_own_changes() {
+    let lab = Lab::start(|_| {}).await;
+    let summaries = || -> Vec<String> {
+        let state = lab.raft.state();
+        let events = state.audit.values();
+        let events = events.filter(|event| event.r#type() == AuditEventType::NetworkRepaired);
+        events
+            .map(|event| {
+                assert_eq!(event.identity, "mesh");
+                assert_eq!(
+                    (&*event.payload["node"], &*event.payload["device"]),
+                    ("n1", "jaco0")
+                );
+                event.payload["summary"].clone()
+            })
+            .collect()
+    };
+    lab.allocate("n2", "10.244.2.0/24");
+    lab.pass().await;
+    lab.port.damage(|_| {});
+    lab.pass().await;
+    assert_eq!(summaries(), [""; 0]);
+    lab.port.damage(|observed| {
+        let device = observed.device.as_mut().unwrap();
+        device.routes.pop_last();
+    });
+    lab.pass().await;
+    assert_eq!(summaries(), ["missing:route:10.244.2.0/24"]);
+    // The next event waits, and names everything that was repaired meanwhile.
+    for _ in 0..20 {
+        lab.port.damage(|observed| observed.device = None);
+        lab.pass().await;
+        lab.port.damage(|observed| observed.blackholes.clear());
+        lab.pass().await;
+    }
+    assert_eq!(summaries().len(), 1);
+    tokio::time::sleep(TICK).await;
+    let both = "missing:device,missing:blackhole:10.99.0.0/24,missing:blackhole:10.244.0.0/16";
+    assert_eq!(summaries()[1..], [both]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -25,6 +25,27 @@ fn ip(arguments: &str) -> String {
     String::from_utf8(done.stdout).unwrap()
 }
 
+/// A port whose device has any UDP port.
+fn port(backend: WgBackend) -> KernelPort {
+    KernelPort::new(PrivateKey::generate().unwrap(), 0, backend)
+}
+
+/// Kind of the device's link, empty without one.
+async fn kind() -> String {
+    let link = Links::open().unwrap().link(DEVICE).await.unwrap();
+    link.map(|link| link.kind).unwrap_or_default()
+}
+
+/// Waits until the device's link is gone.
+async fn gone() {
+    let wait = async {
+        while !kind().await.is_empty() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(FOREVER, wait).await.expect("the link is removed");
+}
+
 fn cidr(text: &str) -> Cidr {
     text.parse().unwrap()
 }
@@ -32,7 +53,7 @@ fn cidr(text: &str) -> Cidr {
 #[test]
 fn blackholes_are_kept_apart_from_foreign_routes() {
     in_namespace(async || {
-        let port = KernelPort::new(PrivateKey::generate().unwrap(), 0);
+        let port = port(WgBackend::Auto);
         ip("link set lo up");
         ip("route add blackhole 10.244.9.0/24");
         let block = cidr("10.244.1.0/24");
@@ -51,11 +72,59 @@ fn blackholes_are_kept_apart_from_foreign_routes() {
 #[test]
 fn steps_without_a_device_fail_with_a_reason() {
     in_namespace(async || {
-        let port = KernelPort::new(PrivateKey::generate().unwrap(), 0);
+        let port = port(WgBackend::Auto);
         let error = port.apply(Step::SetUp).await.unwrap_err();
         assert_eq!(error.to_string(), "the link jaco0 is gone");
         let error = port.apply(Step::SetPeers(Vec::new())).await.unwrap_err();
         assert_eq!(error.to_string(), "the mesh device is not open");
+    });
+}
+
+#[test]
+fn device_is_the_kernels_where_it_has_one() {
+    in_namespace(async || {
+        let has = Links::open().unwrap().add_wireguard("probe").await.is_ok();
+        let auto = port(WgBackend::Auto);
+        // A process that another test starts may hold a TUN interface for a moment.
+        for _ in 0..if has { 2 } else { 1 } {
+            auto.apply(Step::OpenDevice).await.unwrap();
+            auto.apply(Step::SetUp).await.unwrap();
+            auto.apply(Step::SetPeers(Vec::new())).await.unwrap();
+            let seen = auto.look().await.unwrap().device.unwrap();
+            assert!(seen.up && !seen.altered);
+            assert_eq!(kind().await, if has { "wireguard" } else { "tun" });
+        }
+        auto.close().await;
+        gone().await;
+
+        let kernel = port(WgBackend::Kernel);
+        let opened = kernel.apply(Step::OpenDevice).await;
+        if has {
+            opened.unwrap();
+            // The configuration changes while the daemon does not run.
+            drop(kernel);
+            let other = port(WgBackend::Userspace);
+            other.apply(Step::OpenDevice).await.unwrap();
+            assert_eq!(kind().await, "tun");
+            other.close().await;
+        } else {
+            let reason = "this kernel has no WireGuard, which wg_backend kernel requires";
+            assert_eq!(opened, Err(PortError(reason.to_owned())));
+        }
+        gone().await;
+    });
+}
+
+#[test]
+fn link_of_another_program_is_left_alone() {
+    in_namespace(async || {
+        ip("link add jaco0 type bridge");
+        for backend in [WgBackend::Auto, WgBackend::Kernel, WgBackend::Userspace] {
+            let port = port(backend);
+            port.apply(Step::OpenDevice).await.unwrap_err();
+            port.close().await;
+            assert_eq!(kind().await, "bridge");
+        }
     });
 }
 
@@ -114,7 +183,8 @@ async fn run(
         pool: crate::network::ipam::Pool::default(),
         firewall: None,
         raft: Arc::new(raft.clone()),
-        mesh: Arc::new(KernelPort::new(machine.key.clone(), PORT)),
+        clock: crate::clock::Clock::system(),
+        mesh: Arc::new(KernelPort::new(machine.key.clone(), PORT, WgBackend::Auto)),
         status: status.clone(),
     };
     let (mesh, _) = ChildSpec::worker::<MeshActor>("mesh", args);

@@ -1,10 +1,15 @@
 use super::*;
-use crate::network::mesh::testing::{allocate, node, state};
+use crate::network::mesh::{
+    repair::summary,
+    testing::{allocate, node, state},
+};
 
 /// A core with the time, and the outcome of every pass.
 struct Lab {
     core: Core,
     now: Instant,
+    /// Summaries of the audited repairs.
+    audits: Vec<String>,
 }
 
 impl Lab {
@@ -12,7 +17,11 @@ impl Lab {
         let now = Instant::now();
         let mut core = Core::new(now, "node-1", 51820);
         core.handle_state(now, &state(nodes));
-        Self { core, now }
+        Self {
+            core,
+            now,
+            audits: Vec::new(),
+        }
     }
 
     /// Passes the deadlines up to `after` from now and returns the next action.
@@ -20,7 +29,13 @@ impl Lab {
         self.now += after;
         self.core.handle_timeout(self.now);
         assert!(self.core.poll_timeout() > self.now);
-        self.core.poll_action()
+        match self.core.poll_action() {
+            Some(Action::Audit(repairs)) => {
+                self.audits.push(summary(&repairs));
+                self.core.poll_action()
+            }
+            action => action,
+        }
     }
 
     fn see(&mut self, resolved: &[(&str, [u8; 4])]) -> Option<Action> {
@@ -368,4 +383,101 @@ fn mesh_does_not_wait_for_names() {
             lab.core.handle_applied(lab.now, Ok(()));
         }
     }
+}
+
+/// Applies the steps of a plan and reports success.
+fn restore(lab: &mut Lab, observed: Observed) {
+    let seen = Seen {
+        observed,
+        ..Seen::default()
+    };
+    lab.core.handle_seen(lab.now, Ok(seen));
+    if let Some(Action::Apply(_)) = lab.core.poll_action() {
+        lab.core.handle_applied(lab.now, Ok(()));
+    }
+}
+
+/// Passes the deadlines up to `after` from now, with a kernel that always shows `observed`; returns
+/// the summaries of the audited repairs.
+fn audits(lab: &mut Lab, after: Duration, observed: &Observed) -> Vec<String> {
+    let end = lab.now + after;
+    lab.audits.clear();
+    loop {
+        let next = lab.core.poll_timeout().clamp(lab.now, end);
+        match lab.after(next - lab.now) {
+            Some(Action::Look(_)) => restore(lab, observed.clone()),
+            Some(other) => panic!("{other:?}"),
+            None if lab.now == end => return std::mem::take(&mut lab.audits),
+            None => {}
+        }
+    }
+}
+
+#[test]
+fn repairs_are_audited_at_a_bounded_rate() {
+    let mut lab = Lab::new(&[node("node-1", 1)]);
+    let lost = Observed::default();
+    assert_eq!(audits(&mut lab, MS, &lost), [""; 0], "it is set up");
+    let blackhole = "10.244.0.0/16".parse().unwrap();
+    let damaged = Observed {
+        blackholes: [blackhole].into(),
+        ..Observed::default()
+    };
+    lab.core.handle_change(lab.now);
+    let first = ["missing:device,missing:blackhole:10.99.0.0/24"];
+    assert_eq!(audits(&mut lab, DEBOUNCE + MS, &damaged), first);
+    // A program that deletes everything again and again.
+    let mut count = 0;
+    for _ in 0..600 {
+        lab.core.handle_change(lab.now);
+        for summary in audits(&mut lab, Duration::from_secs(1), &lost) {
+            assert!(summary.starts_with("missing:device,missing:blackhole:"));
+            count += 1;
+        }
+    }
+    assert!((9..=10).contains(&count), "{count} events in 600 s");
+}
+
+#[test]
+fn own_changes_and_failed_passes_are_no_repairs() {
+    let mut lab = Lab::new(&[node("node-1", 1), node("node-2", 2)]);
+    assert_eq!(audits(&mut lab, MS, &Observed::default()), [""; 0]);
+    let mut changed = state(&[node("node-1", 1), node("node-2", 2)]);
+    allocate(&mut changed, "node-2", "10.244.1.0/24");
+    // The pass fails after some steps, and the state changes back.
+    lab.core.handle_state(lab.now, &changed);
+    assert!(matches!(lab.after(DEBOUNCE), Some(Action::Look(_))));
+    lab.see(&[]).unwrap();
+    lab.core.handle_applied(lab.now, Err("no route".to_owned()));
+    let former = state(&[node("node-1", 1), node("node-2", 2)]);
+    lab.core.handle_state(lab.now, &former);
+    let found = audits(&mut lab, TICK, &Observed::default());
+    assert_eq!(
+        found,
+        ["missing:device,missing:blackhole:10.99.0.0/24,missing:blackhole:10.244.0.0/16"]
+    );
+}
+
+#[test]
+fn mesh_over_the_nodes_network_is_refused() {
+    let mut own = node("node-1", 1);
+    own.address = "10.0.0.7:7001".to_owned();
+    let mut lab = Lab::new(&[own.clone(), node("node-2", 2)]);
+    lab.core.handle_pool(lab.now, "10.0.0.0/8".parse().unwrap());
+    for _ in 0..3 {
+        assert!(matches!(lab.after(TICK), Some(Action::Look(_))));
+        assert_eq!(lab.see(&[]), None, "no blackhole, no device");
+        let MeshStatus::Overlaps(overlap) = lab.core.status() else {
+            panic!("{:?}", lab.core.status());
+        };
+        assert_eq!(overlap.network.to_string(), "10.0.0.0/8");
+    }
+    // It moves to another network.
+    own.address = "192.0.2.1:7001".to_owned();
+    let nodes = [own, node("node-2", 2)];
+    lab.core.handle_state(lab.now, &state(&nodes));
+    assert!(matches!(lab.after(DEBOUNCE), Some(Action::Look(_))));
+    lab.see(&[]).unwrap();
+    lab.core.handle_applied(lab.now, Ok(()));
+    assert_eq!(*lab.core.status(), MeshStatus::Up);
 }

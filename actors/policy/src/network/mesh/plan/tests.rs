@@ -19,7 +19,7 @@ fn apply(observed: &mut Observed, step: Step) {
             match step {
                 Step::SetUp => device.up = true,
                 Step::AddAddress(ip) => assert!(device.addresses.insert(ip)),
-                Step::SetPeers(peers) => device.peers = peers,
+                Step::SetPeers(peers) => (device.peers, device.altered) = (peers, false),
                 Step::RemoveRoute(route) => assert!(device.routes.remove(&route)),
                 Step::AddRoute(route) => {
                     assert!(device.up, "{route:?} over a link that is down");
@@ -31,6 +31,13 @@ fn apply(observed: &mut Observed, step: Step) {
                         .iter()
                         .any(|other| place(other) == place(&route));
                     assert!(!taken, "{route:?}");
+                    device.routes.insert(route);
+                }
+                Step::ReplaceRoute(route) => {
+                    let before = device.routes.len();
+                    let place = |other: &DeviceRoute| (other.to, other.metric);
+                    device.routes.retain(|other| place(other) != place(&route));
+                    assert_eq!(device.routes.len() + 1, before, "{route:?}");
                     device.routes.insert(route);
                 }
                 Step::RemoveAddress(ip) => {
@@ -110,8 +117,22 @@ fn only_the_difference_is_repaired() {
     assert_eq!(steps(&wanted, &damaged), [Step::RemoveRoute(strange)]);
 
     let mut damaged = whole.clone();
+    let routes = &mut damaged.device.as_mut().unwrap().routes;
+    routes.remove(&route);
+    routes.insert(DeviceRoute {
+        source: None,
+        ..route
+    });
+    assert_eq!(steps(&wanted, &damaged), [Step::ReplaceRoute(route)]);
+
+    let mut damaged = whole.clone();
     damaged.device.as_mut().unwrap().up = false;
     assert_eq!(steps(&wanted, &damaged), [Step::SetUp]);
+
+    let mut damaged = whole.clone();
+    damaged.device.as_mut().unwrap().altered = true;
+    let peers = whole.device.as_ref().unwrap().peers.clone();
+    assert_eq!(steps(&wanted, &damaged), [Step::SetPeers(peers)]);
 
     let mut damaged = whole.clone();
     damaged.device = None;
@@ -212,6 +233,7 @@ fn worlds() -> impl Strategy<Value = Observed> {
                 })
                 .collect(),
             peers: Vec::new(),
+            altered: up,
         }
     });
     let blackholes = prop::collection::btree_set(0..8_u8, 0..6);
