@@ -37,6 +37,9 @@ struct MeshRow {
     #[serde(skip_serializing_if = "String::is_empty")]
     address: String,
     port: u32,
+    /// Sum over the peers.
+    rx_bytes_per_second: u64,
+    tx_bytes_per_second: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -153,15 +156,19 @@ impl From<v1::NodeNetwork> for NodeView {
             reported,
             age_ms: node.age.map(millis),
             networks: networks.collect(),
-            mesh: MeshRow::from(node.mesh.unwrap_or_default()),
+            mesh: MeshRow::new(node.mesh.unwrap_or_default(), &node.peers),
             peers: node.peers.into_iter().map(PeerRow::from).collect(),
             hostname: node.hostname,
         }
     }
 }
 
-impl From<v1::MeshDevice> for MeshRow {
-    fn from(mesh: v1::MeshDevice) -> Self {
+impl MeshRow {
+    fn new(mesh: v1::MeshDevice, peers: &[v1::MeshPeer]) -> Self {
+        let sum = |rate: fn(&v1::MeshPeer) -> u64| {
+            let rates = peers.iter().map(rate);
+            rates.fold(0, u64::saturating_add)
+        };
         let state = match mesh.state() {
             MeshState::Unspecified => "unknown".to_owned(),
             known => enum_name(known.as_str_name(), "MESH_STATE_"),
@@ -170,6 +177,8 @@ impl From<v1::MeshDevice> for MeshRow {
             state,
             address: mesh.address,
             port: mesh.port,
+            rx_bytes_per_second: sum(|peer| peer.rx_bytes_per_second),
+            tx_bytes_per_second: sum(|peer| peer.tx_bytes_per_second),
         }
     }
 }
@@ -273,8 +282,10 @@ impl View for NetView {
     fn text(&self) -> String {
         let nodes = || self.nodes.iter();
         let mut text = "Nodes:\n".to_owned();
-        let columns = ["HOST", "MESH", "ADDRESS", "PORT", "REPORTED"].map(col);
-        text += &table::render(&columns, nodes().map(NodeView::cells));
+        let columns = [
+            "HOST", "MESH", "ADDRESS", "PORT", "RX/S", "TX/S", "REPORTED",
+        ];
+        text += &table::render(&columns.map(col), nodes().map(NodeView::cells));
         text += "\nPeers:\n";
         let columns = [
             "HOST",
@@ -318,6 +329,8 @@ impl NodeView {
             self.mesh.state.to_uppercase(),
             address,
             self.mesh.port.to_string(),
+            size(self.mesh.rx_bytes_per_second),
+            size(self.mesh.tx_bytes_per_second),
             ago(self.age_ms),
         ]
     }
