@@ -8,7 +8,9 @@ use std::{
 use hickory_proto::op::Message;
 use jaco_policy::network::dns::{
     cache::Cache,
-    message::{Received, Request, Transport},
+    message::{Request, Transport, Unreadable},
+    relay::Relayed,
+    scope::{Meaning, NameText, classify},
     wire::{HEADER, Verdict, answers, question, verdict},
 };
 
@@ -29,17 +31,23 @@ pub fn dns(data: &[u8]) {
         0 => Transport::Udp,
         _ => Transport::Tcp,
     };
-    let request = match Received::read(query, transport) {
-        Received::Query(request) => request,
-        Received::Rejected(answer) => {
+    let request = match Request::read(query, transport) {
+        Ok(request) => request,
+        Err(Unreadable::Rejected(answer)) => {
             assert_eq!(answer[..2], query[..2]);
             Message::from_vec(&answer).expect("a rejection is well-formed");
             return;
         }
-        Received::Ignored => return,
+        Err(Unreadable::Ignored) => return,
     };
     own_answers(&request, query);
-    let sent = request.upstream_query(0x1234);
+    let name = NameText::of(request.labels());
+    match classify(&name, "shop", |_| true) {
+        Meaning::Service(name) => assert!(!name.is_empty() && name.is_ascii()),
+        Meaning::Unknown | Meaning::External => {}
+    }
+    let edns = control[0] & 2 == 0;
+    let sent = request.upstream_query(0x1234, edns);
     assert_eq!(question(&sent), question(query));
     let mut reply = sent[..HEADER + question(&sent).unwrap().len()].to_vec();
     reply[2] |= 0x80 | control[1] & 0x06;
@@ -48,20 +56,28 @@ pub fn dns(data: &[u8]) {
         reply[at] = count;
     }
     reply.extend(records);
-    if answers(&sent, &reply) && verdict(&reply) == Verdict::Final {
-        relayed(&request, &reply);
-        cached(&request, &reply);
+    if answers(&sent, &reply) && verdict(&reply, edns) == Verdict::Final {
+        let kept = Relayed::of(&reply).expect("an answer is well-formed");
+        relayed(&request, &reply, &kept);
+        cached(&request, &kept);
     }
 }
 
+/// Writes an answer.
+type Answer<'a> = &'a dyn Fn(&mut Vec<u8>);
+
 fn own_answers(request: &Request, query: &[u8]) {
     let addresses: Vec<_> = (0..60).map(|n| Ipv4Addr::new(10, 0, 0, n)).collect();
-    for answer in [
-        request.addresses(&addresses),
-        request.no_data(),
-        request.nx_domain(),
-        request.server_failure(),
-    ] {
+    let answers: [Answer<'_>; 5] = [
+        &|answer| request.addresses(&addresses, answer),
+        &|answer| request.no_data(answer),
+        &|answer| request.nx_domain(answer),
+        &|answer| request.refused(answer),
+        &|answer| request.server_failure(answer),
+    ];
+    let mut answer = Vec::new();
+    for write in answers {
+        write(&mut answer);
         assert!(answer.len() <= request.limit());
         assert_eq!(answer[..2], query[..2]);
         assert_eq!(question(&answer), question(query));
@@ -69,8 +85,9 @@ fn own_answers(request: &Request, query: &[u8]) {
     }
 }
 
-fn relayed(request: &Request, reply: &[u8]) {
-    let relayed = request.relay(reply);
+fn relayed(request: &Request, reply: &[u8], kept: &Relayed) {
+    let mut relayed = Vec::new();
+    request.relay(kept, 0, &mut relayed);
     assert!(relayed.len() <= request.limit());
     let whole = relayed[2] & 0x02 == reply[2] & 0x02;
     assert_eq!(relayed[3] & 0x0f, reply[3] & 0x0f);
@@ -85,24 +102,28 @@ fn relayed(request: &Request, reply: &[u8]) {
     ) {
         assert_eq!(before.answers, after.answers);
         assert_eq!(before.authorities, after.authorities);
-        assert_eq!(before.additionals, after.additionals);
+        // Records behind the EDNS record are dropped.
+        assert!(before.additionals.starts_with(&after.additionals));
     }
 }
 
-fn cached(request: &Request, reply: &[u8]) {
+fn cached(request: &Request, reply: &Relayed) {
     let (mut cache, now) = (Cache::new(4, 4096), Instant::now());
     let key = request.cache_key();
-    cache.insert(now, &key, reply);
+    cache.insert(now, key.as_ref(), reply);
     assert!(cache.bytes() <= 4096);
-    let later = cache.get(now + Duration::from_secs(3), &key);
+    let later = cache.get(now + Duration::from_secs(3), key.as_ref());
     let ttls = |message: &[u8]| -> Vec<u32> {
         let message = Message::from_vec(message).ok();
         let records = message.iter().flat_map(|message| message.all_sections());
         records.map(|record| record.ttl).collect()
     };
-    if let Some(later) = later {
-        let after = ttls(&later);
-        let shorter = ttls(reply).into_iter().zip(&after).all(|(a, b)| *b <= a);
+    if let Some((later, age)) = later {
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        request.relay(reply, 0, &mut before);
+        request.relay(&later, age, &mut after);
+        let after = ttls(&after);
+        let shorter = ttls(&before).into_iter().zip(&after).all(|(a, b)| *b <= a);
         assert!(shorter && after.iter().all(|ttl| *ttl > 0));
     }
 }

@@ -4,6 +4,7 @@
 //!
 //! Source: RFC 1035 section 4.2, RFC 7766.
 
+mod batch;
 mod exchange;
 mod server;
 mod tcp;
@@ -14,8 +15,8 @@ use std::{future::Future, net::SocketAddr, pin::Pin, time::Duration};
 pub use exchange::{exchange_tcp, exchange_udp};
 pub use server::Server;
 
-/// Largest datagram that is read; more than any client or server may send without EDNS options that
-/// this node never sets.
+/// Largest datagram of a server that is read; more than any may send without EDNS options that this
+/// node never sets.
 const MAX_DATAGRAM: usize = 4096;
 
 /// Transport of a message.
@@ -29,8 +30,8 @@ pub enum Transport {
 
 /// Answer of a [`Handler`].
 pub enum Answer {
-    /// Sent now.
-    Ready(Vec<u8>),
+    /// Sent now, as it was written.
+    Ready,
     /// Sent once the future ends, if it returns a message.
     Pending(Pin<Box<dyn Future<Output = Option<Vec<u8>>> + Send>>),
     /// Never sent.
@@ -39,8 +40,15 @@ pub enum Answer {
 
 /// Answers messages.
 pub trait Handler: Send + Sync + 'static {
-    /// Handles one message of `client`; must not block.
-    fn handle(&self, message: &[u8], client: SocketAddr, transport: Transport) -> Answer;
+    /// Handles one message of `client`; writes an answer that is ready to `answer`, which is empty.
+    /// Must not block.
+    fn handle(
+        &self,
+        message: &[u8],
+        client: SocketAddr,
+        transport: Transport,
+        answer: &mut Vec<u8>,
+    ) -> Answer;
 }
 
 /// Limits of one server.

@@ -8,9 +8,11 @@
 //! - `responder`: binds the sockets of one bridge.
 //! - `names`: answers of all responders; reads the newest index, so no query waits for an actor.
 //! - `forwarder`: asks upstream servers; its cache serves all networks.
+//! - `lookup`: resolves the upstream servers that are configured by name.
 
 mod directory;
 mod forwarder;
+mod lookup;
 mod manager;
 mod names;
 mod records;
@@ -29,6 +31,7 @@ pub use directory::Directory;
 
 use crate::{health::Hosts, telemetry::Metrics};
 use forwarder::Forwarder;
+use lookup::UpstreamLookup;
 use manager::ResponderManager;
 use names::Names;
 use records::RecordsActor;
@@ -38,7 +41,8 @@ use records::RecordsActor;
 pub struct DnsConfig {
     /// Upstream servers for external names, in order; those of `resolv_conf` if empty.
     pub forwarders: Vec<HostPort>,
-    /// Time that each upstream server has for its answer, TCP included; zero is the default.
+    /// Time that each upstream server has for its answer, TCP included; zero is the default. All
+    /// together have 3.5 s, so that clients get an answer before they give up.
     pub forwarder_timeout: Duration,
     /// File with the upstream servers of the host; read once, at the start.
     pub resolv_conf: PathBuf,
@@ -69,7 +73,7 @@ pub struct Args {
     pub raft: Arc<dyn StateReader>,
     /// Hosts whose replicas count.
     pub fresh: watch::Receiver<Hosts>,
-    /// Address pool of the containers.
+    /// Address pool of a cluster whose state names none.
     pub pool: Pool,
     /// Settings.
     pub config: DnsConfig,
@@ -81,9 +85,13 @@ pub struct Args {
 
 /// Creates the actors of a node's name resolution.
 #[must_use]
-pub fn children(args: Args) -> [ChildSpec; 2] {
+pub fn children(args: Args) -> Vec<ChildSpec> {
     let upstreams = upstream::configured(&args.config, args.pool);
-    let forwarder = Forwarder::new(upstreams, args.config.forwarder_timeout);
+    let named = upstreams.iter().any(|upstream| upstream.named().is_some());
+    let lookup = named
+        .then(|| ChildSpec::worker::<UpstreamLookup>("dns-upstreams", Arc::clone(&upstreams)).0);
+    let timeout = args.config.forwarder_timeout;
+    let forwarder = Forwarder::new(upstreams, timeout, Arc::clone(&args.raft), args.pool);
     let names = Names::new(args.host, args.fresh, Arc::new(forwarder), args.metrics);
     let records = records::Args {
         raft: args.raft,
@@ -96,7 +104,7 @@ pub fn children(args: Args) -> [ChildSpec; 2] {
         port: args.config.port,
     };
     let (manager, _) = ChildSpec::worker::<ResponderManager>("responders", manager);
-    [records, manager]
+    [records, manager].into_iter().chain(lookup).collect()
 }
 
 #[cfg(test)]

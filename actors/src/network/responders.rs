@@ -1,7 +1,6 @@
 //! Interface between the bridges of this host and their DNS responders.
 
-use std::net::Ipv4Addr;
-
+use jaco_engine::cidr::Cidr;
 use jaco_policy::network::names::NetworkId;
 
 /// Starts and stops the DNS responder of each network that has a bridge on this host.
@@ -9,9 +8,9 @@ use jaco_policy::network::names::NetworkId;
 /// No method waits: a responder that cannot bind yet retries on its own, because the bridge gets its
 /// address only once the engine has created it.
 pub trait Responders: Send + Sync {
-    /// Serves the names of `network` at `address`, the gateway of its bridge; idempotent. A
-    /// responder at another address moves.
-    fn ensure(&self, network: &NetworkId, address: Ipv4Addr);
+    /// Serves the names of `network` to the containers of `block`, at its gateway; idempotent. A
+    /// responder of another block moves.
+    fn ensure(&self, network: &NetworkId, block: Cidr);
 
     /// Stops the responder of `network`, if there is one.
     fn remove(&self, network: &NetworkId);
@@ -22,7 +21,7 @@ pub trait Responders: Send + Sync {
 pub struct NoResponders;
 
 impl Responders for NoResponders {
-    fn ensure(&self, _: &NetworkId, _: Ipv4Addr) {}
+    fn ensure(&self, _: &NetworkId, _: Cidr) {}
 
     fn remove(&self, _: &NetworkId) {}
 }

@@ -83,8 +83,9 @@ async fn converse(
     stream.set_nodelay(true)?;
     // The limit covers a whole message: a client that sends single bytes gains nothing.
     while let Some(message) = timeout(idle, read(&mut stream)).await?? {
-        let answer = match handler.handle(&message, client, Transport::Tcp) {
-            Answer::Ready(answer) => Some(answer),
+        let mut ready = Vec::new();
+        let answer = match handler.handle(&message, client, Transport::Tcp, &mut ready) {
+            Answer::Ready => Some(ready),
             Answer::Pending(answer) => answer.await,
             Answer::None => return Ok(()),
         };

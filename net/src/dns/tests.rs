@@ -12,7 +12,7 @@ use super::*;
 struct Reverse;
 
 impl Handler for Reverse {
-    fn handle(&self, message: &[u8], _: SocketAddr, _: Transport) -> Answer {
+    fn handle(&self, message: &[u8], _: SocketAddr, _: Transport, answer: &mut Vec<u8>) -> Answer {
         let reversed: Vec<u8> = message.iter().rev().copied().collect();
         match message.first() {
             Some(b'n') => Answer::None,
@@ -21,7 +21,10 @@ impl Handler for Reverse {
                 Some(reversed)
             })),
             Some(b'h') => Answer::Pending(Box::pin(std::future::pending())),
-            Some(_) | None => Answer::Ready(reversed),
+            Some(_) | None => {
+                answer.extend(reversed);
+                Answer::Ready
+            }
         }
     }
 }
@@ -185,4 +188,49 @@ async fn foreign_answer_over_tcp_fails() {
     assert_eq!(error.unwrap_err().kind(), io::ErrorKind::InvalidData);
     let error = exchange_tcp(served.address, b"none", any).await;
     assert_eq!(error.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+}
+
+#[tokio::test]
+async fn datagrams_of_several_batches_are_all_answered() {
+    let served = serve(Limits::default()).await;
+    let clients = [
+        UdpSocket::bind("127.0.0.1:0").await.unwrap(),
+        UdpSocket::bind("127.0.0.1:0").await.unwrap(),
+    ];
+    for client in &clients {
+        client.connect(served.address).await.unwrap();
+    }
+    // The server runs on this thread: it receives them together. Some get no answer, some later.
+    for number in 0..100 {
+        for (client, name) in clients.iter().zip(["x", "y"]) {
+            let kind = ["ready", "none", "pending"][number % 3];
+            let message = format!("{kind}{name}{number}");
+            client.send(message.as_bytes()).await.unwrap();
+        }
+    }
+    for (client, name) in clients.iter().zip(["x", "y"]) {
+        let mut answers = std::collections::BTreeSet::new();
+        let mut buffer = [0; 64];
+        while answers.len() < 67 {
+            let length = client.recv(&mut buffer).await.unwrap();
+            let text: Vec<u8> = buffer[..length].iter().rev().copied().collect();
+            assert!(answers.insert(String::from_utf8(text).unwrap()));
+        }
+        assert!(answers.iter().all(|answer| answer.contains(name)));
+    }
+}
+
+#[tokio::test]
+async fn datagrams_of_any_length_are_survived() {
+    let served = serve(Limits::default()).await;
+    let client = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    client.connect(served.address).await.unwrap();
+    client.send(&[b'a'; 60_000]).await.unwrap();
+    client.send(b"").await.unwrap();
+    client.send(b"ab").await.unwrap();
+    let mut buffer = [0; 2048];
+    // The first is cut, and the second has an empty answer, which is not sent.
+    assert_eq!(client.recv(&mut buffer).await.unwrap(), 1536);
+    assert_eq!(client.recv(&mut buffer).await.unwrap(), 2);
+    assert_eq!(&buffer[..2], b"ba");
 }

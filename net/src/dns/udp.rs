@@ -1,14 +1,11 @@
 //! Datagrams of a server.
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{io, net::SocketAddr, os::fd::AsFd as _, sync::Arc};
 
-use tokio::{net::UdpSocket, task::JoinSet};
+use tokio::{io::Interest, net::UdpSocket, task::JoinSet};
 use tracing::trace;
 
-use super::{Answer, Handler, Limits, MAX_DATAGRAM, Transport};
-
-/// Datagrams that are handled before other tasks of the thread get their turn.
-const BATCH: usize = 64;
+use super::{Answer, Handler, Limits, Transport, batch::Batch};
 
 pub(super) async fn serve(
     socket: UdpSocket,
@@ -17,57 +14,58 @@ pub(super) async fn serve(
 ) -> io::Error {
     let socket = Arc::new(socket);
     let mut pending = JoinSet::new();
-    let mut buffer = vec![0; MAX_DATAGRAM];
+    let mut batch = Batch::new();
     loop {
         if let Err(error) = socket.readable().await
             && !is_transient(&error)
         {
             return error;
         }
-        for _ in 0..BATCH {
-            let (length, client) = match socket.try_recv_from(&mut buffer) {
-                Ok(received) => received,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // An earlier answer could not be delivered.
-                Err(error) if is_transient(&error) => continue,
-                Err(error) => return error,
-            };
-            let answer = handler.handle(&buffer[..length], client, Transport::Udp);
-            answer_one(&socket, client, answer, &mut pending, limits.pending);
+        let mut is_empty = true;
+        let received = socket.try_io(Interest::READABLE, || {
+            let has_more = batch.receive(socket.as_fd())?;
+            is_empty = false;
+            // The socket is drained: say so, instead of asking it again.
+            let drained = || io::Error::from(io::ErrorKind::WouldBlock);
+            has_more.then_some(()).ok_or_else(drained)
+        });
+        match received {
+            Err(error) if is_empty && !is_transient(&error) => return error,
+            // Nothing is there, or an earlier answer could not be delivered.
+            Err(_) if is_empty => continue,
+            Ok(()) | Err(_) => {}
         }
-        while pending.try_join_next().is_some() {}
-        tokio::task::yield_now().await;
-    }
-}
-
-fn answer_one(
-    socket: &Arc<UdpSocket>,
-    client: SocketAddr,
-    answer: Answer,
-    pending: &mut JoinSet<()>,
-    limit: usize,
-) {
-    match answer {
-        // A full send buffer is congestion like any other: the client repeats its question.
-        Answer::Ready(message) => log(client, socket.try_send_to(&message, client)),
-        Answer::Pending(answer) => {
-            while pending.try_join_next().is_some() {}
-            if pending.len() >= limit {
-                return trace!(subsystem = "dns", %client, "query dropped: too many pending");
-            }
-            let socket = Arc::clone(socket);
-            pending.spawn(async move {
-                if let Some(message) = answer.await {
-                    log(client, socket.send_to(&message, client).await);
+        for (message, client, answer) in batch.entries() {
+            match handler.handle(message, client, Transport::Udp, answer) {
+                Answer::Ready => {}
+                Answer::Pending(later) => {
+                    answer.clear();
+                    if pending.len() >= limits.pending {
+                        while pending.try_join_next().is_some() {}
+                    }
+                    if pending.len() >= limits.pending {
+                        trace!(subsystem = "dns", %client, "query dropped: too many pending");
+                        continue;
+                    }
+                    pending.spawn(answer_later(Arc::clone(&socket), client, later));
                 }
-            });
+                Answer::None => answer.clear(),
+            }
         }
-        Answer::None => {}
+        batch.send(socket.as_fd());
+        while pending.try_join_next().is_some() {}
+        tokio::task::coop::consume_budget().await;
     }
 }
 
-fn log(client: SocketAddr, sent: io::Result<usize>) {
-    if let Err(error) = sent {
+async fn answer_later(
+    socket: Arc<UdpSocket>,
+    client: SocketAddr,
+    answer: impl Future<Output = Option<Vec<u8>>>,
+) {
+    if let Some(message) = answer.await
+        && let Err(error) = socket.send_to(&message, client).await
+    {
         trace!(subsystem = "dns", %client, %error, "answer not sent");
     }
 }

@@ -166,7 +166,7 @@ impl Worker for BridgeActor {
         let row = existing(&last, &key);
         if let Some(cidr) = row {
             // The bridge may exist although the engine does not answer.
-            args.env.responders.ensure(&args.id, cidr.gateway());
+            args.env.responders.ensure(&args.id, cidr);
         }
         let mut bridge = Self {
             core: Core::new(Instant::now().into_std(), row.is_some()),
@@ -271,7 +271,7 @@ impl BridgeActor {
                         let mut repaired = Vec::new();
                         let result = repair(&env, &id, &mut repaired).await;
                         if let (Ok(()), Some(cidr)) = (&result, env.block_of(&id)) {
-                            env.responders.ensure(&id, cidr.gateway());
+                            env.responders.ensure(&id, cidr);
                         }
                         Msg::Repaired(repaired, result)
                     });
@@ -323,7 +323,7 @@ async fn open(
     id: &NetworkId,
     ready: BridgeReady,
 ) -> Result<BridgeReady, Error> {
-    env.responders.ensure(id, ready.gateway);
+    env.responders.ensure(id, ready.cidr);
     let enforced = env.gate.wait_enforced(id, ready.cidr).await;
     enforced.map_err(Error::NotEnforced)?;
     Ok(ready)

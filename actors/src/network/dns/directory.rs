@@ -1,14 +1,15 @@
 //! Responders requested by the bridges.
 
-use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
+use jaco_engine::cidr::Cidr;
 use jaco_policy::network::names::NetworkId;
 use tokio::sync::watch;
 
 use crate::network::responders::Responders;
 
-/// Requested addresses by network.
-pub(super) type Wanted = BTreeMap<NetworkId, Ipv4Addr>;
+/// Blocks of the networks with a requested responder.
+pub(super) type Wanted = BTreeMap<NetworkId, Cidr>;
 
 /// The responders that the bridges request. Clones share the requests, which outlive a restart of
 /// the actor that fulfils them.
@@ -22,9 +23,9 @@ impl Directory {
 }
 
 impl Responders for Directory {
-    fn ensure(&self, network: &NetworkId, address: Ipv4Addr) {
+    fn ensure(&self, network: &NetworkId, block: Cidr) {
         self.0
-            .send_if_modified(|wanted| wanted.insert(network.clone(), address) != Some(address));
+            .send_if_modified(|wanted| wanted.insert(network.clone(), block) != Some(block));
     }
 
     fn remove(&self, network: &NetworkId) {

@@ -1,7 +1,8 @@
 //! Keeps one responder per requested address.
 
-use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
+use jaco_engine::cidr::Cidr;
 use jaco_policy::network::names::NetworkId;
 use jaco_supervision::{ChildDone, ChildEvent, ChildSpec, Context, Failure, KeyedChildren, Worker};
 use tracing::warn;
@@ -41,7 +42,7 @@ pub(super) struct ResponderManager {
 
 struct Responder {
     network: NetworkId,
-    address: Ipv4Addr,
+    block: Cidr,
 }
 
 impl Worker for ResponderManager {
@@ -83,27 +84,28 @@ impl Worker for ResponderManager {
 }
 
 impl ResponderManager {
-    /// Stops responders that are not requested, or at another address, and starts missing ones.
+    /// Stops responders that are not requested, or of another block, and starts missing ones.
     fn reconcile(&mut self, ctx: &Context<Self>, wanted: &Wanted) {
         let is_wanted =
-            |responder: &Responder| wanted.get(&responder.network) == Some(&responder.address);
+            |responder: &Responder| wanted.get(&responder.network) == Some(&responder.block);
         let outdated = self.responders.iter();
         let outdated = outdated.filter(|(_, responder)| !is_wanted(responder));
         let outdated: Vec<String> = outdated.map(|(id, _)| id.to_owned()).collect();
         for id in outdated {
             self.responders.stop(ctx, &id);
         }
-        for (network, address) in wanted {
+        for (network, block) in wanted {
             let id = format!("{}:{}", network.deployment(), network.network());
             let args = responder::Args {
                 network: network.clone(),
-                address: (*address, self.args.port).into(),
+                block: *block,
+                port: self.args.port,
                 names: Arc::clone(&self.args.names),
             };
             let (spec, _) = ChildSpec::worker::<ResponderActor>(self.responders.key(&id), args);
             let responder = Responder {
                 network: network.clone(),
-                address: *address,
+                block: *block,
             };
             // A responder that is there already stays.
             self.responders.start(ctx, &id, spec, responder);

@@ -1,7 +1,7 @@
 //! Answers of all responders.
 
 use std::{
-    net::SocketAddr,
+    net::{Ipv4Addr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -9,11 +9,12 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use jaco_engine::cidr::Cidr;
 use jaco_net::dns::{self, Answer, Handler};
 use jaco_policy::network::{
     dns::{
-        answer::{Decision, decide, shuffle},
-        message::{Received, Request, Transport},
+        answer::{Decision, decide, is_client, shuffle},
+        message::{Request, Transport, Unreadable},
         records::Records,
         wire::response_code,
     },
@@ -57,11 +58,11 @@ impl Names {
         self.records.store(Arc::new(records));
     }
 
-    fn decide(&self, scope: &NetworkId, client: SocketAddr, request: &Request) -> Decision {
-        let fresh = self.fresh.borrow().clone();
+    fn decide(&self, scope: &NetworkId, client: Ipv4Addr, request: &Request) -> Decision {
+        let fresh = self.fresh.borrow();
         let is_fresh = |host: &str| host == self.host || fresh.contains(host);
         let records = self.records.load();
-        decide(&records, scope, &self.host, is_fresh, client.ip(), request)
+        decide(&records, scope, &self.host, is_fresh, client, request)
     }
 }
 
@@ -69,62 +70,77 @@ impl Names {
 pub(super) struct NetworkNames {
     names: Arc<Names>,
     scope: NetworkId,
+    /// Addresses of the network's containers on this host.
+    block: Cidr,
 }
 
 impl NetworkNames {
-    pub(super) fn new(names: Arc<Names>, scope: NetworkId) -> Self {
-        Self { names, scope }
-    }
-
-    fn own(&self, message: Vec<u8>) -> Answer {
-        self.names
-            .metrics
-            .dns_query("service", response_code(&message));
-        Answer::Ready(message)
-    }
-
-    fn forward(&self, request: Request) -> Answer {
-        let names = &self.names;
-        if let Some(message) = names.forwarder.cached(&request) {
-            names.metrics.dns_query("external", response_code(&message));
-            return Answer::Ready(message);
+    pub(super) fn new(names: Arc<Names>, scope: NetworkId, block: Cidr) -> Self {
+        Self {
+            names,
+            scope,
+            block,
         }
-        let Some(answer) = names.forwarder.ask(request) else {
-            return Answer::None; // overloaded: the client repeats its question
+    }
+
+    fn forward(&self, client: Ipv4Addr, request: Request, answer: &mut Vec<u8>) -> Answer {
+        let names = &self.names;
+        if names.forwarder.cached(&request, answer) {
+            return self.ready("external", answer);
+        }
+        let deployment = self.scope.deployment();
+        let Some(later) = names.forwarder.ask(request.clone(), client, deployment) else {
+            request.server_failure(answer);
+            return self.ready("external", answer);
         };
         let metrics = names.metrics.clone();
         Answer::Pending(Box::pin(async move {
-            let message = answer.await;
+            let message = later.await;
             metrics.dns_query("external", response_code(&message));
             Some(message)
         }))
     }
+
+    fn ready(&self, kind: &'static str, answer: &[u8]) -> Answer {
+        self.names.metrics.dns_query(kind, response_code(answer));
+        Answer::Ready
+    }
 }
 
 impl Handler for NetworkNames {
-    fn handle(&self, message: &[u8], client: SocketAddr, transport: dns::Transport) -> Answer {
+    fn handle(
+        &self,
+        message: &[u8],
+        client: SocketAddr,
+        transport: dns::Transport,
+        answer: &mut Vec<u8>,
+    ) -> Answer {
+        let Some(client) = is_client(self.block, client.ip()) else {
+            return Answer::None;
+        };
         let transport = match transport {
             dns::Transport::Udp => Transport::Udp,
             dns::Transport::Tcp => Transport::Tcp,
         };
-        let request = match Received::read(message, transport) {
-            Received::Query(request) => *request,
-            Received::Rejected(answer) => return Answer::Ready(answer),
-            Received::Ignored => return Answer::None,
+        let request = match Request::read(message, transport) {
+            Ok(request) => request,
+            Err(Unreadable::Rejected(rejection)) => {
+                *answer = rejection;
+                return Answer::Ready;
+            }
+            Err(Unreadable::Ignored) => return Answer::None,
         };
         match self.names.decide(&self.scope, client, &request) {
             Decision::Addresses(mut addresses) => {
-                shuffle(
-                    &mut addresses,
-                    self.names.orders.fetch_add(1, Ordering::Relaxed),
-                );
-                self.own(request.addresses(&addresses))
+                let order = self.names.orders.fetch_add(1, Ordering::Relaxed);
+                shuffle(&mut addresses, order);
+                request.addresses(&addresses, answer);
             }
-            Decision::NoData => self.own(request.no_data()),
-            Decision::NxDomain => self.own(request.nx_domain()),
-            Decision::Elsewhere => self.own(request.elsewhere()),
-            Decision::Refused => self.own(request.refused()),
-            Decision::Forward => self.forward(request),
+            Decision::NoData => request.no_data(answer),
+            Decision::NxDomain => request.nx_domain(answer),
+            Decision::Refused => request.refused(answer),
+            Decision::Forward => return self.forward(client, request, answer),
         }
+        self.ready("service", answer)
     }
 }

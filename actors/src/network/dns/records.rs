@@ -57,6 +57,5 @@ impl Worker for RecordsActor {
 fn differs(a: &Arc<State>, b: &Arc<State>) -> bool {
     !(a.deployments.ptr_eq(&b.deployments)
         && a.replicas_desired.ptr_eq(&b.replicas_desired)
-        && a.replicas_observed.ptr_eq(&b.replicas_observed)
-        && a.subnets.ptr_eq(&b.subnets))
+        && a.replicas_observed.ptr_eq(&b.replicas_observed))
 }

@@ -2,8 +2,9 @@
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
+use jaco_engine::cidr::Cidr;
 use jaco_net::dns::{Limits, Server};
-use jaco_policy::network::names::NetworkId;
+use jaco_policy::network::{dns::admission::PER_DEPLOYMENT, names::NetworkId};
 use jaco_supervision::{Context, Failure, Worker};
 use tracing::{info, warn};
 
@@ -14,9 +15,9 @@ use crate::log_dedup::LogDedup;
 const RETRY: Duration = Duration::from_millis(200);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
-/// Limits of one responder. Containers of one network cannot use up the forwarder of the node.
+/// Limits of one responder. Pending answers are limited by client and deployment before.
 const LIMITS: Limits = Limits {
-    pending: 128,
+    pending: PER_DEPLOYMENT,
     connections: 64,
     connections_per_client: 16,
     idle: Duration::from_secs(10),
@@ -26,8 +27,15 @@ const LIMITS: Limits = Limits {
 #[derive(Clone)]
 pub(super) struct Args {
     pub(super) network: NetworkId,
-    pub(super) address: SocketAddr,
+    pub(super) block: Cidr,
+    pub(super) port: u16,
     pub(super) names: Arc<Names>,
+}
+
+impl Args {
+    fn address(&self) -> SocketAddr {
+        (self.block.gateway(), self.port).into()
+    }
 }
 
 /// Messages of a [`ResponderActor`].
@@ -64,7 +72,7 @@ impl Worker for ResponderActor {
 
     async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
         match msg {
-            Msg::Bind => match Server::bind(self.args.address).await {
+            Msg::Bind => match Server::bind(self.args.address()).await {
                 Ok(server) => self.serve(ctx, server),
                 Err(error) => self.retry(ctx, "responder not bound", &error),
             },
@@ -76,22 +84,21 @@ impl Worker for ResponderActor {
 
 impl ResponderActor {
     fn serve(&mut self, ctx: &Context<Self>, server: Server) {
-        let Args {
-            network,
-            address,
-            names,
-        } = &self.args;
+        let Args { network, names, .. } = &self.args;
+        let address = self.args.address();
         info!(subsystem = "dns", %network, %address, "responder listens");
         self.errors.clear();
         self.delay = RETRY;
-        let handler = Arc::new(NetworkNames::new(Arc::clone(names), network.clone()));
+        let handler = Arc::new(NetworkNames::new(
+            Arc::clone(names),
+            network.clone(),
+            self.args.block,
+        ));
         ctx.spawn(async move { Msg::Closed(server.serve(handler, LIMITS).await) });
     }
 
     fn retry(&mut self, ctx: &Context<Self>, event: &str, error: &io::Error) {
-        let Args {
-            network, address, ..
-        } = &self.args;
+        let (network, address) = (&self.args.network, self.args.address());
         if self.errors.is_new(error) {
             warn!(subsystem = "dns", %network, %address, %error, "{event}");
         }

@@ -1,32 +1,23 @@
 //! Upstream servers, by address or by name.
 
 use std::{
-    fmt, fs, io,
+    fmt, fs,
     net::{IpAddr, SocketAddr},
-    sync::Mutex,
-    time::Duration,
+    sync::{Arc, Mutex},
 };
 
-use jaco_policy::network::{
-    dns::forwarders::{loops_back, of_resolv_conf},
-    ipam::Pool,
-};
+use jaco_policy::network::{dns::forwarders::of_resolv_conf, ipam::Pool};
 use jaco_proto::config::HostPort;
-use tokio::time::Instant;
 use tracing::warn;
 
 use super::DnsConfig;
 use crate::lock::lock;
 
-/// Time for which the address of a server's name is used.
-const NAME_LIFETIME: Duration = Duration::from_secs(60);
-
 /// A server for external names.
 pub(super) struct Upstream {
     server: HostPort,
-    pool: Pool,
-    /// Address of the name, and the time until which it is used.
-    resolved: Mutex<Option<(SocketAddr, Instant)>>,
+    /// Addresses in order of preference; none until the name is resolved.
+    addresses: Mutex<Arc<[SocketAddr]>>,
 }
 
 impl fmt::Display for Upstream {
@@ -36,40 +27,34 @@ impl fmt::Display for Upstream {
 }
 
 impl Upstream {
-    pub(super) fn new(server: HostPort, pool: Pool) -> Self {
+    pub(super) fn new(server: HostPort) -> Self {
+        let literal = server.host.parse::<IpAddr>().ok();
+        let addresses = literal.map(|address| SocketAddr::from((address, server.port)));
         Self {
+            addresses: Mutex::new(addresses.into_iter().collect()),
             server,
-            pool,
-            resolved: Mutex::default(),
         }
     }
 
-    /// Returns the address of the server; a name is resolved by the host's resolver.
-    ///
-    /// # Errors
-    /// If the name has no address, or only such that lead back to this cluster.
-    pub(super) async fn address(&self) -> io::Result<SocketAddr> {
-        let HostPort { host, port } = &self.server;
-        if let Ok(address) = host.parse::<IpAddr>() {
-            return Ok((address, *port).into());
-        }
-        let now = Instant::now();
-        let known = *lock(&self.resolved);
-        if let Some((address, until)) = known
-            && now < until
-        {
-            return Ok(address);
-        }
-        let mut found = tokio::net::lookup_host((host.as_str(), *port)).await?;
-        let address = found.find(|address| !loops_back(address.ip(), self.pool));
-        let address = address.ok_or_else(|| io::Error::other("the name has no usable address"))?;
-        *lock(&self.resolved) = Some((address, now + NAME_LIFETIME));
-        Ok(address)
+    /// Known addresses of the server.
+    pub(super) fn addresses(&self) -> Arc<[SocketAddr]> {
+        lock(&self.addresses).clone()
+    }
+
+    /// Replaces the addresses of a server with a name.
+    pub(super) fn set_addresses(&self, addresses: Arc<[SocketAddr]>) {
+        *lock(&self.addresses) = addresses;
+    }
+
+    /// The server, if it has a name that has to be resolved.
+    pub(super) fn named(&self) -> Option<&HostPort> {
+        let is_name = self.server.host.parse::<IpAddr>().is_err();
+        is_name.then_some(&self.server)
     }
 }
 
 /// The configured servers, or those of the host. Warns if there is none.
-pub(super) fn configured(config: &DnsConfig, pool: Pool) -> Vec<Upstream> {
+pub(super) fn configured(config: &DnsConfig, pool: Pool) -> Arc<[Upstream]> {
     let servers = if config.forwarders.is_empty() {
         let text = fs::read_to_string(&config.resolv_conf).unwrap_or_else(|error| {
             let path = config.resolv_conf.display();
@@ -95,5 +80,5 @@ pub(super) fn configured(config: &DnsConfig, pool: Pool) -> Vec<Upstream> {
         );
     }
     let servers = servers.into_iter();
-    servers.map(|server| Upstream::new(server, pool)).collect()
+    servers.map(Upstream::new).collect()
 }

@@ -107,8 +107,9 @@ impl FakeResponders {
 }
 
 impl Responders for FakeResponders {
-    fn ensure(&self, network: &NetworkId, address: Ipv4Addr) {
-        self.0.lock().unwrap().insert(network.to_string(), address);
+    fn ensure(&self, network: &NetworkId, block: Cidr) {
+        let mut responders = self.0.lock().unwrap();
+        responders.insert(network.to_string(), block.gateway());
     }
 
     fn remove(&self, network: &NetworkId) {

@@ -2,10 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use jaco_engine::cidr::Cidr;
+
 use super::{
     message::Request,
     records::Records,
-    scope::{Meaning, classify},
+    scope::{Meaning, NameText, classify},
 };
 use crate::network::names::NetworkId;
 
@@ -16,11 +18,10 @@ pub enum Decision {
     Addresses(Vec<Ipv4Addr>),
     /// The name exists, without records of the requested type.
     NoData,
-    /// The name does not exist.
+    /// The name does not exist on any network of the client.
     NxDomain,
-    /// The name does not exist here, but may exist on another network of the deployment.
-    Elsewhere,
-    /// Not answered.
+    /// Not answered here. Resolvers ask their next server then, which is the responder of the next
+    /// network of the client.
     Refused,
     /// Forwarded to the upstream servers.
     Forward,
@@ -29,31 +30,29 @@ pub enum Decision {
 /// Decides about `request` of `client`, a container of network `scope` on host `here`; records of
 /// hosts for which `is_fresh` is false do not count.
 ///
-/// A client with an address of another network is refused: the responder can be reached from every
-/// bridge of the host, and the names of a network are no business of the others.
+/// A responder never tells addresses of another network than its own: which networks a client is
+/// on is proved by the address from which it asks each responder. A name that another one of them
+/// answers is refused rather than denied, because resolvers end at a denial: the engine's since
+/// version 24, and those of libc.
 #[must_use]
 pub fn decide(
     records: &Records,
     scope: &NetworkId,
     here: &str,
     is_fresh: impl Fn(&str) -> bool,
-    client: IpAddr,
+    client: Ipv4Addr,
     request: &Request,
 ) -> Decision {
-    if let IpAddr::V4(client) = client.to_canonical()
-        && records.owner(client).is_some_and(|owner| owner != scope)
-    {
-        return Decision::Refused;
-    }
     let declares = |name: &str| records.declares(scope.deployment(), name);
-    match classify(request.labels(), scope.deployment(), declares) {
+    let name = NameText::of(request.labels());
+    match classify(&name, scope.deployment(), declares) {
         Meaning::External if request.is_transfer() => Decision::Refused,
         Meaning::External => Decision::Forward,
         Meaning::Unknown => Decision::NxDomain,
         Meaning::Service(name) => {
-            let addresses = records.addresses(scope, &name, here, is_fresh);
-            if addresses.is_empty() && records.is_elsewhere(scope, &name) {
-                Decision::Elsewhere
+            let addresses = records.addresses(scope, name, here, &is_fresh);
+            if addresses.is_empty() && records.is_elsewhere(scope, client, name, is_fresh) {
+                Decision::Refused
             } else if addresses.is_empty() {
                 Decision::NxDomain
             } else if request.asks_addresses() {
@@ -63,6 +62,19 @@ pub fn decide(
             }
         }
     }
+}
+
+/// Address of a client that a responder answers; `None` for any other `source`. Clients are the
+/// containers of its `block`, and the host, whose queries come from the responder's own address or
+/// from loopback. Packets of other bridges of the host and of other machines arrive as well.
+#[must_use]
+pub fn is_client(block: Cidr, source: IpAddr) -> Option<Ipv4Addr> {
+    let IpAddr::V4(source) = source.to_canonical() else {
+        return None;
+    };
+    let number = u64::from(u32::from(source));
+    let is_in_block = (block.first()..=block.last()).contains(&number);
+    (is_in_block || source.is_loopback()).then_some(source)
 }
 
 /// Brings the addresses of an answer into an order that follows from `seed`, so that clients that

@@ -2,12 +2,16 @@
 
 use std::{
     collections::BTreeMap,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use super::wire::{self, Layout, OPT, Section, TC, put_u32, u16_at, u32_at};
+use super::{
+    relay::Relayed,
+    wire::{self, Layout, OPT, Section, TC, u16_at, u32_at},
+};
 
-/// Bytes that an entry costs besides its key and message.
+/// Bytes that an entry costs besides its key and answer.
 const OVERHEAD: usize = 192;
 /// Longest time for which an answer is kept; a longer time to live is served from here and
 /// renewed from the server.
@@ -33,9 +37,7 @@ pub struct Cache {
 
 #[derive(Clone, Debug)]
 struct Entry {
-    message: Vec<u8>,
-    /// Offsets of the times to live.
-    ttls: Vec<usize>,
+    reply: Arc<Relayed>,
     stored: Instant,
     expires: Instant,
     used: u64,
@@ -74,8 +76,9 @@ impl Cache {
         self.bytes
     }
 
-    /// Returns the answer for `key`, its times to live reduced by the whole seconds it was kept.
-    pub fn get(&mut self, now: Instant, key: &[u8]) -> Option<Vec<u8>> {
+    /// Returns the answer for `key` and its age in whole seconds, by which its times to live have
+    /// to be reduced.
+    pub fn get(&mut self, now: Instant, key: &[u8]) -> Option<(Arc<Relayed>, u32)> {
         let entry = self.entries.get_mut(key)?;
         if now >= entry.expires {
             self.remove(key);
@@ -88,16 +91,11 @@ impl Cache {
         entry.used = self.uses;
         let age = now.saturating_duration_since(entry.stored).as_secs();
         let age = u32::try_from(age).unwrap_or(u32::MAX);
-        let mut message = entry.message.clone();
-        for at in &entry.ttls {
-            let ttl = u32_at(&message, *at).unwrap_or(0);
-            put_u32(&mut message, *at, ttl.saturating_sub(age));
-        }
-        Some(message)
+        Some((Arc::clone(&entry.reply), age))
     }
 
     /// Keeps an answer, if it may be kept and is not larger than the cache.
-    pub fn insert(&mut self, now: Instant, key: &[u8], reply: &[u8]) {
+    pub fn insert(&mut self, now: Instant, key: &[u8], reply: &Relayed) {
         self.remove(key);
         let Some(entry) = self.entry(now, reply) else {
             return;
@@ -117,15 +115,13 @@ impl Cache {
         self.entries.insert(key.to_vec(), entry);
     }
 
-    fn entry(&mut self, now: Instant, reply: &[u8]) -> Option<Entry> {
-        let layout = Layout::parse(reply)?;
-        let mut message = reply[..layout.end].to_vec();
-        let (ttl, ttls) = time_to_live(&mut message, &layout)?;
-        let kept = Duration::from_secs(u64::from(ttl)).min(MAX_AGE);
+    fn entry(&mut self, now: Instant, reply: &Relayed) -> Option<Entry> {
+        let mut reply = reply.clone();
+        let kept = limit_times(&mut reply)?;
+        let kept = Duration::from_secs(u64::from(kept)).min(MAX_AGE);
         self.uses += 1;
         Some(Entry {
-            message,
-            ttls,
+            reply: Arc::new(reply),
             stored: now,
             expires: now.checked_add(kept)?,
             used: self.uses,
@@ -141,24 +137,25 @@ impl Cache {
 }
 
 fn cost(key: &[u8], entry: &Entry) -> usize {
-    OVERHEAD + 2 * key.len() + entry.message.len() + size_of::<usize>() * entry.ttls.len()
+    OVERHEAD + 2 * key.len() + entry.reply.bytes()
 }
 
-/// Returns how many seconds an answer may be kept, and the offsets of its times to live; `None` if
-/// it must not be kept. Limits the time to live of a start of authority to its minimum, which is
-/// what a client computes from it.
-fn time_to_live(message: &mut [u8], layout: &Layout) -> Option<(u32, Vec<usize>)> {
+/// Returns how many seconds an answer may be kept; `None` if it must not be kept. Limits the time
+/// to live of a start of authority to its minimum, which is what a client computes from it.
+fn limit_times(reply: &mut Relayed) -> Option<u32> {
     const NOERROR: u8 = 0;
     const NXDOMAIN: u8 = 3;
+    let message = reply.message();
     let code = wire::response_code(message)?;
     if message[2] & TC != 0 || !matches!(code, NOERROR | NXDOMAIN) {
         return None;
     }
+    let layout = Layout::parse(message)?;
     let question = wire::question(message)?;
     let asked = u16_at(question, question.len() - 4)?;
     let is_answer = |kind: u16| kind == asked || asked == ANY;
     let (mut positive, mut authority) = (false, false);
-    let (mut shortest, mut ttls) = (None::<u32>, Vec::new());
+    let (mut shortest, mut limited) = (None::<u32>, Vec::new());
     for record in layout.records.iter().filter(|record| record.kind != OPT) {
         positive |= record.section == Section::Answer && is_answer(record.kind);
         // Values with the highest bit set count as zero (RFC 2181 section 8).
@@ -169,14 +166,15 @@ fn time_to_live(message: &mut [u8], layout: &Layout) -> Option<(u32, Vec<usize>)
         {
             authority = true;
             ttl = ttl.min(minimum);
-            put_u32(message, record.ttl_at, ttl);
+            limited.push((record.ttl_at, ttl));
         }
-        ttls.push(record.ttl_at);
         shortest = Some(shortest.map_or(ttl, |shortest| shortest.min(ttl)));
     }
+    for (at, ttl) in limited {
+        reply.put_ttl(at, ttl);
+    }
     let negative = code == NXDOMAIN || !positive;
-    let kept = shortest.filter(|ttl| *ttl > 0 && (!negative || authority))?;
-    Some((kept, ttls))
+    shortest.filter(|ttl| *ttl > 0 && (!negative || authority))
 }
 
 #[cfg(test)]

@@ -1,25 +1,45 @@
 //! Queries of clients, and this node's own answers.
+//!
+//! Messages are composed byte by byte: a query of a service is answered without an allocation
+//! besides the caller's buffer, and questions are returned in the case in which they came.
 
 use std::net::Ipv4Addr;
 
-use hickory_proto::{
-    op::{Edns, Message, MessageType, Metadata, OpCode, Query, ResponseCode},
-    rr::{DNSClass, RData, Record, RecordType, rdata::A},
-};
-
-use super::wire::{
-    self, AD, CD, HEADER, Layout, MAX_PAYLOAD, OPT, QR, RD, Section, TC, mark_relayed, opt,
-    put_u16, question,
+use super::{
+    relay::Relayed,
+    wire::{
+        self, AA, AD, CD, HEADER, MAX_PAYLOAD, OPT, OPT_RECORD, QR, RA, RD, Records, Section, TC,
+        opt, put_u16, put_u32, question, u16_at, u32_at,
+    },
 };
 
 /// Time to live of the addresses of a service, in seconds.
 pub const TTL: u32 = 5;
 /// Bytes of an address record whose name is a pointer.
 const ADDRESS_RECORD: usize = 16;
-/// Length of an EDNS record without options.
-const EDNS_RECORD: usize = 11;
 /// Largest answer in a datagram to a client without EDNS (RFC 1035 section 4.2.1).
 const PLAIN_PAYLOAD: u16 = 512;
+/// Longest question: a name of 255 bytes, type and class.
+const MAX_QUESTION: usize = 259;
+/// Bit of a question's answer to DNSSEC in the key of the cache; no header flag has it.
+const KEY_DNSSEC_OK: u8 = 0x40;
+
+const TYPE_A: u16 = 1;
+const TYPE_IXFR: u16 = 251;
+const TYPE_AXFR: u16 = 252;
+const CLASS_IN: u16 = 1;
+const CLASS_ANY: u16 = 255;
+
+/// Response codes (RFC 1035 section 4.1.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Code {
+    NoError = 0,
+    FormErr = 1,
+    ServFail = 2,
+    NxDomain = 3,
+    NotImp = 4,
+    Refused = 5,
+}
 
 /// Transport of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,11 +50,9 @@ pub enum Transport {
     Tcp,
 }
 
-/// A message of a client.
-#[derive(Clone, Debug)]
-pub enum Received {
-    /// A query.
-    Query(Box<Request>),
+/// A message that is no query.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unreadable {
     /// An unsupported or malformed message; the answer says so.
     Rejected(Vec<u8>),
     /// No request at all.
@@ -44,12 +62,19 @@ pub enum Received {
 /// A query of a client.
 #[derive(Clone, Debug)]
 pub struct Request {
-    metadata: Metadata,
-    query: Query,
-    /// The question as it was received.
-    question: Vec<u8>,
+    id: u16,
+    /// Bytes 2 and 3 of the header.
+    flags: [u8; 2],
+    question: Question,
     edns: Option<ClientEdns>,
     transport: Transport,
+}
+
+/// A question as it was received.
+#[derive(Clone, Debug)]
+struct Question {
+    bytes: [u8; MAX_QUESTION],
+    length: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -58,62 +83,99 @@ struct ClientEdns {
     dnssec_ok: bool,
 }
 
-impl Received {
-    /// Reads one message that arrived over `transport`.
-    #[must_use]
-    pub fn read(message: &[u8], transport: Transport) -> Self {
-        let Some(header) = message.first_chunk::<HEADER>() else {
-            return Self::Ignored;
-        };
-        if header[2] & QR != 0 {
-            return Self::Ignored;
-        }
-        let rejected = |code| Self::Rejected(bare(header, code));
-        if header[2] & 0x78 != 0 {
-            return rejected(ResponseCode::NotImp);
-        }
-        let Some((question, decoded)) = question(message).zip(Message::from_vec(message).ok())
-        else {
-            return rejected(ResponseCode::FormErr);
-        };
-        let (1, Some(query)) = (decoded.queries.len(), decoded.queries.first()) else {
-            return rejected(ResponseCode::FormErr);
-        };
-        let edns = decoded.edns.as_ref();
-        let request = Request {
-            metadata: decoded.metadata,
-            query: query.clone(),
-            question: question.to_vec(),
-            edns: edns.map(|edns| ClientEdns {
-                payload: edns.max_payload(),
-                dnssec_ok: edns.flags().dnssec_ok,
-            }),
-            transport,
-        };
-        if edns.is_some_and(|edns| edns.version() > 0) {
-            return Self::Rejected(request.bad_version());
-        }
-        Self::Query(Box::new(request))
+/// Identity of a question in a cache.
+#[derive(Clone, Debug)]
+pub struct CacheKey {
+    bytes: [u8; MAX_QUESTION + 2],
+    length: usize,
+}
+
+impl AsRef<[u8]> for CacheKey {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+impl Question {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+
+    fn kind(&self) -> u16 {
+        u16_at(self.bytes(), self.length - 4).unwrap_or(0)
+    }
+
+    fn class(&self) -> u16 {
+        u16_at(self.bytes(), self.length - 2).unwrap_or(0)
     }
 }
 
 impl Request {
+    /// Reads one message that arrived over `transport`.
+    ///
+    /// # Errors
+    /// [`Unreadable`] if it is no query that this node supports.
+    pub fn read(message: &[u8], transport: Transport) -> Result<Self, Unreadable> {
+        let Some(header) = message.first_chunk::<HEADER>() else {
+            return Err(Unreadable::Ignored);
+        };
+        if header[2] & QR != 0 {
+            return Err(Unreadable::Ignored);
+        }
+        let rejected = |code| Unreadable::Rejected(bare(header, code));
+        if header[2] & wire::OPCODE != 0 {
+            return Err(rejected(Code::NotImp));
+        }
+        let malformed = || rejected(Code::FormErr);
+        let received = question(message).ok_or_else(malformed)?;
+        let mut bytes = [0; MAX_QUESTION];
+        let length = received.len();
+        bytes
+            .get_mut(..length)
+            .ok_or_else(malformed)?
+            .copy_from_slice(received);
+        let edns = client_edns(message, length).ok_or_else(malformed)?;
+        let request = Self {
+            id: u16::from_be_bytes([header[0], header[1]]),
+            flags: [header[2], header[3]],
+            question: Question { bytes, length },
+            edns: edns.map(|(edns, _)| edns),
+            transport,
+        };
+        if edns.is_some_and(|(_, version)| version > 0) {
+            return Err(Unreadable::Rejected(request.bad_version()));
+        }
+        Ok(request)
+    }
+
     /// Labels of the name, without the root.
     pub fn labels(&self) -> impl Iterator<Item = &[u8]> {
-        self.query.name().iter()
+        let mut rest = self.question.bytes();
+        std::iter::from_fn(move || {
+            let (length, after) = rest.split_first().filter(|(length, _)| **length > 0)?;
+            let (label, after) = after.split_at_checked(usize::from(*length))?;
+            rest = after;
+            Some(label)
+        })
+    }
+
+    /// The name as it was received, with the lengths of its labels.
+    #[must_use]
+    pub fn name(&self) -> &[u8] {
+        let question = self.question.bytes();
+        &question[..question.len() - 4]
     }
 
     /// Whether addresses are requested.
     #[must_use]
     pub fn asks_addresses(&self) -> bool {
-        self.query.query_type() == RecordType::A
-            && matches!(self.query.query_class(), DNSClass::IN | DNSClass::ANY)
+        self.question.kind() == TYPE_A && matches!(self.question.class(), CLASS_IN | CLASS_ANY)
     }
 
     /// Whether a whole zone is requested, which takes more than one answer.
     #[must_use]
     pub fn is_transfer(&self) -> bool {
-        matches!(self.query.query_type(), RecordType::AXFR | RecordType::IXFR)
+        matches!(self.question.kind(), TYPE_AXFR | TYPE_IXFR)
     }
 
     /// Largest answer that the client accepts.
@@ -127,68 +189,65 @@ impl Request {
         usize::from(limit)
     }
 
-    /// Answers with addresses, as many as fit; the truncation bit is set if some do not. A client
-    /// that ignores the bit has at least those.
-    #[must_use]
-    pub fn addresses(&self, addresses: &[Ipv4Addr]) -> Vec<u8> {
-        let edns = self.edns.map_or(0, |_| EDNS_RECORD);
+    /// Writes an answer with addresses, as many as fit; the truncation bit is set if some do not.
+    /// A client that ignores the bit has at least those.
+    pub fn addresses(&self, addresses: &[Ipv4Addr], answer: &mut Vec<u8>) {
+        let edns = self.edns.map_or(0, |_| OPT_RECORD);
         let room = self
             .limit()
-            .saturating_sub(HEADER + self.question.len() + edns);
+            .saturating_sub(HEADER + self.question.length + edns);
         let fitting = addresses.len().min(room / ADDRESS_RECORD);
-        let mut message = self.response(ResponseCode::NoError);
-        message.metadata.authoritative = true;
-        message.metadata.truncation = fitting < addresses.len();
-        for address in addresses.iter().take(fitting) {
-            let data = RData::A(A(*address));
-            message.add_answer(Record::from_rdata(self.query.name().clone(), TTL, data));
+        self.begin(Code::NoError, answer);
+        answer[2] |= AA;
+        if fitting < addresses.len() {
+            answer[2] |= TC;
         }
-        self.encode(&message)
+        put_u16(answer, 6, u16::try_from(fitting).unwrap_or(u16::MAX));
+        // The name is a pointer to the question.
+        let mut record = [0xc0, 0x0c, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4];
+        put_u32(&mut record, 6, TTL);
+        for address in addresses.iter().take(fitting) {
+            answer.extend(record);
+            answer.extend(address.octets());
+        }
+        self.put_edns(answer);
     }
 
     /// Answers that the name has no records of the requested type.
-    #[must_use]
-    pub fn no_data(&self) -> Vec<u8> {
-        self.authoritative(ResponseCode::NoError)
+    pub fn no_data(&self, answer: &mut Vec<u8>) {
+        self.empty(Code::NoError, answer);
+        answer[2] |= AA;
     }
 
     /// Answers that the name does not exist.
-    #[must_use]
-    pub fn nx_domain(&self) -> Vec<u8> {
-        self.authoritative(ResponseCode::NXDomain)
-    }
-
-    /// Answers that the name does not exist here, without authority: the engine's resolver, which
-    /// has one server per network of a container, asks the next one only then.
-    #[must_use]
-    pub fn elsewhere(&self) -> Vec<u8> {
-        self.encode(&self.response(ResponseCode::NXDomain))
+    pub fn nx_domain(&self, answer: &mut Vec<u8>) {
+        self.empty(Code::NxDomain, answer);
+        answer[2] |= AA;
     }
 
     /// Answers that the query is not answered here.
-    #[must_use]
-    pub fn refused(&self) -> Vec<u8> {
-        self.encode(&self.response(ResponseCode::Refused))
+    pub fn refused(&self, answer: &mut Vec<u8>) {
+        self.empty(Code::Refused, answer);
     }
 
-    /// Answers that no upstream server answered. Unlike NXDOMAIN, this is not cached.
-    #[must_use]
-    pub fn server_failure(&self) -> Vec<u8> {
-        self.encode(&self.response(ResponseCode::ServFail))
+    /// Answers that no upstream server answered, or that there are too many questions. Unlike
+    /// NXDOMAIN, this is not cached.
+    pub fn server_failure(&self, answer: &mut Vec<u8>) {
+        self.empty(Code::ServFail, answer);
     }
 
     /// The query for an upstream server: the same question and flags under another id. EDNS is
-    /// hop-by-hop (RFC 6891 section 6.1.1): the record is this node's own, without the client's
-    /// options.
+    /// hop-by-hop (RFC 6891 section 6.1.1): the record is this node's own, whether the client sent
+    /// one or not, and without its options. Servers that do not know EDNS are asked without.
     #[must_use]
-    pub fn upstream_query(&self, id: u16) -> Vec<u8> {
-        let mut message = Vec::with_capacity(HEADER + self.question.len() + EDNS_RECORD);
+    pub fn upstream_query(&self, id: u16, edns: bool) -> Vec<u8> {
+        let mut message = Vec::with_capacity(HEADER + self.question.length + OPT_RECORD);
         message.extend(id.to_be_bytes());
-        message.extend(self.flags());
-        message.extend([0, 1, 0, 0, 0, 0, 0, u8::from(self.edns.is_some())]);
-        message.extend(&self.question);
-        if let Some(edns) = self.edns {
-            message.extend(opt(MAX_PAYLOAD, 0, edns.dnssec_ok));
+        message.extend(self.forwarded_flags());
+        message.extend([0, 1, 0, 0, 0, 0, 0, u8::from(edns)]);
+        message.extend(self.question.bytes());
+        if edns {
+            message.extend(opt(MAX_PAYLOAD, 0, self.is_dnssec_ok()));
         }
         message
     }
@@ -196,123 +255,117 @@ impl Request {
     /// Identity of the answer in a cache: the question without its case, and all that an answer
     /// may depend on.
     #[must_use]
-    pub fn cache_key(&self) -> Vec<u8> {
-        let mut key = self.question.to_ascii_lowercase();
-        if let [.., a, b, c, d] = self.question[..] {
-            // Type and class are no letters.
-            let at = key.len() - 4;
-            key[at..].copy_from_slice(&[a, b, c, d]);
-        }
-        let edns = self.edns.map_or(0, |edns| 1 + u8::from(edns.dnssec_ok));
-        key.extend(self.flags());
-        key.push(edns);
-        key
-    }
-
-    /// Makes the answer for the client of an upstream answer to the same question: type, code and
-    /// records stay as they are, except that the name is in the client's case.
-    #[must_use]
-    pub fn relay(&self, reply: &[u8]) -> Vec<u8> {
-        let Some(layout) = Layout::parse(reply) else {
-            return self.server_failure();
+    pub fn cache_key(&self) -> CacheKey {
+        let length = self.question.length;
+        let mut bytes = [0; MAX_QUESTION + 2];
+        bytes[..length].copy_from_slice(self.question.bytes());
+        // Type and class are no letters; lengths of labels are none either.
+        bytes[..length - 4].make_ascii_lowercase();
+        let [high, low] = self.forwarded_flags();
+        let dnssec_ok = if self.is_dnssec_ok() {
+            KEY_DNSSEC_OK
+        } else {
+            0
         };
-        let mut message = reply[..layout.end].to_vec();
-        let end = HEADER + self.question.len();
-        let has_question = question(&message).is_some_and(|old| old.len() == self.question.len());
-        if !has_question {
-            return self.server_failure();
+        bytes[length] = high;
+        bytes[length + 1] = low | dnssec_ok;
+        CacheKey {
+            bytes,
+            length: length + 2,
         }
-        put_u16(&mut message, 0, self.metadata.id);
-        message[HEADER..end].copy_from_slice(&self.question);
-        mark_relayed(&mut message);
-        self.put_edns(&mut message, &layout);
-        if message.len() > self.limit() {
-            message.truncate(end);
-            message[2] |= TC;
-            message[6..HEADER].fill(0);
-            if let Some(edns) = self.edns {
-                message.extend(opt(MAX_PAYLOAD, 0, edns.dnssec_ok));
-                message[HEADER - 1] = 1;
-            }
-        }
-        message
     }
 
-    /// Replaces the payload size of the server's EDNS record by this node's, or adds a record if
-    /// the client expects one.
-    fn put_edns(&self, message: &mut Vec<u8>, layout: &Layout) {
-        let mut records = layout.records.iter();
-        let is_opt =
-            |record: &&wire::RecordAt| record.kind == OPT && record.section == Section::Additional;
-        match (self.edns, records.find(is_opt)) {
-            (_, Some(record)) => put_u16(message, record.class_at, MAX_PAYLOAD),
-            (Some(edns), None) => {
-                let count = wire::u16_at(message, HEADER - 2).and_then(|n| n.checked_add(1));
-                if let Some(count) = count {
-                    put_u16(message, HEADER - 2, count);
-                    message.extend(opt(MAX_PAYLOAD, 0, edns.dnssec_ok));
-                }
-            }
-            (None, None) => {}
+    /// Writes the answer for the client of an upstream answer to the same question, `age` seconds
+    /// after it arrived: type, code and records stay as they are, except that the name is in the
+    /// client's case.
+    pub fn relay(&self, reply: &Relayed, age: u32, answer: &mut Vec<u8>) {
+        let end = HEADER + self.question.length;
+        if reply.question_len() != self.question.length {
+            return self.server_failure(answer);
         }
+        reply.write(age, answer);
+        put_u16(answer, 0, self.id);
+        answer[HEADER..end].copy_from_slice(self.question.bytes());
+        let edns = self.edns.map_or(0, |_| OPT_RECORD);
+        if answer.len() + edns > self.limit() {
+            answer.truncate(end);
+            answer[2] |= TC;
+            answer[6..HEADER].fill(0);
+        }
+        self.put_edns(answer);
     }
 
     /// Header flags that are forwarded.
-    fn flags(&self) -> [u8; 2] {
-        let bit = |set: bool, bit: u8| if set { bit } else { 0 };
-        [
-            bit(self.metadata.recursion_desired, RD),
-            bit(self.metadata.authentic_data, AD) | bit(self.metadata.checking_disabled, CD),
-        ]
+    fn forwarded_flags(&self) -> [u8; 2] {
+        [self.flags[0] & RD, self.flags[1] & (AD | CD)]
     }
 
-    fn response(&self, code: ResponseCode) -> Message {
-        let mut metadata = Metadata::response_from_request(&self.metadata);
-        metadata.recursion_available = true;
-        metadata.response_code = code;
-        let mut message = Message::new(metadata.id, MessageType::Response, OpCode::Query);
-        message.metadata = metadata;
-        message.add_query(self.query.clone());
-        if let Some(edns) = self.edns {
-            let mut own = Edns::new();
-            own.set_max_payload(MAX_PAYLOAD)
-                .set_dnssec_ok(edns.dnssec_ok);
-            message.set_edns(own);
+    fn is_dnssec_ok(&self) -> bool {
+        self.edns.is_some_and(|edns| edns.dnssec_ok)
+    }
+
+    /// Begins an answer: header and question.
+    fn begin(&self, code: Code, answer: &mut Vec<u8>) {
+        answer.clear();
+        answer.extend(self.id.to_be_bytes());
+        answer.push(QR | self.flags[0] & RD);
+        answer.push(RA | self.flags[1] & CD | code as u8);
+        answer.extend([0, 1, 0, 0, 0, 0, 0, 0]);
+        answer.extend(self.question.bytes());
+    }
+
+    fn empty(&self, code: Code, answer: &mut Vec<u8>) {
+        self.begin(code, answer);
+        self.put_edns(answer);
+    }
+
+    /// Adds this node's EDNS record if the client sent one.
+    fn put_edns(&self, answer: &mut Vec<u8>) {
+        let count = u16_at(answer, HEADER - 2).and_then(|count| count.checked_add(1));
+        if let (Some(edns), Some(count)) = (self.edns, count) {
+            put_u16(answer, HEADER - 2, count);
+            answer.extend(opt(MAX_PAYLOAD, 0, edns.dnssec_ok));
         }
-        message
-    }
-
-    fn authoritative(&self, code: ResponseCode) -> Vec<u8> {
-        let mut message = self.response(code);
-        message.metadata.authoritative = true;
-        self.encode(&message)
     }
 
     /// Answers that the version of EDNS is not supported (RFC 6891 section 6.1.3).
     fn bad_version(&self) -> Vec<u8> {
-        let mut message = self.response(ResponseCode::NoError);
-        message.edns = None;
-        let mut bytes = self.encode(&message);
-        put_u16(&mut bytes, HEADER - 2, 1);
-        bytes.extend(opt(MAX_PAYLOAD, 1, false));
-        bytes
-    }
-
-    fn encode(&self, message: &Message) -> Vec<u8> {
-        message.to_vec().unwrap_or_else(|_| {
-            let mut header = [0; HEADER];
-            put_u16(&mut header, 0, self.metadata.id);
-            bare(&header, ResponseCode::ServFail)
-        })
+        let mut answer = Vec::new();
+        self.begin(Code::NoError, &mut answer);
+        put_u16(&mut answer, HEADER - 2, 1);
+        answer.extend(opt(MAX_PAYLOAD, 1, false));
+        answer
     }
 }
 
+/// The client's EDNS record with its version. `None` if the records of the query are malformed, or
+/// if it has several EDNS records (RFC 6891 section 6.1.1).
+fn client_edns(message: &[u8], question: usize) -> Option<Option<(ClientEdns, u8)>> {
+    let mut found = None;
+    for record in Records::after(message, HEADER + question)? {
+        let record = record?;
+        if record.kind != OPT || record.section != Section::Additional {
+            continue;
+        }
+        if found.is_some() || !record.is_root {
+            return None;
+        }
+        let [_, version, high, _] = u32_at(message, record.ttl_at)?.to_be_bytes();
+        let edns = ClientEdns {
+            payload: u16_at(message, record.class_at)?,
+            dnssec_ok: high & 0x80 != 0,
+        };
+        found = Some((edns, version));
+    }
+    Some(found)
+}
+
 /// An answer that consists of a header, for requests that cannot be decoded.
-fn bare(request: &[u8; HEADER], code: ResponseCode) -> Vec<u8> {
+fn bare(request: &[u8; HEADER], code: Code) -> Vec<u8> {
     let mut answer = vec![0; HEADER];
     answer[..2].copy_from_slice(&request[..2]);
-    answer[2] = QR | request[2] & (0x78 | RD);
-    answer[3] = wire::RA | code.low();
+    answer[2] = QR | request[2] & (wire::OPCODE | RD);
+    answer[3] = RA | code as u8;
     answer
 }
 

@@ -1,5 +1,6 @@
 //! Addresses of each service on each network.
 
+mod clients;
 mod declared;
 
 use std::{
@@ -9,11 +10,11 @@ use std::{
 };
 
 use imbl::{OrdMap, OrdSet, ordmap::DiffItem};
-use jaco_engine::cidr::Cidr;
-use jaco_proto::v1::{self, ReplicaDesired, ReplicaObserved, ReplicaState};
+use jaco_proto::v1::{ReplicaDesired, ReplicaObserved, ReplicaState};
 use jaco_state::State;
 
 use crate::network::names::NetworkId;
+use clients::Clients;
 use declared::Declared;
 
 /// Index of the names of a state.
@@ -27,8 +28,7 @@ pub struct Records {
     /// Ids of the replicas with a row, by (deployment, service).
     replicas: OrdMap<(String, String), OrdSet<String>>,
     networks: OrdMap<NetworkId, OrdMap<String, Arc<[Record]>>>,
-    /// Last address and network of each address block, by its first address.
-    blocks: OrdMap<u32, (u32, NetworkId)>,
+    clients: Clients,
 }
 
 /// Address of a running replica.
@@ -56,13 +56,13 @@ impl Records {
             let id = key(&item);
             let row = after.replicas_desired.get(id);
             changed.extend(row.map(|row| service_of(row)));
+            let seen = |state: &State| state.replicas_observed.get(id).cloned();
+            let (old, new) = (seen(before), seen(after));
+            self.clients.update(old.as_deref(), new.as_deref());
         }
         self.add_borrowers(&mut changed);
         for (deployment, service) in changed {
             self.update_service(after, &deployment, &service);
-        }
-        if !before.subnets.ptr_eq(&after.subnets) {
-            self.blocks = blocks(after);
         }
     }
 
@@ -73,11 +73,35 @@ impl Records {
         declared.is_some_and(|declared| declared.has(service))
     }
 
-    /// Whether a service (in lower case) of the deployment is on a network other than `network`.
+    /// Whether a service (in lower case) has addresses on another network on which the container
+    /// with address `client` on `network` is. A container that was not observed yet may be on every
+    /// network that shares a service with `network`.
     #[must_use]
-    pub fn is_elsewhere(&self, network: &NetworkId, service: &str) -> bool {
-        let declared = self.deployments.get(network.deployment());
-        declared.is_some_and(|declared| declared.is_elsewhere(network, service))
+    pub fn is_elsewhere(
+        &self,
+        network: &NetworkId,
+        client: Ipv4Addr,
+        service: &str,
+        is_fresh: impl Fn(&str) -> bool,
+    ) -> bool {
+        let Some(declared) = self.deployments.get(network.deployment()) else {
+            return false;
+        };
+        let own = network.engine_name();
+        let is_known = self.clients.knows(client, &own);
+        let is_on = |other: &NetworkId| {
+            if is_known {
+                self.clients.is_on(client, &own, &other.engine_name())
+            } else {
+                declared.share_a_service(network, other)
+            }
+        };
+        let has_addresses =
+            |records: &Arc<[Record]>| records.iter().any(|record| is_fresh(&record.host));
+        let mut others = self.networks_of(network.deployment());
+        others.any(|(other, services)| {
+            other != network && services.get(service).is_some_and(has_addresses) && is_on(other)
+        })
     }
 
     /// Addresses of the running replicas of a service (in lower case) on `network`, on hosts for
@@ -105,14 +129,6 @@ impl Records {
         } else {
             local
         }
-    }
-
-    /// Network whose address blocks contain `address`.
-    #[must_use]
-    pub fn owner(&self, address: Ipv4Addr) -> Option<&NetworkId> {
-        let address = u32::from(address);
-        let (_, (last, network)) = self.blocks.range(..=address).next_back()?;
-        (address <= *last).then_some(network)
     }
 
     fn update_deployments(&mut self, before: &State, after: &State, changed: &mut Changed) {
@@ -183,15 +199,16 @@ impl Records {
                 let Some((networks, lender)) = declared.attachment(&row.service) else {
                     continue;
                 };
-                // A container in another service's network namespace has no address of its own.
-                let holder = match lender {
-                    Some(lender) => self.lender(state, deployment, lender, &seen.host),
-                    None => Some(seen),
-                };
                 for network in networks {
                     let detail = format!("ip.{}", network.engine_name());
-                    let address = holder.and_then(|holder| holder.details.get(&detail));
-                    if let Some(address) = address.and_then(|text| text.parse().ok()) {
+                    let Some(text) = seen.details.get(&detail) else {
+                        continue;
+                    };
+                    // The container in another one's network namespace was observed with the
+                    // addresses of that one, which must still run: addresses are used again.
+                    let is_valid = lender
+                        .is_none_or(|lender| self.lends(state, deployment, lender, seen, &detail));
+                    if let (Ok(address), true) = (text.parse(), is_valid) {
                         let host = seen.host.clone();
                         let of_network = found.entry(network.clone()).or_default();
                         of_network.insert(Record { address, host });
@@ -231,29 +248,39 @@ impl Records {
         })
     }
 
-    /// The replica whose network namespace containers on `host` join: the running one with the
-    /// lowest index, which the runtime chooses too.
-    fn lender<'a>(
-        &'a self,
-        state: &'a State,
+    /// Whether a running replica of service `lender` has the address that `borrower` has under
+    /// `detail`.
+    fn lends(
+        &self,
+        state: &State,
         deployment: &str,
-        service: &str,
-        host: &str,
-    ) -> Option<&'a ReplicaObserved> {
-        let name = service.to_ascii_lowercase();
-        let running = self.running(state, deployment, &name);
-        let here = running.filter(|(row, seen)| row.service == service && seen.host == host);
-        here.min_by_key(|(row, _)| row.index).map(|(_, seen)| seen)
+        lender: &str,
+        borrower: &ReplicaObserved,
+        detail: &str,
+    ) -> bool {
+        let name = lender.to_ascii_lowercase();
+        self.running(state, deployment, &name).any(|(row, seen)| {
+            row.service == lender
+                && seen.host == borrower.host
+                && seen.details.get(detail) == borrower.details.get(detail)
+        })
     }
 
     fn networks_with(&self, deployment: &str, service: &str) -> Vec<NetworkId> {
-        // The network with the lowest name is the first of a deployment.
-        let of_deployment = self.networks.range(NetworkId::new(deployment, "")..);
-        of_deployment
-            .take_while(|(id, _)| id.deployment() == deployment)
+        self.networks_of(deployment)
             .filter(|(_, services)| services.contains_key(service))
             .map(|(id, _)| id.clone())
             .collect()
+    }
+
+    /// Networks of a deployment with their services.
+    fn networks_of(
+        &self,
+        deployment: &str,
+    ) -> impl Iterator<Item = (&NetworkId, &OrdMap<String, Arc<[Record]>>)> {
+        // The network with the lowest name is the first of a deployment.
+        let of_deployment = self.networks.range(NetworkId::new(deployment, "")..);
+        of_deployment.take_while(move |(id, _)| id.deployment() == deployment)
     }
 }
 
@@ -270,20 +297,6 @@ fn key<'a, K, V>(item: &DiffItem<'a, 'a, K, V>) -> &'a K {
         | DiffItem::Remove(key, _)
         | DiffItem::Update { new: (key, _), .. } => key,
     }
-}
-
-fn blocks(state: &State) -> OrdMap<u32, (u32, NetworkId)> {
-    let block = |row: &v1::Subnet| {
-        let cidr: Cidr = row.cidr.parse().ok()?;
-        let last = u32::try_from(cidr.last()).ok()?;
-        let network = NetworkId::new(&row.deployment, &row.network);
-        Some((u32::from(cidr.network()), (last, network)))
-    };
-    state
-        .subnets
-        .values()
-        .filter_map(|row| block(row))
-        .collect()
 }
 
 #[cfg(test)]

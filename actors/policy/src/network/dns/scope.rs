@@ -1,76 +1,114 @@
 //! Names that belong to a network, and names that are forwarded.
 
-/// Domain of the cluster; no name below it ever leaves the node.
-const INTERNAL: &str = "jaco.internal";
+/// Domain of the cluster with the dot before it; no name below it ever leaves the node.
+const INTERNAL: &str = ".jaco.internal";
+/// Longest name as text: 255 bytes with the lengths of its labels.
+const MAX_TEXT: usize = 255;
 
 /// Meaning of a name for the containers of one network.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Meaning {
-    /// A service of the deployment, in lower case; it may have no records, and may not exist.
-    Service(String),
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meaning<'a> {
+    /// A service of the deployment, in lower case; it may have no records. With a single label it
+    /// may not exist.
+    Service(&'a str),
     /// A name below `jaco.internal` that is none of the deployment's.
     Unknown,
     /// Any other name.
     External,
 }
 
-/// Returns the meaning of the name with these `labels` in `deployment`; `declares` tells whether
-/// the deployment has a service with a name in lower case.
+/// A name as text: labels in lower case, separated by dots.
+#[derive(Clone, Debug)]
+pub struct NameText {
+    bytes: [u8; MAX_TEXT],
+    length: usize,
+    labels: usize,
+    /// Whether a label has a character that no service can have. Dots inside a label are not
+    /// separators, so such a name means no service.
+    is_unusual: bool,
+}
+
+impl NameText {
+    /// Joins the labels of a name, of 255 bytes at most.
+    #[must_use]
+    pub fn of<'a>(labels: impl Iterator<Item = &'a [u8]>) -> Self {
+        let mut text = Self {
+            bytes: [0; MAX_TEXT],
+            length: 0,
+            labels: 0,
+            is_unusual: false,
+        };
+        for label in labels {
+            if text.labels > 0 {
+                text.push(b'.');
+            }
+            text.labels += 1;
+            for byte in label {
+                let plain = byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+                text.is_unusual |= !plain;
+                // A byte beyond ASCII is no text; a dot would separate.
+                text.push(if plain {
+                    byte.to_ascii_lowercase()
+                } else {
+                    b'?'
+                });
+            }
+        }
+        text
+    }
+
+    fn push(&mut self, byte: u8) {
+        match self.bytes.get_mut(self.length) {
+            Some(end) => {
+                *end = byte;
+                self.length += 1;
+            }
+            None => self.is_unusual = true,
+        }
+    }
+
+    fn text(&self) -> &str {
+        str::from_utf8(&self.bytes[..self.length]).unwrap_or_default()
+    }
+}
+
+/// Returns the meaning of `name` in `deployment`; `declares` tells whether the deployment has a
+/// service with a name in lower case.
 ///
 /// Case is ignored (RFC 4343). Names of services and deployments may contain dots, so a declared
-/// service is recognised before the name is split.
+/// service is recognised before the name is split. A name that ends in the deployment belongs to it
+/// only if it begins with a declared service: a deployment may be called like a domain.
 #[must_use]
 pub fn classify<'a>(
-    labels: impl IntoIterator<Item = &'a [u8]>,
+    name: &'a NameText,
     deployment: &str,
     declares: impl Fn(&str) -> bool,
-) -> Meaning {
-    let labels: Vec<&[u8]> = labels.into_iter().collect();
-    let plain: Option<Vec<String>> = labels.iter().map(|label| plain(label)).collect();
-    let Some(labels) = plain else {
-        return unusual(&labels);
+) -> Meaning<'a> {
+    let text = name.text();
+    let (text, other, dots) = match text.strip_suffix(INTERNAL) {
+        Some(text) => (text, Meaning::Unknown, name.labels.saturating_sub(3)),
+        None if text == &INTERNAL[1..] => return Meaning::Unknown,
+        None => (text, Meaning::External, name.labels.saturating_sub(1)),
     };
-    let name = labels.join(".");
-    if name == INTERNAL {
-        return Meaning::Unknown;
+    if name.is_unusual {
+        return if dots == 0 { Meaning::Unknown } else { other };
     }
-    let (name, other, dots) = match name.strip_suffix(&format!(".{INTERNAL}")) {
-        Some(name) => (name, Meaning::Unknown, labels.len() - 3),
-        None => (name.as_str(), Meaning::External, labels.len().max(1) - 1),
-    };
-    if name.is_empty() {
+    if text.is_empty() {
         return other; // the root
     }
-    if dots == 0 || declares(name) {
-        return Meaning::Service(name.to_owned());
+    if dots == 0 || declares(text) {
+        return Meaning::Service(text);
     }
-    let own = format!(".{}", deployment.to_ascii_lowercase());
-    match name.strip_suffix(&own) {
-        Some(service) if !service.is_empty() => Meaning::Service(service.to_owned()),
-        Some(_) | None => other,
-    }
-}
-
-/// A label of the characters that names of services and hosts have, in lower case.
-fn plain(label: &[u8]) -> Option<String> {
-    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    let text = str::from_utf8(label).ok()?;
-    label.iter().all(plain).then(|| text.to_ascii_lowercase())
-}
-
-/// Meaning of a name with a label that no service can have. Dots inside a label are not
-/// separators, so such a name is never joined.
-fn unusual(labels: &[&[u8]]) -> Meaning {
-    let is_internal = match labels {
-        [.., domain, top] => {
-            domain.eq_ignore_ascii_case(b"jaco") && top.eq_ignore_ascii_case(b"internal")
+    let split = text.len().checked_sub(deployment.len() + 1);
+    match split.and_then(|at| text.split_at_checked(at)) {
+        Some((service, own))
+            if own.starts_with('.')
+                && own[1..].eq_ignore_ascii_case(deployment)
+                && declares(service) =>
+        {
+            Meaning::Service(service)
         }
-        [_] | [] => false,
-    };
-    if is_internal || labels.len() == 1 {
-        Meaning::Unknown
-    } else {
-        Meaning::External
+        Some(_) | None => other,
     }
 }
 
@@ -78,14 +116,17 @@ fn unusual(labels: &[&[u8]]) -> Meaning {
 mod tests {
     use super::*;
 
-    fn meaning(name: &str, deployment: &str) -> Meaning {
+    #[track_caller]
+    fn check(name: &str, deployment: &str, expected: Meaning<'_>) {
         let labels = name.split('.').filter(|label| !label.is_empty());
         let declares = |name: &str| matches!(name, "web" | "api.v1");
-        classify(labels.map(str::as_bytes), deployment, declares)
+        let text = NameText::of(labels.map(str::as_bytes));
+        let found = classify(&text, deployment, declares);
+        assert_eq!(found, expected, "{name:?} in {deployment:?}");
     }
 
-    fn service(name: &str) -> Meaning {
-        Meaning::Service(name.to_owned())
+    fn service(name: &str) -> Meaning<'_> {
+        Meaning::Service(name)
     }
 
     #[test]
@@ -100,7 +141,8 @@ mod tests {
             ("web.shop", service("web")),
             ("web.SHOP", service("web")),
             ("web.shop.jaco.internal", service("web")),
-            ("nothing.shop", service("nothing")),
+            ("nothing.shop", Meaning::External),
+            ("nothing.shop.jaco.internal", Meaning::Unknown),
             ("api.v1", service("api.v1")),
             ("api.v1.shop", service("api.v1")),
             ("api.v1.jaco.internal", service("api.v1")),
@@ -115,23 +157,42 @@ mod tests {
             ("notjaco.internal", Meaning::External),
             ("", Meaning::External),
         ] {
-            assert_eq!(meaning(name, "Shop"), expected, "{name:?}");
+            check(name, "Shop", expected);
         }
     }
 
     #[test]
     fn dotted_deployments_are_stripped_whole() {
-        assert_eq!(meaning("web.my-dep.v1", "my-dep.v1"), service("web"));
-        assert_eq!(meaning("web.v1", "my-dep.v1"), Meaning::External);
-        assert_eq!(meaning("my-dep.v1", "my-dep.v1"), Meaning::External);
+        check("web.my-dep.v1", "my-dep.v1", service("web"));
+        check("web.v1", "my-dep.v1", Meaning::External);
+        check("my-dep.v1", "my-dep.v1", Meaning::External);
+    }
+
+    #[test]
+    fn deployment_named_like_a_domain_forwards_others() {
+        check("web.com", "com", service("web"));
+        check("web.Com", "COM", service("web"));
+        check("example.com", "com", Meaning::External);
+        check("www.web.com", "com", Meaning::External);
+        check("com", "com", service("com"));
     }
 
     #[test]
     fn dots_inside_labels_do_not_separate() {
-        let of = |labels: &[&[u8]]| classify(labels.iter().copied(), "shop", |_| false);
-        assert_eq!(of(&[b"web.shop"]), Meaning::Unknown);
-        assert_eq!(of(&[b"a\0", b"example"]), Meaning::External);
-        assert_eq!(of(&[b"\xff", b"Jaco", b"internal"]), Meaning::Unknown);
-        assert_eq!(of(&[b"a.jaco.internal", b"b"]), Meaning::External);
+        let of = |labels: &[&[u8]]| {
+            let text = NameText::of(labels.iter().copied());
+            match classify(&text, "shop", |_| true) {
+                Meaning::Service(name) => panic!("{name}"),
+                Meaning::Unknown => "unknown",
+                Meaning::External => "external",
+            }
+        };
+        assert_eq!(of(&[b"web.shop"]), "unknown");
+        assert_eq!(of(&[b"a\0", b"example"]), "external");
+        assert_eq!(of(&[b"\xff", b"Jaco", b"internal"]), "unknown");
+        assert_eq!(of(&[b"\xff", b"a", b"Jaco", b"internal"]), "unknown");
+        assert_eq!(of(&[b"a.jaco.internal", b"b"]), "external");
+        assert_eq!(of(&[b"a.jaco.internal"]), "unknown");
+        assert_eq!(of(&[&[b'a'; 200], &[b'b'; 100]]), "external");
     }
 }

@@ -10,7 +10,10 @@ use hickory_proto::{
     },
 };
 
-use super::message::{Received, Request, Transport};
+use super::{
+    message::{Request, Transport},
+    relay::Relayed,
+};
 
 pub(super) fn name(text: &str) -> Name {
     let mut name = Name::from_ascii(text).unwrap(); // keeps the case
@@ -32,10 +35,18 @@ pub(super) fn edns(payload: u16) -> Edns {
 }
 
 pub(super) fn request(message: &Message, transport: Transport) -> Request {
-    match Received::read(&message.to_vec().unwrap(), transport) {
-        Received::Query(request) => *request,
-        other @ (Received::Rejected(_) | Received::Ignored) => panic!("{other:?}"),
-    }
+    Request::read(&message.to_vec().unwrap(), transport).unwrap()
+}
+
+/// The message that `write` makes.
+pub(super) fn written(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut message = vec![1, 2, 3]; // of an earlier answer
+    write(&mut message);
+    message
+}
+
+pub(super) fn relayed(message: &Message) -> Relayed {
+    Relayed::of(&message.to_vec().unwrap()).unwrap()
 }
 
 /// An answer of an upstream server to `query`.

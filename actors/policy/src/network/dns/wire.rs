@@ -14,14 +14,16 @@ pub const HEADER: usize = 12;
 const SOA: u16 = 6;
 /// Type of the EDNS pseudo-record.
 pub(super) const OPT: u16 = 41;
+/// Length of an EDNS record without options.
+pub(super) const OPT_RECORD: usize = 11;
 /// Largest datagram that this node accepts from servers and sends to clients; without
 /// fragmentation on any path (the DNS flag day of 2020).
 pub const MAX_PAYLOAD: u16 = 1232;
 
 /// Header bits of byte 2.
 pub(super) const QR: u8 = 0x80;
-const OPCODE: u8 = 0x78;
-const AA: u8 = 0x04;
+pub(super) const OPCODE: u8 = 0x78;
+pub(super) const AA: u8 = 0x04;
 pub(super) const TC: u8 = 0x02;
 pub(super) const RD: u8 = 0x01;
 /// Header bits of byte 3.
@@ -43,6 +45,10 @@ pub(super) enum Section {
 pub(super) struct RecordAt {
     pub(super) section: Section,
     pub(super) kind: u16,
+    /// Whether it belongs to the root.
+    pub(super) is_root: bool,
+    /// Offset of the record.
+    pub(super) start: usize,
     /// Offset of the class.
     pub(super) class_at: usize,
     /// Offset of the time to live.
@@ -59,6 +65,66 @@ impl RecordAt {
     }
 }
 
+/// Iterates over the records of a message; ends after an item that is `None`, at which the message
+/// is malformed.
+#[derive(Clone, Debug)]
+pub(super) struct Records<'a> {
+    message: &'a [u8],
+    /// Offset of the next record.
+    at: usize,
+    /// Records left in each section.
+    left: [u16; 3],
+}
+
+impl<'a> Records<'a> {
+    /// The records of `message`, the first of which begins at `at`. `None` without a header.
+    pub(super) fn after(message: &'a [u8], at: usize) -> Option<Self> {
+        let left = [
+            u16_at(message, 6)?,
+            u16_at(message, 8)?,
+            u16_at(message, 10)?,
+        ];
+        Some(Self { message, at, left })
+    }
+
+    fn read(&mut self, section: Section) -> Option<RecordAt> {
+        let (message, start) = (self.message, self.at);
+        let class_at = skip_name(message, start)? + 2;
+        let data_at = class_at + 8;
+        let length = usize::from(u16_at(message, data_at - 2)?);
+        let data = data_at..data_at + length;
+        message.get(data.clone())?;
+        self.at = data.end;
+        Some(RecordAt {
+            section,
+            kind: u16_at(message, class_at - 2)?,
+            is_root: class_at == start + 3,
+            start,
+            class_at,
+            ttl_at: class_at + 2,
+            data,
+        })
+    }
+}
+
+impl Iterator for Records<'_> {
+    type Item = Option<RecordAt>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let sections = [Section::Answer, Section::Authority, Section::Additional];
+        let (section, left) = sections
+            .into_iter()
+            .zip(&mut self.left)
+            .find(|(_, left)| **left > 0)?;
+        *left -= 1;
+        let record = self.read(section);
+        if record.is_none() {
+            self.left = [0; 3];
+        }
+        Some(record)
+    }
+}
+
 /// Records of a message, in order.
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
@@ -70,31 +136,16 @@ pub(super) struct Layout {
 impl Layout {
     /// Finds the records; `None` if the message is malformed or does not have one question.
     pub(super) fn parse(message: &[u8]) -> Option<Self> {
-        let mut at = HEADER + question(message)?.len();
-        let mut records = Vec::new();
-        let sections = [
-            (6, Section::Answer),
-            (8, Section::Authority),
-            (10, Section::Additional),
-        ];
-        for (count_at, section) in sections {
-            for _ in 0..u16_at(message, count_at)? {
-                let class_at = skip_name(message, at)? + 2;
-                let data_at = class_at + 8;
-                let length = usize::from(u16_at(message, data_at - 2)?);
-                let data = data_at..data_at + length;
-                message.get(data.clone())?;
-                at = data.end;
-                records.push(RecordAt {
-                    section,
-                    kind: u16_at(message, class_at - 2)?,
-                    class_at,
-                    ttl_at: class_at + 2,
-                    data,
-                });
-            }
-        }
-        Some(Self { records, end: at })
+        let first = HEADER + question(message)?.len();
+        let records: Vec<_> = Records::after(message, first)?.collect::<Option<_>>()?;
+        let end = records.last().map_or(first, |record| record.data.end);
+        Some(Self { records, end })
+    }
+
+    /// Number of records in a section.
+    pub(super) fn count(&self, section: Section) -> usize {
+        let records = self.records.iter();
+        records.filter(|record| record.section == section).count()
     }
 }
 
@@ -184,34 +235,48 @@ pub enum Verdict {
     Final,
     /// The question must be repeated over TCP.
     Truncated,
+    /// The question must be repeated without EDNS, which the server does not know.
+    NoEdns,
     /// The server cannot answer; another one may.
     Failed,
 }
 
-/// Returns the consequence of an upstream answer.
+/// Returns the consequence of the answer to a query with an EDNS record if `edns`.
+///
+/// A response code with an extended part is about the exchange between this node and the server,
+/// such as a version or a cookie, so the server failed.
+///
+/// Source: RFC 6891 sections 6.1.3 and 7.
 #[must_use]
-pub fn verdict(reply: &[u8]) -> Verdict {
+pub fn verdict(reply: &[u8], edns: bool) -> Verdict {
+    const FORMERR: u8 = 1;
     const SERVFAIL: u8 = 2;
     const NOTIMP: u8 = 4;
     const REFUSED: u8 = 5;
-    match (response_code(reply), reply.get(2)) {
-        (Some(SERVFAIL | NOTIMP | REFUSED), _) | (None, _) | (_, None) => Verdict::Failed,
-        (Some(_), Some(flags)) if flags & TC != 0 => Verdict::Truncated,
-        (Some(_), Some(_)) => Verdict::Final,
+    let (Some(code), Some(flags)) = (response_code(reply), reply.get(2)) else {
+        return Verdict::Failed;
+    };
+    let extended = extended_code(reply);
+    match code {
+        FORMERR | NOTIMP if edns && extended.is_none() => Verdict::NoEdns,
+        SERVFAIL | NOTIMP | REFUSED => Verdict::Failed,
+        _ if extended.is_some_and(|extended| extended > 0) => Verdict::Failed,
+        _ if flags & TC != 0 => Verdict::Truncated,
+        _ => Verdict::Final,
     }
 }
 
-/// Sets the bits of a relayed answer: recursion is available here, and this node is no authority
-/// for it.
-pub(super) fn mark_relayed(reply: &mut [u8]) {
-    if let [_, _, high, low, ..] = reply {
-        *high &= !AA;
-        *low |= RA;
-    }
+/// The extended part of the response code; `None` without an EDNS record.
+fn extended_code(reply: &[u8]) -> Option<u8> {
+    let first = HEADER + question(reply)?.len();
+    let records = Records::after(reply, first)?.flatten();
+    let mut edns = records.filter(|record| record.kind == OPT);
+    let [extended, ..] = u32_at(reply, edns.next()?.ttl_at)?.to_be_bytes();
+    Some(extended)
 }
 
 /// An EDNS record without options.
-pub(super) fn opt(payload: u16, extended_code: u8, dnssec_ok: bool) -> [u8; 11] {
+pub(super) fn opt(payload: u16, extended_code: u8, dnssec_ok: bool) -> [u8; OPT_RECORD] {
     let [high, low] = payload.to_be_bytes();
     let dnssec_ok = if dnssec_ok { 0x80 } else { 0 };
     [0, 0, 41, high, low, extended_code, 0, dnssec_ok, 0, 0, 0]

@@ -22,11 +22,20 @@ impl<F> Handler for Upstream<F>
 where
     F: Fn(Message, Transport) -> Option<Message> + Send + Sync + 'static,
 {
-    fn handle(&self, message: &[u8], _: SocketAddr, transport: Transport) -> Answer {
+    fn handle(
+        &self,
+        message: &[u8],
+        _: SocketAddr,
+        transport: Transport,
+        answer: &mut Vec<u8>,
+    ) -> Answer {
         self.queries.fetch_add(1, Ordering::SeqCst);
         let query = Message::from_vec(message).unwrap();
         match (self.answer)(query, transport) {
-            Some(answer) => Answer::Ready(answer.to_vec().unwrap()),
+            Some(made) => {
+                *answer = made.to_vec().unwrap();
+                Answer::Ready
+            }
             None => Answer::None,
         }
     }
@@ -48,7 +57,7 @@ pub(super) async fn upstream(
     (host_port(address), queries)
 }
 
-fn host_port(address: SocketAddr) -> HostPort {
+pub(super) fn host_port(address: SocketAddr) -> HostPort {
     HostPort {
         host: address.ip().to_string(),
         port: address.port(),
@@ -70,7 +79,7 @@ pub(super) fn addressed(query: Message, ttl: u32) -> Message {
     message
 }
 
-async fn forwarding(forwarders: Vec<HostPort>, timeout_ms: u64) -> World {
+pub(super) async fn forwarding(forwarders: Vec<HostPort>, timeout_ms: u64) -> World {
     let config = DnsConfig {
         forwarders,
         forwarder_timeout: Duration::from_millis(timeout_ms),
@@ -83,9 +92,9 @@ async fn forwarding(forwarders: Vec<HostPort>, timeout_ms: u64) -> World {
 }
 
 /// Long enough for any answer on this machine.
-const LONG: u64 = 8_000;
+pub(super) const LONG: u64 = 8_000;
 /// Time that servers have which never answer.
-const SHORT: u64 = 150;
+pub(super) const SHORT: u64 = 150;
 
 #[tokio::test]
 async fn answers_are_relayed_with_code_and_records() {
@@ -262,7 +271,7 @@ async fn silent_servers_end_in_server_failure() {
 }
 
 #[tokio::test]
-async fn dead_first_server_delays_one_query_only() {
+async fn dead_first_server_delays_two_queries_only() {
     let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let first = host_port(silent.local_addr().unwrap());
     let (second, _) = upstream(|query, _| Some(addressed(query, 60))).await;
@@ -272,9 +281,32 @@ async fn dead_first_server_delays_one_query_only() {
         assert_eq!(found, ["192.0.2.1"]);
     }
     let mut buffer = [0; 600];
-    assert!(silent.try_recv(&mut buffer).is_ok());
+    for _ in 0..2 {
+        assert!(silent.try_recv(&mut buffer).is_ok());
+    }
     let again = silent.try_recv(&mut buffer).unwrap_err();
     assert_eq!(again.kind(), std::io::ErrorKind::WouldBlock);
+}
+
+#[tokio::test]
+async fn slow_name_leaves_other_names_alone() {
+    let asked = Arc::new(Mutex::new(BTreeSet::new()));
+    let seen = Arc::clone(&asked);
+    let (first, _) = upstream(move |query, _| {
+        let name = query.queries[0].name().to_string();
+        let is_slow = name.starts_with("slow");
+        lock(&seen).insert(name);
+        (!is_slow).then(|| addressed(query, 60))
+    })
+    .await;
+    let (second, _) = upstream(|query, _| Some(addressed(query, 0))).await;
+    let world = forwarding(vec![first, second], SHORT).await;
+    for n in 0..6 {
+        assert_eq!(world.addresses(FRONT, "slow.example.com").await.len(), 1);
+        let name = format!("n{n}.example.com");
+        assert_eq!(world.addresses(FRONT, &name).await, ["192.0.2.1"]);
+        assert!(lock(&asked).contains(&format!("{name}.")));
+    }
 }
 
 #[tokio::test]
@@ -325,6 +357,4 @@ async fn servers_of_the_host_are_the_default() {
         port: 54,
     }];
     assert_eq!(names(&config), ["localhost:54"]);
-    let found = super::super::upstream::configured(&config, Pool::default());
-    assert!(found[0].address().await.unwrap().ip().is_loopback());
 }

@@ -26,24 +26,6 @@ fn state() -> State {
     state.deployments.insert("shop".to_owned(), Arc::new(shop));
     add_replica(&mut state, "shop-web-0", "here", "10.244.0.2");
     add_replica(&mut state, "shop-web-1", "there", "10.244.1.2");
-    for (deployment, network, cidr) in [
-        ("shop", "front", "10.244.0.0/24"),
-        ("blog", "_default", "10.244.9.0/24"),
-    ] {
-        let row = v1::Subnet {
-            deployment: deployment.to_owned(),
-            network: network.to_owned(),
-            host: "here".to_owned(),
-            cidr: cidr.to_owned(),
-            ..Default::default()
-        };
-        let key = (
-            row.deployment.clone(),
-            row.network.clone(),
-            row.host.clone(),
-        );
-        state.subnets.insert(key, Arc::new(row));
-    }
     state
 }
 
@@ -78,7 +60,7 @@ fn names_are_answered_by_scope_and_type() {
         ("web", RecordType::Unknown(65_000), "here", Decision::NoData),
         ("db", RecordType::A, "here", Decision::NxDomain),
         ("api", RecordType::A, "here", Decision::NxDomain),
-        ("back", RecordType::A, "here", Decision::Elsewhere),
+        ("back", RecordType::A, "here", Decision::NxDomain),
         (
             "db.jaco.internal",
             RecordType::AAAA,
@@ -94,6 +76,7 @@ fn names_are_answered_by_scope_and_type() {
         ("web.blog", RecordType::A, "here", Decision::Forward),
         ("www.example", RecordType::MX, "here", Decision::Forward),
         ("example", RecordType::A, "here", Decision::NxDomain),
+        ("example.shop", RecordType::A, "here", Decision::Forward),
         ("www.example", RecordType::AXFR, "here", Decision::Refused),
     ] {
         assert_eq!(
@@ -104,19 +87,132 @@ fn names_are_answered_by_scope_and_type() {
     }
 }
 
+/// A shop with service `both` on networks `front` and `back`, `web` on `front`, `db` on `back`,
+/// and `far` on network `far`.
+fn two_networks() -> State {
+    let mut state = state();
+    let mut shop = v1::Deployment::clone(&state.deployments["shop"]);
+    for (name, networks) in [
+        ("both", &["front", "back"][..]),
+        ("db", &["back"]),
+        ("far", &["far"]),
+    ] {
+        shop.services.push(v1::ServiceSpec {
+            name: name.to_owned(),
+            networks: networks.iter().map(|name| (*name).to_owned()).collect(),
+            ..Default::default()
+        });
+    }
+    state.deployments.insert("shop".to_owned(), Arc::new(shop));
+    for (id, service, addresses) in [
+        (
+            "both-0",
+            "both",
+            &[("front", "10.1.0.4"), ("back", "10.2.0.4")][..],
+        ),
+        ("db-0", "db", &[("back", "10.2.0.5")]),
+        ("far-0", "far", &[("far", "10.3.0.6")]),
+        ("web-9", "web", &[("front", "10.1.0.7")]),
+    ] {
+        add_replica(&mut state, id, "here", "");
+        let mut row = v1::ReplicaDesired::clone(&state.replicas_desired[id]);
+        row.service = service.to_owned();
+        state.replicas_desired.insert(id.to_owned(), Arc::new(row));
+        let mut seen = v1::ReplicaObserved::clone(&state.replicas_observed[id]);
+        let detail =
+            |(network, ip): &(&str, &str)| (format!("ip.jaco_shop_{network}"), (*ip).to_owned());
+        seen.details = addresses.iter().map(detail).collect();
+        state
+            .replicas_observed
+            .insert(id.to_owned(), Arc::new(seen));
+    }
+    state
+}
+
+/// Decision of the responders of a client's networks in turn, as a resolver asks them: that of the
+/// first one that does not refuse.
+fn resolved(state: &State, client: &[(&str, &str)], name: &str) -> Decision {
+    let records = Records::of(state);
+    let request = request(&query(name, RecordType::A), Transport::Udp);
+    let mut last = Decision::Refused;
+    for (network, address) in client {
+        let scope = NetworkId::new("shop", *network);
+        let client = address.parse().unwrap();
+        last = decide(&records, &scope, "here", |_| true, client, &request);
+        if last != Decision::Refused {
+            break;
+        }
+    }
+    last
+}
+
 #[test]
-fn clients_of_other_networks_are_refused() {
-    for (client, refused) in [
-        ("10.244.9.7", true),
-        ("::ffff:10.244.9.7", true),
-        ("10.244.0.7", false),
+fn names_of_both_networks_of_a_container_resolve() {
+    let state = two_networks();
+    let both = [("front", "10.1.0.4"), ("back", "10.2.0.4")];
+    let swapped = [both[1], both[0]];
+    for client in [both, swapped] {
+        let found = |name: &str| resolved(&state, &client, name);
+        assert_eq!(found("db"), Decision::Addresses(vec![[10, 2, 0, 5].into()]));
+        assert!(matches!(found("web.shop"), Decision::Addresses(_)));
+        assert_eq!(found("far"), Decision::NxDomain);
+        assert_eq!(found("nothing"), Decision::NxDomain);
+    }
+}
+
+#[test]
+fn names_of_other_networks_are_denied() {
+    let state = two_networks();
+    for name in ["db", "far", "db.shop.jaco.internal"] {
+        let found = resolved(&state, &[("front", "10.1.0.7")], name);
+        assert_eq!(found, Decision::NxDomain, "{name}");
+    }
+    let mut stopped = two_networks();
+    let mut seen = v1::ReplicaObserved::clone(&stopped.replicas_observed["both-0"]);
+    seen.details
+        .insert("ip.jaco_shop_front".to_owned(), "10.1.0.7".to_owned());
+    seen.set_state(v1::ReplicaState::Stopped);
+    stopped
+        .replicas_observed
+        .insert("both-0".to_owned(), Arc::new(seen));
+    let found = resolved(&stopped, &[("front", "10.1.0.7")], "db");
+    assert_eq!(
+        found,
+        Decision::NxDomain,
+        "an address of a stopped container"
+    );
+}
+
+#[test]
+fn unobserved_container_is_sent_on() {
+    let state = two_networks();
+    for (name, expected) in [
+        ("db", Decision::Refused),
+        ("far", Decision::NxDomain),
+        ("nothing", Decision::NxDomain),
+    ] {
+        let found = resolved(&state, &[("front", "10.1.0.99")], name);
+        assert_eq!(found, expected, "{name}");
+    }
+}
+
+#[test]
+fn clients_are_in_the_block_or_local() {
+    let block = "10.244.0.16/28".parse().unwrap();
+    for (source, expected) in [
+        ("10.244.0.17", true),
+        ("10.244.0.31", true),
+        ("::ffff:10.244.0.18", true),
+        ("127.0.0.1", true),
+        ("10.244.0.32", false),
+        ("10.244.0.15", false),
+        ("10.99.0.7", false),
         ("192.0.2.1", false),
         ("fd00::7", false),
+        ("::1", false),
     ] {
-        for name in ["web", "www.example"] {
-            let decision = decided(name, RecordType::A, "here", client);
-            assert_eq!(decision == Decision::Refused, refused, "{client}");
-        }
+        let client = is_client(block, source.parse().unwrap());
+        assert_eq!(client.is_some(), expected, "{source}");
     }
 }
 

@@ -5,15 +5,23 @@ use hickory_proto::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::network::dns::testing::{address, alias, authority, edns, query, reply};
+use crate::network::dns::testing::{address, alias, authority, edns, query, relayed, reply};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn bytes(change: impl FnOnce(&mut Message)) -> Vec<u8> {
+fn answer(change: impl FnOnce(&mut Message)) -> Relayed {
     let asked = query("www.example", RecordType::A);
     let mut message = reply(&asked, ResponseCode::NoError, Vec::new());
     change(&mut message);
-    message.to_vec().unwrap()
+    relayed(&message)
+}
+
+/// The answer for `key` as a client gets it.
+fn cached(cache: &mut Cache, now: Instant, key: &[u8]) -> Option<Vec<u8>> {
+    let (reply, age) = cache.get(now, key)?;
+    let mut message = Vec::new();
+    reply.write(age, &mut message);
+    Some(message)
 }
 
 fn ttls(message: &[u8]) -> Vec<u32> {
@@ -22,7 +30,7 @@ fn ttls(message: &[u8]) -> Vec<u32> {
 }
 
 /// Seconds for which an answer is kept.
-fn kept(message: &[u8]) -> Option<u64> {
+fn kept(message: &Relayed) -> Option<u64> {
     let (mut cache, now) = (Cache::new(8, 10_000), Instant::now());
     cache.insert(now, b"k", message);
     let kept = (0..10_000).take_while(|n| cache.get(now + SECOND * *n, b"k").is_some());
@@ -31,7 +39,7 @@ fn kept(message: &[u8]) -> Option<u64> {
 
 #[test]
 fn times_to_live_count_down() {
-    let message = bytes(|message| {
+    let message = answer(|message| {
         message.add_answers([
             alias("www.example", 60, "a.example"),
             address("a.example", 20, 1),
@@ -40,12 +48,11 @@ fn times_to_live_count_down() {
     });
     let (mut cache, now) = (Cache::new(8, 10_000), Instant::now());
     cache.insert(now, b"k", &message);
-    assert_eq!(cache.get(now, b"k").as_deref(), Some(&message[..]));
-    let later = cache
-        .get(now + Duration::from_millis(19_999), b"k")
-        .unwrap();
+    assert_eq!(cached(&mut cache, now, b"k").unwrap(), message.message());
+    let later = now + Duration::from_millis(19_999);
+    let later = cached(&mut cache, later, b"k").unwrap();
     assert_eq!(ttls(&later), [41, 1]);
-    assert_eq!(cache.get(now + SECOND * 20, b"k"), None);
+    assert!(cache.get(now + SECOND * 20, b"k").is_none());
     assert_eq!((cache.len(), cache.bytes()), (0, 0));
 }
 
@@ -57,17 +64,17 @@ fn answers_are_kept_as_long_as_allowed() {
             message.authorities.push(authority(ttl, minimum));
         }
     };
-    assert_eq!(kept(&bytes(negative(90, 30))), Some(30));
-    assert_eq!(kept(&bytes(negative(20, 300))), Some(20));
-    assert_eq!(kept(&bytes(negative(20, 0))), None);
+    assert_eq!(kept(&answer(negative(90, 30))), Some(30));
+    assert_eq!(kept(&answer(negative(20, 300))), Some(20));
+    assert_eq!(kept(&answer(negative(20, 0))), None);
     let no_data = |message: &mut Message| message.authorities.push(authority(9, 8));
-    assert_eq!(kept(&bytes(no_data)), Some(8));
+    assert_eq!(kept(&answer(no_data)), Some(8));
     let alias_only = |message: &mut Message| message.answers.push(alias("www.example", 9, "a"));
-    assert_eq!(kept(&bytes(alias_only)), None);
-    assert_eq!(kept(&bytes(|_| {})), None, "no start of authority");
+    assert_eq!(kept(&answer(alias_only)), None);
+    assert_eq!(kept(&answer(|_| {})), None, "no start of authority");
     for (ttl, expected) in [(0, None), (1, Some(1)), (1 << 31, None), (7200, Some(3600))] {
         let positive = |message: &mut Message| message.answers.push(address("www.example", ttl, 1));
-        assert_eq!(kept(&bytes(positive)), expected, "{ttl}");
+        assert_eq!(kept(&answer(positive)), expected, "{ttl}");
     }
 }
 
@@ -82,30 +89,30 @@ fn failures_and_cut_answers_are_not_kept() {
             message.metadata.response_code = code;
             message.add_answer(address("www.example", 60, 1));
         };
-        assert_eq!(kept(&bytes(failure)), None);
+        assert_eq!(kept(&answer(failure)), None);
     }
     let truncated = |message: &mut Message| {
         message.metadata.truncation = true;
         message.add_answer(address("www.example", 60, 1));
     };
-    assert_eq!(kept(&bytes(truncated)), None);
-    assert_eq!(kept(b"garbage"), None);
+    assert_eq!(kept(&answer(truncated)), None);
 }
 
 #[test]
 fn cached_authority_lives_until_its_minimum() {
-    let message = bytes(|message| {
+    let message = answer(|message| {
         message.metadata.response_code = ResponseCode::NXDomain;
         message.authorities.push(authority(3600, 30));
     });
     let (mut cache, now) = (Cache::new(8, 10_000), Instant::now());
     cache.insert(now, b"k", &message);
-    assert_eq!(ttls(&cache.get(now + SECOND * 10, b"k").unwrap()), [20]);
+    let later = cached(&mut cache, now + SECOND * 10, b"k").unwrap();
+    assert_eq!(ttls(&later), [20]);
 }
 
 #[test]
 fn least_recently_used_answer_is_dropped() {
-    let message = bytes(|message| message.answers.push(address("www.example", 60, 1)));
+    let message = answer(|message| message.answers.push(address("www.example", 60, 1)));
     let (mut cache, now) = (Cache::new(2, 10_000), Instant::now());
     cache.insert(now, b"a", &message);
     cache.insert(now, b"b", &message);
@@ -124,12 +131,12 @@ proptest! {
         for (key, ttl, records, read) in steps {
             now += Duration::from_millis(700);
             if read {
-                if let Some(message) = cache.get(now, &[key]) {
+                if let Some(message) = cached(&mut cache, now, &[key]) {
                     prop_assert!(ttls(&message).iter().all(|ttl| (1..40).contains(ttl)));
                 }
                 continue;
             }
-            let message = bytes(|message| {
+            let message = answer(|message| {
                 let records = (0..records).map(|n| address("www.example", ttl, u8::try_from(n).unwrap()));
                 message.add_answers(records);
             });

@@ -1,12 +1,12 @@
 use hickory_proto::{
-    op::Message,
-    rr::{RecordData as _, rdata::TXT},
+    op::{Message, OpCode, Query, ResponseCode},
+    rr::{Record, RecordData as _, RecordType, rdata::TXT},
 };
 use proptest::prelude::*;
 
 use super::*;
 use crate::network::dns::{
-    testing::{address, edns, name, query, reply, request},
+    testing::{address, edns, name, query, relayed, reply, request, written},
     wire::answers,
 };
 
@@ -23,8 +23,8 @@ fn many(count: usize) -> Vec<Ipv4Addr> {
 fn service_answer_has_addresses_and_flags() {
     let mut asked = query("WeB.jaco.internal", RecordType::A);
     asked.set_edns(edns(4096));
-    let answer = request(&asked, Transport::Udp).addresses(&many(2));
-    let answer = decoded(&answer);
+    let request = request(&asked, Transport::Udp);
+    let answer = decoded(&written(|answer| request.addresses(&many(2), answer)));
     assert_eq!(answer.metadata.id, asked.metadata.id);
     assert!(answer.metadata.authoritative && answer.metadata.recursion_available);
     assert!(answer.metadata.recursion_desired && !answer.metadata.truncation);
@@ -40,11 +40,22 @@ fn answers_without_records_keep_their_code() {
     let asked = query("web", RecordType::AAAA);
     let asked = request(&asked, Transport::Udp);
     for (bytes, code, authoritative) in [
-        (asked.no_data(), ResponseCode::NoError, true),
-        (asked.nx_domain(), ResponseCode::NXDomain, true),
-        (asked.elsewhere(), ResponseCode::NXDomain, false),
-        (asked.refused(), ResponseCode::Refused, false),
-        (asked.server_failure(), ResponseCode::ServFail, false),
+        (written(|to| asked.no_data(to)), ResponseCode::NoError, true),
+        (
+            written(|to| asked.nx_domain(to)),
+            ResponseCode::NXDomain,
+            true,
+        ),
+        (
+            written(|to| asked.refused(to)),
+            ResponseCode::Refused,
+            false,
+        ),
+        (
+            written(|to| asked.server_failure(to)),
+            ResponseCode::ServFail,
+            false,
+        ),
     ] {
         let answer = decoded(&bytes);
         assert_eq!(answer.metadata.response_code, code);
@@ -67,7 +78,7 @@ fn large_answers_are_truncated_to_the_payload() {
             asked.set_edns(edns(payload));
         }
         let asked = request(&asked, transport);
-        let bytes = asked.addresses(&many(200));
+        let bytes = written(|answer| asked.addresses(&many(200), answer));
         assert!(bytes.len() <= limit, "{payload:?}: {}", bytes.len());
         assert!(complete || bytes.len() + ADDRESS_RECORD > limit);
         let answer = decoded(&bytes);
@@ -76,9 +87,9 @@ fn large_answers_are_truncated_to_the_payload() {
 
         let records = (0..200).map(|n| address("web", 60, n)).collect();
         let upstream = reply(&query("web", RecordType::A), ResponseCode::NoError, records);
-        let relayed = asked.relay(&upstream.to_vec().unwrap());
-        assert!(relayed.len() <= limit);
-        let relayed = decoded(&relayed);
+        let bytes = written(|answer| asked.relay(&relayed(&upstream), 0, answer));
+        assert!(bytes.len() <= limit);
+        let relayed = decoded(&bytes);
         assert_eq!(relayed.metadata.truncation, !complete);
         assert_eq!(relayed.answers.len(), if complete { 200 } else { 0 });
         assert_eq!(relayed.edns.is_some(), payload.is_some());
@@ -87,11 +98,12 @@ fn large_answers_are_truncated_to_the_payload() {
 
 #[test]
 fn unsupported_messages_are_rejected() {
-    let read = |message: &Message| match Received::read(&message.to_vec().unwrap(), Transport::Udp)
-    {
-        Received::Rejected(bytes) => decoded(&bytes).metadata.response_code,
-        other @ (Received::Query(_) | Received::Ignored) => panic!("{other:?}"),
-    };
+    let rejected =
+        |message: &Message| match Request::read(&message.to_vec().unwrap(), Transport::Udp) {
+            Err(Unreadable::Rejected(bytes)) => decoded(&bytes),
+            other @ (Ok(_) | Err(Unreadable::Ignored)) => panic!("{other:?}"),
+        };
+    let read = |message: &Message| rejected(message).metadata.response_code;
     let mut status = query("web", RecordType::A);
     status.metadata.op_code = OpCode::Notify;
     assert_eq!(read(&status), ResponseCode::NotImp);
@@ -108,17 +120,23 @@ fn unsupported_messages_are_rejected() {
         .as_mut()
         .unwrap()
         .set_version(1);
-    let Received::Rejected(bytes) = Received::read(&version.to_vec().unwrap(), Transport::Udp)
-    else {
+    assert_eq!(rejected(&version).edns.unwrap().rcode_high(), 1);
+    let mut edns_twice = version.to_vec().unwrap();
+    edns_twice[HEADER - 1] = 2;
+    edns_twice.extend(opt(512, 0, false));
+    let Err(Unreadable::Rejected(answer)) = Request::read(&edns_twice, Transport::Udp) else {
         panic!("accepted")
     };
-    assert_eq!(decoded(&bytes).edns.unwrap().rcode_high(), 1);
+    assert_eq!(
+        decoded(&answer).metadata.response_code,
+        ResponseCode::FormErr
+    );
     for ignored in [
         &[0; 11][..],
         &query("a", RecordType::A).into_response().to_vec().unwrap(),
     ] {
-        let read = Received::read(ignored, Transport::Udp);
-        assert!(matches!(read, Received::Ignored), "{read:?}");
+        let read = Request::read(ignored, Transport::Udp);
+        assert!(matches!(read, Err(Unreadable::Ignored)), "{read:?}");
     }
 }
 
@@ -127,7 +145,7 @@ fn relayed_answer_differs_in_hop_fields_only() {
     let mut asked = query("wWw.Example", RecordType::A);
     asked.set_edns(edns(512));
     let asked = request(&asked, Transport::Udp);
-    let sent = asked.upstream_query(7);
+    let sent = asked.upstream_query(7, true);
     let mut upstream = reply(
         &decoded(&sent),
         ResponseCode::NXDomain,
@@ -143,7 +161,8 @@ fn relayed_answer_differs_in_hop_fields_only() {
     let mut bytes = upstream.to_vec().unwrap();
     assert!(answers(&sent, &bytes));
     bytes.extend(b"garbage");
-    let relayed = decoded(&asked.relay(&bytes));
+    let kept = Relayed::of(&bytes).unwrap();
+    let relayed = decoded(&written(|answer| asked.relay(&kept, 0, answer)));
     assert_eq!(relayed.metadata.id, 0x1234);
     assert!(!relayed.metadata.authoritative && relayed.metadata.recursion_available);
     assert_eq!(relayed.metadata.response_code, ResponseCode::NXDomain);
@@ -158,7 +177,7 @@ fn records_of_unknown_types_are_relayed_unchanged() {
         &query("a.example", RecordType::Unknown(65_280)),
         Transport::Udp,
     );
-    let mut bytes = asked.upstream_query(1);
+    let mut bytes = asked.upstream_query(1, false);
     bytes[2] |= QR;
     bytes[7] = 1;
     let record = [
@@ -167,7 +186,8 @@ fn records_of_unknown_types_are_relayed_unchanged() {
     ]
     .concat();
     bytes.extend(&record);
-    let relayed = asked.relay(&bytes);
+    let kept = Relayed::of(&bytes).unwrap();
+    let relayed = written(|answer| asked.relay(&kept, 0, answer));
     assert!(relayed.ends_with(&record));
 }
 
@@ -184,8 +204,18 @@ fn only_upstream_fields_are_forwarded() {
             vec![1; 8],
         ));
     asked.set_edns(client);
-    let sent = request(&asked, Transport::Udp).upstream_query(99);
-    let sent = decoded(&sent);
+    let asked_twice = [
+        request(&asked, Transport::Udp),
+        request(&query("a.example", RecordType::MX), Transport::Udp),
+    ];
+    let without = decoded(&asked_twice[1].upstream_query(1, false));
+    assert!(without.edns.is_none());
+    let plain = decoded(&asked_twice[1].upstream_query(1, true));
+    assert!(
+        !plain.edns.unwrap().flags().dnssec_ok,
+        "servers get a record in any case"
+    );
+    let sent = decoded(&asked_twice[0].upstream_query(99, true));
     assert_eq!(sent.metadata.id, 99);
     assert!(sent.metadata.recursion_desired && sent.metadata.checking_disabled);
     assert_eq!(sent.queries, asked.queries);
@@ -199,7 +229,10 @@ fn cache_keys_ignore_case_only() {
     let key = |text: &str, kind, change: &dyn Fn(&mut Message)| {
         let mut message = query(text, kind);
         change(&mut message);
-        request(&message, Transport::Udp).cache_key()
+        request(&message, Transport::Udp)
+            .cache_key()
+            .as_ref()
+            .to_vec()
     };
     let same = |_: &mut Message| {};
     let base = key("www.example", RecordType::A, &same);
@@ -219,9 +252,6 @@ fn cache_keys_ignore_case_only() {
             m.metadata.recursion_desired = false
         }),
         key("www.example", RecordType::A, &|m| {
-            m.edns = Some(edns(512));
-        }),
-        key("www.example", RecordType::A, &|m| {
             m.set_edns(edns(512))
                 .edns
                 .as_mut()
@@ -230,6 +260,9 @@ fn cache_keys_ignore_case_only() {
         }),
     ];
     assert!(others.iter().all(|other| *other != base));
+    // The answer without the server's record is the same for clients with and without EDNS.
+    let with_edns = key("www.example", RecordType::A, &|m| m.edns = Some(edns(512)));
+    assert_eq!(with_edns, base);
 }
 
 proptest! {
@@ -242,11 +275,13 @@ proptest! {
         mixed.extend(&bytes);
         for message in [&bytes, &mixed] {
             for transport in [Transport::Udp, Transport::Tcp] {
-                if let Received::Query(request) = Received::read(message, transport) {
-                    decoded(&request.addresses(&many(3)));
-                    decoded(&request.nx_domain());
-                    let relayed = request.relay(&mixed);
-                    prop_assert!(relayed.len() <= request.limit());
+                if let Ok(request) = Request::read(message, transport) {
+                    decoded(&written(|answer| request.addresses(&many(3), answer)));
+                    decoded(&written(|answer| request.nx_domain(answer)));
+                    if let Some(reply) = Relayed::of(&mixed) {
+                        let relayed = written(|answer| request.relay(&reply, 1, answer));
+                        prop_assert!(relayed.len() <= request.limit());
+                    }
                 }
             }
         }

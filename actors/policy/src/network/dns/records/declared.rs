@@ -56,12 +56,10 @@ impl Declared {
         self.names.contains(service)
     }
 
-    /// Whether a service, in lower case, is on a network other than `network`.
-    pub(super) fn is_elsewhere(&self, network: &NetworkId, service: &str) -> bool {
-        let same = |name: &&String| name.eq_ignore_ascii_case(service);
-        let services = self.networks.keys().filter(same);
-        let mut networks = services.filter_map(|name| Some(self.attachment(name)?.0));
-        networks.any(|networks| networks.iter().any(|other| other != network))
+    /// Whether a service is on both networks.
+    pub(super) fn share_a_service(&self, a: &NetworkId, b: &NetworkId) -> bool {
+        let mut services = self.networks.values();
+        services.any(|networks| networks.contains(a) && networks.contains(b))
     }
 
     /// Names of the services, in lower case.

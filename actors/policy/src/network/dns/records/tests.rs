@@ -1,3 +1,4 @@
+use jaco_proto::v1;
 use proptest::prelude::*;
 
 use super::*;
@@ -130,13 +131,13 @@ fn only_running_replicas_with_rows_count() {
 }
 
 #[test]
-fn shared_namespace_follows_the_lender() {
+fn shared_namespace_follows_the_joined_container() {
     let mut state = shop();
     replica(&mut state, "web-2", "web", "n1", &[("front", "10.1.0.4")]);
-    replica(&mut state, "side-0", "side", "n1", &[]);
-    // Podman shows the lender's addresses as the borrower's.
-    replica(&mut state, "tail-0", "tail", "n2", &[("front", "10.9.9.9")]);
-    assert_eq!(lookup(&state, "front", "side", "n1", &["n1"]), ["10.1.0.2"]);
+    // The engine shows a container's addresses as those of the one that joined it.
+    replica(&mut state, "side-0", "side", "n1", &[("front", "10.1.0.4")]);
+    replica(&mut state, "tail-0", "tail", "n2", &[("front", "10.2.0.2")]);
+    assert_eq!(lookup(&state, "front", "side", "n1", &["n1"]), ["10.1.0.4"]);
     assert_eq!(lookup(&state, "front", "tail", "n2", &["n2"]), ["10.2.0.2"]);
     let mut records = Records::of(&state);
     let before = state.clone();
@@ -145,7 +146,8 @@ fn shared_namespace_follows_the_lender() {
     let front = NetworkId::new("shop", "front");
     assert_eq!(
         records.addresses(&front, "tail", "n2", |_| true),
-        [Ipv4Addr::UNSPECIFIED; 0]
+        [Ipv4Addr::UNSPECIFIED; 0],
+        "the container that has the address ended"
     );
 }
 
@@ -162,43 +164,6 @@ fn services_differing_in_case_share_records() {
         lookup(&state, "front", "web", "n1", &["n1"]),
         ["10.1.0.2", "10.1.0.7"]
     );
-}
-
-#[test]
-fn addresses_belong_to_the_network_of_their_block() {
-    let mut state = shop();
-    for (deployment, network, host, cidr) in [
-        ("shop", "front", "n1", "10.1.0.0/24"),
-        ("shop", "front", "n2", "10.2.0.16/28"),
-        ("blog", "default", "n1", "10.1.1.0/24"),
-        ("blog", "bad", "n1", "10.1.2.1/24"),
-    ] {
-        let row = v1::Subnet {
-            deployment: deployment.to_owned(),
-            network: network.to_owned(),
-            host: host.to_owned(),
-            cidr: cidr.to_owned(),
-            ..Default::default()
-        };
-        let key = (deployment.to_owned(), network.to_owned(), host.to_owned());
-        state.subnets.insert(key, Arc::new(row));
-    }
-    let records = Records::of(&state);
-    for (address, expected) in [
-        ("10.1.0.0", Some("shop/front")),
-        ("10.1.0.255", Some("shop/front")),
-        ("10.1.1.7", Some("blog/_default")),
-        ("10.1.2.7", None),
-        ("10.2.0.15", None),
-        ("10.2.0.31", Some("shop/front")),
-        ("10.2.0.32", None),
-        ("9.0.0.1", None),
-    ] {
-        let owner = records
-            .owner(address.parse().unwrap())
-            .map(NetworkId::to_string);
-        assert_eq!(owner.as_deref(), expected, "{address}");
-    }
 }
 
 /// A random change of the state.
@@ -288,6 +253,7 @@ proptest! {
             let new = Records::of(&state);
             prop_assert_eq!(&records.networks, &new.networks);
             prop_assert_eq!(&records.replicas, &new.replicas);
+            prop_assert_eq!(&records.clients, &new.clients);
             for service in ["web", "side", "tail", "db"] {
                 prop_assert_eq!(records.declares("shop", service), new.declares("shop", service));
             }

@@ -86,18 +86,42 @@ fn doubtful_answers_are_dropped() {
 
 #[test]
 fn failures_lead_to_the_next_server() {
-    for (code, flags, expected) in [
+    let mut reply = query("www.example", RecordType::A).to_vec().unwrap();
+    for (code, flags, edns, expected) in [
+        (0, 0, true, Verdict::Final),
+        (1, 0, false, Verdict::Final),
+        (1, 0, true, Verdict::NoEdns),
+        (3, 0, true, Verdict::Final),
+        (2, 0, true, Verdict::Failed),
+        (4, 0, false, Verdict::Failed),
+        (4, 0, true, Verdict::NoEdns),
+        (5, 0, true, Verdict::Failed),
+        (5, TC, true, Verdict::Failed),
+        (0, TC, true, Verdict::Truncated),
+        (9, 0, true, Verdict::Final),
+    ] {
+        (reply[2], reply[3]) = (QR | flags, RA | code);
+        assert_eq!(verdict(&reply, edns), expected, "{code} {flags} {edns}");
+    }
+    assert_eq!(verdict(&reply[..3], true), Verdict::Failed);
+}
+
+#[test]
+fn extended_codes_are_failures() {
+    let mut reply = query("www.example", RecordType::A).to_vec().unwrap();
+    reply[2] |= QR;
+    reply[HEADER - 1] = 1;
+    let plain = reply.len();
+    for (code, extended, expected) in [
         (0, 0, Verdict::Final),
         (1, 0, Verdict::Final),
-        (3, 0, Verdict::Final),
-        (2, 0, Verdict::Failed),
+        (0, 1, Verdict::Failed),
+        (7, 1, Verdict::Failed),
         (4, 0, Verdict::Failed),
-        (5, 0, Verdict::Failed),
-        (5, TC, Verdict::Failed),
-        (0, TC, Verdict::Truncated),
-        (9, 0, Verdict::Final),
     ] {
-        let reply = [0, 0, QR | flags, RA | code];
-        assert_eq!(verdict(&reply), expected, "{code} {flags}");
+        reply.truncate(plain);
+        reply[3] = code;
+        reply.extend(opt(1232, extended, false));
+        assert_eq!(verdict(&reply, true), expected, "{extended} {code}");
     }
 }
