@@ -13,9 +13,9 @@ mod load;
 #[path = "dns_answers/serve.rs"]
 mod serve;
 
-use std::time::Duration;
+use std::{thread, time::Duration};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use jaco_bench::Samples;
 
 use lab::{Lab, Peer};
@@ -23,8 +23,10 @@ use load::Load;
 
 /// Rounds, in each of which every server is measured with every name.
 const ROUNDS: usize = 7;
-/// Questions outstanding while answers per second are measured.
+/// Questions outstanding while answers per second are measured, and the clients that share them:
+/// one client is no faster than the servers.
 const OUTSTANDING: usize = 64;
+const CLIENTS: usize = 2;
 /// Time of such a measurement.
 const TIME: Duration = Duration::from_millis(700);
 /// Questions of a measurement with one outstanding.
@@ -48,7 +50,8 @@ fn main() -> Result<()> {
     let lab = Lab::start()?;
     let peers = lab.peers()?;
     println!(
-        "{ROUNDS} rounds; {OUTSTANDING} questions outstanding for answers per second, 1 for latency"
+        "{ROUNDS} rounds; {OUTSTANDING} questions of {CLIENTS} clients outstanding for answers per \
+         second, 1 for latency"
     );
     for (name, addresses) in NAMES {
         let mut figures: Vec<_> = peers.iter().map(|_| Figures::default()).collect();
@@ -81,10 +84,23 @@ fn measure(
         let found = load.addresses()?;
         ensure!(found == addresses, "{}: {found} addresses", peer.name);
         let cpu = peer.cpu()?;
-        let (answers, time) = load.run(OUTSTANDING, TIME, &mut figures.loaded)?;
+        let runs: Vec<_> = thread::scope(|scope| {
+            let run = || Load::new(peer.address, name)?.run(OUTSTANDING / CLIENTS, TIME);
+            let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(run)).collect();
+            let joined = clients.into_iter().map(thread::ScopedJoinHandle::join);
+            joined.collect::<Result<_, _>>()
+        })
+        .map_err(|_| anyhow!("a client panicked"))?;
         let cpu = peer.cpu()? - cpu;
-        let answers = f64::from(answers);
-        figures.per_second.push(answers / time.as_secs_f64());
+        let (mut answers, mut per_second) = (0.0, 0.0);
+        for run in runs {
+            let (latencies, time) = run?;
+            let count = f64::from(u32::try_from(latencies.len())?);
+            answers += count;
+            per_second += count / time.as_secs_f64();
+            figures.loaded.extend(latencies);
+        }
+        figures.per_second.push(per_second);
         figures.cpu.push(cpu.as_secs_f64() * 1e6 / answers);
         load.run_single(SINGLE, &mut figures.single)
     })?

@@ -42,12 +42,12 @@ impl Batch {
         }
     }
 
-    /// Receives the datagrams that have arrived, as many as fit; whether there may be more.
-    /// Earlier ones and their answers are dropped.
+    /// Receives the datagrams that have arrived, as many as fit. Earlier ones and their answers are
+    /// dropped.
     ///
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] if there is none; errors of earlier answers.
-    pub(super) fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<bool> {
+    pub(super) fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
         self.count = 0;
         let mut buffers = [NO_BUFFER; SIZE];
         let mut headers = [NO_MESSAGE; SIZE];
@@ -80,7 +80,7 @@ impl Batch {
             answer.clear();
         }
         self.count = count;
-        Ok(count == SIZE)
+        Ok(())
     }
 
     /// The received datagrams with their senders, and the answers to write; an empty one is not

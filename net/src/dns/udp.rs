@@ -7,6 +7,9 @@ use tracing::trace;
 
 use super::{Answer, Handler, Limits, Transport, batch::Batch};
 
+/// Batches that are answered before other tasks of the thread get their turn.
+const BATCHES: u32 = 8;
+
 pub(super) async fn serve(
     socket: UdpSocket,
     handler: Arc<dyn Handler>,
@@ -15,25 +18,22 @@ pub(super) async fn serve(
     let socket = Arc::new(socket);
     let mut pending = JoinSet::new();
     let mut batch = Batch::new();
+    let mut batches = 0;
     loop {
-        if let Err(error) = socket.readable().await
-            && !is_transient(&error)
-        {
-            return error;
-        }
-        let mut is_empty = true;
-        let received = socket.try_io(Interest::READABLE, || {
-            let has_more = batch.receive(socket.as_fd())?;
-            is_empty = false;
-            // The socket is drained: say so, instead of asking it again.
-            let drained = || io::Error::from(io::ErrorKind::WouldBlock);
-            has_more.then_some(()).ok_or_else(drained)
-        });
-        match received {
-            Err(error) if is_empty && !is_transient(&error) => return error,
-            // Nothing is there, or an earlier answer could not be delivered.
-            Err(_) if is_empty => continue,
-            Ok(()) | Err(_) => {}
+        // The socket is asked again until it is empty: under load, further queries arrive while
+        // a batch is answered, and waiting costs more than a system call in vain.
+        match socket.try_io(Interest::READABLE, || batch.receive(socket.as_fd())) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                batches = 0;
+                match socket.readable().await {
+                    Err(error) if !is_transient(&error) => return error,
+                    Ok(()) | Err(_) => continue,
+                }
+            }
+            // An earlier answer could not be delivered.
+            Err(error) if is_transient(&error) => continue,
+            Err(error) => return error,
         }
         for (message, client, answer) in batch.entries() {
             match handler.handle(message, client, Transport::Udp, answer) {
@@ -54,7 +54,11 @@ pub(super) async fn serve(
         }
         batch.send(socket.as_fd());
         while pending.try_join_next().is_some() {}
-        tokio::task::coop::consume_budget().await;
+        batches += 1;
+        if batches == BATCHES {
+            batches = 0;
+            tokio::task::yield_now().await;
+        }
     }
 }
 

@@ -48,17 +48,16 @@ impl Load {
         Err(io::Error::from(io::ErrorKind::TimedOut)).context("no answer")
     }
 
-    /// Keeps `outstanding` questions in flight for `time`; returns the number of answers and the
-    /// measured time, and adds the latency of each.
+    /// Keeps `outstanding` questions in flight for `time`; returns the latency of each answer and
+    /// the measured time.
     pub(crate) fn run(
         &mut self,
         outstanding: usize,
         time: Duration,
-        latencies: &mut Vec<Duration>,
-    ) -> Result<(u32, Duration)> {
+    ) -> Result<(Vec<Duration>, Duration)> {
         let start = Instant::now();
         let mut sent = vec![start; outstanding];
-        let mut answers = 0;
+        let mut latencies = Vec::new();
         let mut is_stalled = true;
         while start.elapsed() < time {
             if is_stalled {
@@ -74,7 +73,6 @@ impl Load {
             {
                 let now = Instant::now();
                 latencies.push(now - *at);
-                answers += 1;
                 *at = now;
                 self.send(id)?;
             }
@@ -82,7 +80,7 @@ impl Load {
         let measured = start.elapsed();
         // Answers on their way do not count for the next measurement.
         while self.receive()?.is_some() {}
-        Ok((answers, measured))
+        Ok((latencies, measured))
     }
 
     /// Asks `count` times, one question after another.
