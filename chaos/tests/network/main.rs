@@ -25,6 +25,7 @@ mod resolver;
 mod scopes;
 mod traffic;
 mod transfer;
+mod two_networks;
 mod wire;
 
 /// Reads a size from the environment.

@@ -14,21 +14,48 @@ use crate::traffic::Endpoint;
 const RESOLVER: &str = "127.0.0.11:53";
 const TIMEOUT: Duration = Duration::from_secs(5);
 const NOERROR: u8 = 0;
+const SERVFAIL: u8 = 2;
+pub(crate) const NXDOMAIN: u8 = 3;
+const REFUSED: u8 = 5;
 
 /// Addresses of `name` as `from` resolves it; empty if the name does not exist.
 pub(crate) fn resolve(from: &Endpoint, name: &str) -> Result<BTreeSet<Ipv4Addr>> {
+    let answer = ask(from, RESOLVER, name)?;
+    addresses(&answer).context("not a DNS message")
+}
+
+/// As [`resolve`], but as the engine's resolver does it since version 24: the responders of a
+/// container's networks are asked in turn, each from the address on its network, up to the first
+/// one that does not refuse.
+pub(crate) fn resolve_in_turn(
+    networks: &[&Endpoint],
+    name: &str,
+) -> Result<(u8, BTreeSet<Ipv4Addr>)> {
+    let mut last = None;
+    for from in networks {
+        let [a, b, c, _] = from.address.octets();
+        let answer = ask(from, &format!("{a}.{b}.{c}.1:53"), name)?;
+        let code = answer.get(3).context("not a DNS message")? & 0xf;
+        last = Some((code, addresses(&answer).context("not a DNS message")?));
+        if ![SERVFAIL, REFUSED].contains(&code) {
+            break;
+        }
+    }
+    last.context("no network")
+}
+
+fn ask(from: &Endpoint, server: &str, name: &str) -> Result<Vec<u8>> {
     let query = query(name);
     let answer = from.namespace.within(|| {
         let socket = UdpSocket::bind("0.0.0.0:0")?;
         socket.set_read_timeout(Some(TIMEOUT))?;
-        socket.send_to(&query, RESOLVER)?;
+        socket.send_to(&query, server)?;
         let mut answer = vec![0; 4096];
         let length = socket.recv(&mut answer)?;
         answer.truncate(length);
         Ok::<_, std::io::Error>(answer)
     });
-    let answer = answer?.with_context(|| format!("the resolver of {}", from.replica))?;
-    addresses(&answer).context("not a DNS message")
+    answer?.with_context(|| format!("{server} for {}", from.replica))
 }
 
 /// A question for the addresses of `name` (RFC 1035, section 4.1).

@@ -233,9 +233,9 @@ fn udp_round_trip(own: &str, address: SocketAddr) -> Result<()> {
 /// Starts the threads of a container.
 fn start(endpoint: &Endpoint, shared: &Arc<Shared>) -> io::Result<()> {
     let (udp, tcp) = endpoint.namespace.within(|| {
-        let udp = UdpSocket::bind(("0.0.0.0", PORT))?;
+        let udp = UdpSocket::bind((endpoint.address, PORT))?;
         udp.set_read_timeout(Some(RECEIVE))?;
-        let tcp = TcpListener::bind(("0.0.0.0", PORT))?;
+        let tcp = TcpListener::bind((endpoint.address, PORT))?;
         tcp.set_nonblocking(true)?;
         Ok::<_, io::Error>((udp, tcp))
     })??;
