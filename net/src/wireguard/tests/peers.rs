@@ -27,8 +27,8 @@ struct Remote {
     packets: Vec<(Ipv4Addr, Vec<u8>)>,
 }
 
+/// The device; its namespace lives as long as the sockets in it.
 struct World {
-    namespace: Namespace,
     device: Device,
     remotes: Vec<Remote>,
     /// Numbers of the peers that the device has now.
@@ -75,7 +75,7 @@ impl Remote {
                 self.socket.send_to(reply, from)?;
             }
             TunnResult::WriteToTunnelV4(packet, _) => {
-                let to = crate::wireguard::checksum::address(packet, 16);
+                let to = checksum::address(packet, 16);
                 self.packets.push((to, packet[28..].to_vec()));
             }
             TunnResult::Done => {}
@@ -100,7 +100,7 @@ impl Remote {
         packet[8..10].copy_from_slice(&[64, 17]);
         packet[12..16].copy_from_slice(&source.octets());
         packet[16..20].copy_from_slice(&[10, 99, 0, 100]);
-        super::super::checksum::set_ipv4(&mut packet[..20]);
+        checksum::set_ipv4(&mut packet[..20]);
         packet[20..22].copy_from_slice(&PORT.to_be_bytes());
         packet[22..24].copy_from_slice(&PORT.to_be_bytes());
         packet[24..26].copy_from_slice(&u16::try_from(udp_len).unwrap().to_be_bytes());
@@ -138,7 +138,6 @@ impl World {
         let remotes = (1..=PEERS).map(|number| Remote::new(&namespace, number, public));
         let remotes = remotes.collect();
         Self {
-            namespace,
             device,
             remotes,
             present: BTreeSet::new(),
@@ -155,7 +154,6 @@ impl World {
         self.device
             .set_peers(peers.map(Remote::peer).collect())
             .unwrap();
-        let port = self.device.port();
         for remote in &mut self.remotes {
             if !present.contains(&remote.number) || self.present.contains(&remote.number) {
                 continue;
@@ -166,7 +164,6 @@ impl World {
             }
             // The keepalive that confirms the session.
             remote.handle().unwrap();
-            assert_eq!(port, self.device.port());
         }
         self.present = present;
     }
@@ -259,5 +256,37 @@ fn changes_disturb_no_peer_that_stays() {
         );
     }
     assert_eq!(world.device.failure(), None);
-    drop(world.namespace);
+}
+
+#[test]
+fn queued_packets_leave_after_the_peers_first() {
+    let mut world = World::new();
+    let port = world.device.port();
+    let remote = &mut world.remotes[0];
+    world.device.set_peers(vec![remote.peer()]).unwrap();
+    // The greeting of the device is lost.
+    let mut datagram = [0; 2048];
+    remote.socket.recv_from(&mut datagram).unwrap();
+    world
+        .local
+        .send_to(b"waits", (remote.address(), PORT))
+        .unwrap();
+    // The peer begins a session itself, and its keepalive is lost.
+    let mut buffer = [0; 2048];
+    let begun = remote.core.format_handshake_initiation(&mut buffer, true);
+    let TunnResult::WriteToNetwork(initiation) = begun else {
+        panic!("{begun:?}");
+    };
+    remote
+        .socket
+        .send_to(initiation, ("127.0.0.1", port))
+        .unwrap();
+    let (len, _) = remote.socket.recv_from(&mut datagram).unwrap();
+    let answered = remote.core.decapsulate(None, &datagram[..len], &mut buffer);
+    assert!(matches!(answered, TunnResult::WriteToNetwork(_)));
+    remote.send(remote.address(), b"first", port);
+    let (len, _) = world.local.recv_from(&mut datagram).unwrap();
+    assert_eq!(datagram[..len], *b"first");
+    remote.handle().unwrap();
+    assert_eq!(remote.packets, [(remote.address(), b"waits".to_vec())]);
 }
