@@ -263,14 +263,10 @@ impl Core {
 
     /// Handles the outcome of [`Action::CutFlows`].
     pub fn handle_flows_cut(&mut self, succeeded: bool) {
-        match (self.cut, succeeded) {
-            (Cut::Cutting, true) => self.status.has_stale_flows = false,
-            (Cut::Cutting | Cut::Again | Cut::Idle | Cut::Failed, _) => {}
+        if succeeded && self.cut == Cut::Cutting {
+            self.status.has_stale_flows = false;
         }
-        self.cut = match succeeded {
-            true => Cut::Idle,
-            false => Cut::Failed,
-        };
+        self.cut = if succeeded { Cut::Idle } else { Cut::Failed };
     }
 
     /// Handles the outcome of [`Action::Submit`].
