@@ -3,6 +3,7 @@
 //! - [`dns`]: sockets of DNS servers and forwarders.
 //! - [`firewall`]: tables, chains and sets of the kernel's packet filter.
 //! - [`interfaces`]: the network interfaces of this machine and their addresses.
+//! - [`limit`]: rates and connections per client.
 //! - [`link`]: links, addresses and routes of the kernel.
 //! - [`netns`]: network namespaces, and work inside them.
 //! - [`pki`]: keys, certificates, fingerprints and their files.
@@ -17,6 +18,7 @@
 pub mod dns;
 pub mod firewall;
 pub mod interfaces;
+pub mod limit;
 pub mod link;
 pub mod netns;
 pub mod pki;
