@@ -142,8 +142,13 @@ pub(crate) async fn all_ready(lab: &Lab) {
             let mut nodes = status.nodes.iter();
             nodes.any(|n| n.hostname == host && n.status() == NodeStatus::Ready)
         };
-        let mut up = lab.nodes().iter().filter(|node| node.is_up());
-        if up.all(|node| ready(node.host())) {
+        let up = || lab.nodes().iter().filter(|node| node.is_up());
+        for node in up() {
+            // A member that was started again is ready to the others before it has opened its state.
+            let answer = node.api().deployments().await;
+            answer.map_err(|error| format!("{}: {error}", node.host()))?;
+        }
+        if up().all(|node| ready(node.host())) {
             Ok(())
         } else {
             Err(format!("{:?}", status.nodes))

@@ -3,8 +3,11 @@
 use std::time::Instant;
 
 use anyhow::Context as _;
-use jaco_chaos::{Rng, lab::Node, until};
-use jaco_proto::v1::FailureMode;
+use jaco_chaos::{Api, Lab, Rng, lab::Node, until};
+use jaco_proto::{
+    error::DecodedError,
+    v1::{ApplyRequest, FailureMode},
+};
 
 use crate::{
     fixture::{self, DEPLOYMENTS, LIMIT, Running},
@@ -80,25 +83,25 @@ async fn perform(running: &mut Running, rng: &mut Rng, step: Step, number: u64) 
         Step::Replace => {
             let counts = *wanted.entry(deployment).or_insert([3; 2]);
             let request = fixture::request(deployment, counts, number);
-            api.deploy().apply(request).await.unwrap();
+            apply(&api, request).await.unwrap();
         }
         Step::Scale => {
             let counts = [1, 2].map(|_| u32::try_from(rng.within(1..5)).unwrap());
             wanted.insert(deployment, counts);
             let request = fixture::request(deployment, counts, number);
-            api.deploy().apply(request).await.unwrap();
+            apply(&api, request).await.unwrap();
         }
         Step::Toggle => {
             if wanted.remove(deployment).is_some() {
-                api.delete(deployment).await.unwrap();
+                delete(&api, deployment).await.unwrap();
             } else {
                 wanted.insert(deployment, [3; 2]);
                 let request = fixture::request(deployment, [3; 2], number);
-                api.deploy().apply(request).await.unwrap();
+                apply(&api, request).await.unwrap();
             }
         }
         Step::Rejoin => {
-            lab.remove(LEAVER, 1).await.unwrap();
+            remove(lab).await.unwrap();
             lab.node_mut(LEAVER).wipe().unwrap();
             lab.node_mut(LEAVER).start().await.unwrap();
             lab.join(LEAVER, 1).await.unwrap();
@@ -115,6 +118,59 @@ async fn perform(running: &mut Running, rng: &mut Rng, step: Step, number: u64) 
             fixture::all_ready(lab).await;
         }
     }
+}
+
+/// Applies, and again if the outcome is unknown: the leader that was asked may have been killed.
+async fn apply(api: &Api, request: ApplyRequest) -> Result<(), DecodedError> {
+    loop {
+        match api
+            .deploy()
+            .apply(request.clone())
+            .await
+            .map_err(DecodedError::from)
+        {
+            Err(error) if is_unknown(&error) => println!("applying again: {}", error.message),
+            ended => return ended.map(drop),
+        }
+    }
+}
+
+/// Deletes, and again if the outcome is unknown; then it may be gone.
+async fn delete(api: &Api, deployment: &str) -> Result<(), DecodedError> {
+    let mut repeated = false;
+    loop {
+        match api.delete(deployment).await {
+            Err(error) if is_unknown(&error) => println!("deleting again: {}", error.message),
+            Err(error) if repeated && error.code == "deployment_not_found" => return Ok(()),
+            ended => return ended,
+        }
+        repeated = true;
+    }
+}
+
+/// Removes the member that leaves, and again if the outcome is unknown; then it may be gone.
+async fn remove(lab: &mut Lab) -> anyhow::Result<()> {
+    loop {
+        let Err(error) = lab.remove(LEAVER, 1).await else {
+            return Ok(());
+        };
+        let status = error.downcast_ref::<tonic::Status>();
+        let status = status.map(|status| DecodedError::from(status.clone()));
+        if !status.as_ref().is_some_and(is_unknown) {
+            return Err(error);
+        }
+        println!("removing again: {error:#}");
+        let host = lab.node(LEAVER).host().to_owned();
+        let members = lab.node(1).api().status().await?.nodes;
+        if members.iter().all(|member| member.hostname != host) {
+            return lab.node_mut(LEAVER).kill();
+        }
+    }
+}
+
+fn is_unknown(error: &DecodedError) -> bool {
+    let outcome = error.details.get("outcome");
+    outcome.is_some_and(|outcome| outcome == "unknown")
 }
 
 /// Ends an actor of the network vertical.
