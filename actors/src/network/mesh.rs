@@ -13,6 +13,7 @@ mod actor;
 mod device;
 mod kernel;
 mod port;
+mod slot;
 
 pub use actor::{Args, MeshActor, Msg};
 pub use jaco_policy::network::{mesh::plan, readiness::MeshStatus};

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    convert::Infallible,
     net::Ipv4Addr,
     sync::Arc,
 };
@@ -22,9 +23,9 @@ use jaco_policy::{
 };
 use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::{ForwardingProposer, State, command};
-use jaco_supervision::{Context, Failure, Worker};
+use jaco_supervision::{Context, Failure, TaskHandle, Worker};
 use tokio::{
-    sync::watch,
+    sync::{oneshot, watch},
     time::{Instant, timeout},
 };
 use tracing::{debug, info, warn};
@@ -80,10 +81,26 @@ pub struct Outcome {
     peers: Option<usize>,
 }
 
+/// Task that carries out the steps of a plan.
+struct Applying {
+    task: TaskHandle,
+    /// Closed when the task has ended.
+    ended: oneshot::Receiver<Infallible>,
+}
+
+impl Applying {
+    /// Ends the task, which begins no step after this has returned.
+    async fn abort(self) {
+        self.task.abort();
+        let _ = self.ended.await; // always an error: nothing is sent
+    }
+}
+
 /// Owns the mesh of one node.
 pub struct MeshActor {
     args: Args,
     core: Core,
+    applying: Option<Applying>,
     peers: Option<usize>,
     failures: LogDedup,
     unresolved: LogDedup,
@@ -117,6 +134,7 @@ impl Worker for MeshActor {
         let mut mesh = Self {
             args,
             core,
+            applying: None,
             peers: None,
             failures: LogDedup::default(),
             unresolved: LogDedup::default(),
@@ -158,6 +176,10 @@ impl Worker for MeshActor {
     }
 
     async fn stop(&mut self, _ctx: &Context<Self>) {
+        // No step may begin after the close, as it might open the device again.
+        if let Some(applying) = self.applying.take() {
+            applying.abort().await;
+        }
         self.args.mesh.close().await;
     }
 }
@@ -179,8 +201,12 @@ impl MeshActor {
                     ctx.spawn(async move { Msg::Resolved(resolve(&resolver, names).await) });
                 }
                 Action::Apply(steps) => {
-                    let outcome = apply(mesh, steps);
-                    ctx.spawn(async move { Msg::Applied(outcome.await) });
+                    let (running, ended) = oneshot::channel();
+                    let task = ctx.spawn(async move {
+                        let _running = running;
+                        Msg::Applied(apply(mesh, steps).await)
+                    });
+                    self.applying = Some(Applying { task, ended });
                 }
                 Action::Audit(repairs) => self.audit(&repairs),
             }

@@ -2,7 +2,7 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 
@@ -12,16 +12,15 @@ use jaco_net::{
     link::{self, Address, Change, Link, Links, Route, Target, Watcher},
     wireguard::{self, PrivateKey},
 };
-use jaco_policy::network::mesh::plan::{DeviceRoute, DeviceState, MTU, Observed, Peer, Step};
-use jaco_proto::{chain, config::WgBackend};
-use tokio::{net::lookup_host, sync::watch, task::spawn_blocking};
+use jaco_policy::network::mesh::plan::{DeviceRoute, DeviceState, MTU, Observed, Step};
+use jaco_proto::config::WgBackend;
+use tokio::{net::lookup_host, sync::watch};
 
 use super::{
-    MeshPort, PortError,
-    device::{self, set_valid_peers},
-    port::{Device, of},
+    MeshPort, PortError, device,
+    port::of,
+    slot::{DeviceSlot, Turn},
 };
-use crate::{lock::lock, log_dedup::LogDedup};
 
 /// Name of the device.
 pub const DEVICE: &str = "jaco0";
@@ -40,17 +39,7 @@ struct Inner {
     backend: WgBackend,
     changes: watch::Sender<u64>,
     netlink: tokio::sync::Mutex<Option<Arc<Netlink>>>,
-    device: Mutex<Option<Opened>>,
-    /// Reasons why the kernel's WireGuard is not used.
-    fallbacks: Mutex<LogDedup>,
-}
-
-/// A device and the peers that it was given.
-struct Opened {
-    device: Arc<dyn Device>,
-    /// Number of its link, if another link of this name is not the device's.
-    index: Option<u32>,
-    peers: Vec<Peer>,
+    device: DeviceSlot,
 }
 
 /// Sockets of the namespace; opened again when one fails.
@@ -70,23 +59,20 @@ impl KernelPort {
             backend,
             changes: watch::Sender::new(0),
             netlink: tokio::sync::Mutex::default(),
-            device: Mutex::default(),
-            fallbacks: Mutex::default(),
+            device: DeviceSlot::default(),
         }))
     }
 
     /// State of the tunnel to each peer; empty without a device.
     pub async fn stats(&self) -> Vec<wireguard::PeerStats> {
-        let inner = Arc::clone(&self.0);
-        let stats = spawn_blocking(move || inner.device().map(|device| device.stats()));
-        stats.await.ok().flatten().unwrap_or_default()
+        self.0.device.stats().await.unwrap_or_default()
     }
 }
 
 impl MeshPort for KernelPort {
     fn look(&self) -> BoxFuture<'static, Result<Observed, PortError>> {
         let inner = Arc::clone(&self.0);
-        async move { inner.look().await.map_err(of) }.boxed()
+        async move { inner.look().await }.boxed()
     }
 
     fn apply(&self, step: Step) -> BoxFuture<'static, Result<(), PortError>> {
@@ -113,13 +99,12 @@ impl MeshPort for KernelPort {
     fn close(&self) -> BoxFuture<'static, ()> {
         let inner = Arc::clone(&self.0);
         async move {
-            inner.end_device().await;
-            let removed = match inner.netlink().await {
-                Ok(netlink) => device::remove_link(&netlink.links).await,
-                Err(error) => Err(error),
+            let device = inner.device.clone();
+            let removal = async move {
+                let netlink = inner.netlink().await.map_err(of)?;
+                device::remove_link(&netlink.links).await.map_err(of)
             };
-            if let Err(error) = removed {
-                let error = chain(&error);
+            if let Err(error) = device.close(removal).await {
                 tracing::warn!(subsystem = "wgmesh", %error, "the mesh device may be left");
             }
         }
@@ -127,29 +112,7 @@ impl MeshPort for KernelPort {
     }
 }
 
-impl Drop for Inner {
-    /// The end of a device waits for its threads, so it must not happen on an async thread.
-    fn drop(&mut self) {
-        if let Some(opened) = lock(&self.device).take() {
-            std::thread::spawn(move || drop(opened));
-        }
-    }
-}
-
 impl Inner {
-    fn device(&self) -> Option<Arc<dyn Device>> {
-        lock(&self.device)
-            .as_ref()
-            .map(|opened| Arc::clone(&opened.device))
-    }
-
-    /// Ends the device in user space, whose name and port are free then.
-    async fn end_device(self: &Arc<Self>) {
-        let inner = Arc::clone(self);
-        // The end of a device waits for its threads.
-        let _ = spawn_blocking(move || drop(lock(&inner.device).take())).await;
-    }
-
     async fn netlink(&self) -> Result<Arc<Netlink>, link::Error> {
         let mut slot = self.netlink.lock().await;
         if let Some(netlink) = &*slot
@@ -182,11 +145,17 @@ impl Inner {
         Ok(netlink)
     }
 
-    async fn look(self: &Arc<Self>) -> Result<Observed, link::Error> {
-        let netlink = self.netlink().await?;
-        let link = netlink.links.link(DEVICE).await?;
+    async fn look(self: Arc<Self>) -> Result<Observed, PortError> {
+        let device = self.device.clone();
+        device.run(|turn| self.look_in(turn)).await
+    }
+
+    /// Reads the link, the routes and the device while no operation changes the device.
+    async fn look_in(self: Arc<Self>, turn: Turn) -> Result<Observed, PortError> {
+        let netlink = self.netlink().await.map_err(of)?;
+        let link = netlink.links.link(DEVICE).await.map_err(of)?;
         let index = link.as_ref().map(|link| link.index);
-        let routes = netlink.links.routes(index).await?;
+        let routes = netlink.links.routes(index).await.map_err(of)?;
         let blackholes = routes
             .iter()
             .filter(|route| route.target == Target::Blackhole);
@@ -197,12 +166,11 @@ impl Inner {
         let Some(link) = link else {
             return Ok(observed);
         };
-        let inner = Arc::clone(self);
-        let found = spawn_blocking(move || inner.look_at_device(link.index)).await;
-        let Some((peers, altered)) = found.ok().flatten() else {
+        let (_turn, found) = turn.inspect(link.index).await?;
+        let Some((peers, altered)) = found else {
             return Ok(observed);
         };
-        let addresses = netlink.links.addresses(link.index).await?;
+        let addresses = netlink.links.addresses(link.index).await.map_err(of)?;
         let device = DeviceState {
             up: link.up && link.mtu == u32::from(MTU),
             addresses: addresses.into_iter().map(|address| address.ip).collect(),
@@ -216,23 +184,10 @@ impl Inner {
         })
     }
 
-    /// Peers that the device was given, and whether another program changed them; `None` without a
-    /// working device with the link of this number.
-    fn look_at_device(&self, index: u32) -> Option<(Vec<Peer>, bool)> {
-        let slot = lock(&self.device);
-        let opened = slot.as_ref()?;
-        if let Some(reason) = opened.device.failure() {
-            tracing::warn!(subsystem = "wgmesh", %reason, "the mesh device failed");
-            return None;
-        }
-        let same = opened.index.is_none_or(|opened| opened == index);
-        same.then(|| (opened.peers.clone(), opened.device.is_altered()))
-    }
-
     async fn apply(self: Arc<Self>, step: Step) -> Result<(), PortError> {
         match step {
             Step::OpenDevice => return self.open().await,
-            Step::SetPeers(peers) => return self.set_peers(peers).await,
+            Step::SetPeers(peers) => return self.device.set_peers(peers).await,
             _ => {}
         }
         let netlink = self.netlink().await.map_err(of)?;
@@ -265,40 +220,12 @@ impl Inner {
     }
 
     async fn open(self: Arc<Self>) -> Result<(), PortError> {
-        self.end_device().await;
-        let netlink = self.netlink().await.map_err(of)?;
-        let opened = device::open(&netlink.links, self.backend, &self.key, self.port).await?;
-        if let Some(reason) = opened.fallback
-            && lock(&self.fallbacks).is_new(&reason)
-        {
-            tracing::info!(subsystem = "wgmesh", %reason, "WireGuard runs in user space");
-        }
-        let backend = opened.backend;
-        *lock(&self.device) = Some(Opened {
-            device: opened.device.into(),
-            index: opened.index,
-            peers: Vec::new(),
-        });
-        tracing::info!(
-            subsystem = "wgmesh",
-            device = DEVICE,
-            backend,
-            "mesh device opened"
-        );
-        Ok(())
-    }
-
-    async fn set_peers(self: Arc<Self>, peers: Vec<Peer>) -> Result<(), PortError> {
-        let set = spawn_blocking(move || {
-            let mut slot = lock(&self.device);
-            let Some(opened) = &mut *slot else {
-                return Err(PortError("the mesh device is not open".to_owned()));
-            };
-            set_valid_peers(&*opened.device, &peers).map_err(of)?;
-            opened.peers = peers;
-            Ok(())
-        });
-        set.await.map_err(of)?
+        let device = self.device.clone();
+        let opening = async move {
+            let netlink = self.netlink().await.map_err(of)?;
+            device::open(&netlink.links, self.backend, &self.key, self.port).await
+        };
+        device.open(opening).await
     }
 }
 

@@ -1,6 +1,5 @@
-use std::{net::Ipv4Addr, sync::Mutex, time::Duration};
+use std::{net::Ipv4Addr, time::Duration};
 
-use futures::{FutureExt as _, future::BoxFuture};
 use jaco_policy::network::mesh::{
     core::TICK,
     plan::{DeviceState, Observed},
@@ -9,106 +8,10 @@ use jaco_proto::v1::{self, AuditEventType, command::Payload};
 use jaco_raftnode::{StateReader as _, command, testing::MemoryRaft};
 use jaco_supervision::{ChildSpec, KillMode, Strategy, SupervisorSpec, Tree};
 
+use self::port::{FakePort, World};
 use super::*;
-use crate::{lock::lock, network::mesh::MeshPort};
 
-/// A kernel without surprises, and the steps that it carried out.
-#[derive(Clone)]
-struct FakePort {
-    world: Arc<Mutex<World>>,
-    changes: watch::Sender<u64>,
-}
-
-#[derive(Default)]
-struct World {
-    observed: Observed,
-    steps: Vec<String>,
-    /// Start of the text of steps that fail.
-    failing: Option<&'static str>,
-    names: Vec<(&'static str, Ipv4Addr)>,
-    closed: bool,
-}
-
-impl FakePort {
-    fn world(&self) -> std::sync::MutexGuard<'_, World> {
-        lock(&self.world)
-    }
-
-    /// Changes the kernel, which announces it.
-    fn damage(&self, change: impl FnOnce(&mut Observed)) {
-        change(&mut self.world().observed);
-        self.changes.send_modify(|count| *count += 1);
-    }
-
-    fn steps(&self) -> Vec<String> {
-        std::mem::take(&mut self.world().steps)
-    }
-}
-
-impl World {
-    fn apply(&mut self, step: Step) -> Result<(), PortError> {
-        let text = step.to_string();
-        if self
-            .failing
-            .is_some_and(|failing| text.starts_with(failing))
-        {
-            return Err(PortError(format!("failed to {text}")));
-        }
-        self.steps.push(text);
-        let Observed { blackholes, device } = &mut self.observed;
-        match step {
-            Step::AddBlackhole(cidr) => drop(blackholes.insert(cidr)),
-            Step::RemoveBlackhole(cidr) => drop(blackholes.remove(&cidr)),
-            Step::OpenDevice => *device = Some(DeviceState::default()),
-            step => {
-                let device = device.as_mut().expect("no device");
-                match step {
-                    Step::SetUp => device.up = true,
-                    Step::AddAddress(ip) => drop(device.addresses.insert(ip)),
-                    Step::RemoveAddress(ip) => drop(device.addresses.remove(&ip)),
-                    Step::SetPeers(peers) => (device.peers, device.altered) = (peers, false),
-                    Step::AddRoute(route) => drop(device.routes.insert(route)),
-                    Step::RemoveRoute(route) => drop(device.routes.remove(&route)),
-                    Step::ReplaceRoute(route) => {
-                        device.routes.retain(|other| other.to != route.to);
-                        device.routes.insert(route);
-                    }
-                    step => panic!("{step:?}"),
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-impl MeshPort for FakePort {
-    fn look(&self) -> BoxFuture<'static, Result<Observed, PortError>> {
-        let observed = self.world().observed.clone();
-        async move { Ok(observed) }.boxed()
-    }
-
-    fn apply(&self, step: Step) -> BoxFuture<'static, Result<(), PortError>> {
-        let done = self.world().apply(step);
-        async move { done }.boxed()
-    }
-
-    fn resolve(&self, name: String) -> BoxFuture<'static, Option<Ipv4Addr>> {
-        let world = self.world();
-        let known = world.names.iter().find(|(known, _)| *known == name);
-        let ip = known.map(|(_, ip)| *ip);
-        async move { ip }.boxed()
-    }
-
-    fn changes(&self) -> watch::Receiver<u64> {
-        self.changes.subscribe()
-    }
-
-    fn close(&self) -> BoxFuture<'static, ()> {
-        let mut world = self.world();
-        (world.closed, world.observed.device) = (true, None);
-        async {}.boxed()
-    }
-}
+mod port;
 
 /// Steps that keep packets of containers from leaving unencrypted.
 const BLACKHOLES: [&str; 2] = ["add blackhole 10.99.0.0/24", "add blackhole 10.244.0.0/16"];
@@ -359,6 +262,15 @@ async fn stopped_mesh_leaves_its_blackholes() {
     let world = lab.port.world();
     assert!(world.closed);
     assert_eq!(world.observed.blackholes.len(), BLACKHOLES.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn stop_during_an_open_begins_no_further_step() {
+    let lab = Lab::start(|world| world.opening = Some(Arc::default())).await;
+    assert_eq!(lab.port.steps().last().unwrap(), "open device");
+    lab.tree.stop().await;
+    assert_eq!(lab.port.steps(), [""; 0]);
+    assert!(lab.port.world().closed);
 }
 
 #[tokio::test(start_paused = true)]
