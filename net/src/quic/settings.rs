@@ -9,7 +9,9 @@ use super::BindError;
 /// Limits and timeouts; the defaults are what the cluster runs with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Interval of the packets that keep an idle connection open.
+    /// Time without a packet from the peer after which one is sent that keeps the connection open.
+    /// The default is longer than the interval of the peers' heartbeats, which keep it open
+    /// themselves, and half of `idle`.
     pub keep_alive: Duration,
     /// Time without any packet from the peer after which a connection is closed.
     pub idle: Duration,
@@ -40,7 +42,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            keep_alive: Duration::from_secs(1),
+            keep_alive: Duration::from_millis(2500),
             idle: Duration::from_secs(5),
             handshake: Duration::from_secs(5),
             unknown: 64,
