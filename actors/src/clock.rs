@@ -2,7 +2,7 @@
 //!
 //! Timeouts and intervals use tokio's clock, which tests pause and advance, and which stands still
 //! while the machine is suspended. Wall-clock time is only for the timestamps that are written into
-//! commands and shown to people. Decisions about contact with other members use
+//! commands and shown to people, and for the phase of heartbeats. Decisions about contact with other members use
 //! [`Clock::instant`]: the others run on while this machine is suspended.
 
 use std::{

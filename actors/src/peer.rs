@@ -23,6 +23,7 @@ pub mod channel;
 mod directory;
 pub mod endpoint;
 pub mod heartbeat;
+mod heartbeat_timer;
 pub mod manager;
 mod outbox;
 mod receive;

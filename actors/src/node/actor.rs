@@ -336,7 +336,7 @@ fn open_state(
     shared.metrics.watch_raft(&raft);
     let transport = config
         .cluster_addr
-        .map(|_| PeerTransport::new(membership.origin(), raft.clone()));
+        .map(|_| PeerTransport::new(membership.origin(), raft.clone(), &config.clock));
     let peers = transport.as_ref().map(PeerTransport::peers);
     let parts = MemberParts {
         hostname: membership.hostname.clone(),

@@ -23,9 +23,11 @@ use super::{
     actor::Msg,
     call::QuicLink,
     directory::MemberDirectory,
+    heartbeat_timer,
     outbox::{Outbox, PutOutcome},
     receive::ReceiveLimits,
 };
+use crate::clock::Clock;
 
 /// Route to one member, which lives as long as the membership is known and outlives connections and
 /// actors.
@@ -141,11 +143,12 @@ pub struct PeerTransport {
     endpoint: ArcSwapOption<Endpoint>,
     rejections: watch::Sender<Rejections>,
     connected: watch::Sender<BTreeSet<String>>,
+    heartbeat_origin: tokio::time::Instant,
 }
 
 impl PeerTransport {
     /// Returns a transport without connections.
-    pub(crate) fn new(origin: Origin, raft: RaftHandle) -> Arc<Self> {
+    pub(crate) fn new(origin: Origin, raft: RaftHandle, clock: &Clock) -> Arc<Self> {
         Arc::new(Self {
             directory: MemberDirectory::new(raft, origin),
             reports: watch::Sender::default(),
@@ -153,6 +156,7 @@ impl PeerTransport {
             endpoint: ArcSwapOption::empty(),
             rejections: watch::Sender::default(),
             connected: watch::Sender::default(),
+            heartbeat_origin: heartbeat_timer::origin(clock),
         })
     }
 
@@ -190,6 +194,11 @@ impl PeerTransport {
     /// Number of members in the join response, or 0 if this node founded the cluster.
     pub(crate) fn joined_members(&self) -> usize {
         self.origin().members.len()
+    }
+
+    /// Origin of the heartbeats' times on every connection.
+    pub(super) fn heartbeat_origin(&self) -> tokio::time::Instant {
+        self.heartbeat_origin
     }
 
     pub(super) fn origin(&self) -> &Origin {

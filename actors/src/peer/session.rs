@@ -8,14 +8,11 @@ use jaco_net::quic::{
 };
 use jaco_policy::peer::{gossip::MembershipView, members::rows};
 use jaco_raftnode::{State, StateReader as _};
-use tokio::{
-    sync::watch,
-    task::JoinSet,
-    time::{Interval, MissedTickBehavior, interval, timeout},
-};
+use tokio::{sync::watch, task::JoinSet, time::timeout};
 
 use super::{
     HeartbeatHandler, Sender, Services,
+    heartbeat_timer::HeartbeatTimer,
     receive::BUDGET_WAIT,
     routes::{PeerTransport, Route},
     snapshots,
@@ -23,8 +20,6 @@ use super::{
 };
 use crate::telemetry::Metrics;
 
-/// Heartbeat interval.
-pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
 /// Largest raft message: the largest command, with room for its envelope.
 const MESSAGE_BYTES: usize = 16 << 20;
 /// Time limit for the kind byte of a new stream.
@@ -133,12 +128,11 @@ impl Session {
         let Ok(mut stream) = connection.open_uni(Kind::Heartbeat).await else {
             return Self::close_broken(&connection);
         };
-        let mut beats = interval(HEARTBEAT_INTERVAL);
-        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut timer = HeartbeatTimer::new(self.transport.heartbeat_origin());
         let mut sent: Option<Arc<State>> = None;
         let mut live = self.heartbeat.live();
         loop {
-            let by_time = heartbeat_due(&mut beats, &mut live).await;
+            let by_time = heartbeat_due(&mut timer, &mut live).await;
             let heartbeat = self.heartbeat.next_heartbeat();
             if !by_time && !heartbeat.leads {
                 continue;
@@ -240,12 +234,12 @@ impl Session {
 /// Waits until the next heartbeat is due: by time, for which it returns true, or because the live
 /// members changed.
 async fn heartbeat_due(
-    beats: &mut Interval,
+    timer: &mut HeartbeatTimer,
     live: &mut watch::Receiver<Arc<BTreeSet<String>>>,
 ) -> bool {
     tokio::select! {
         biased;
-        _ = beats.tick() => true,
+        () = timer.tick() => true,
         Ok(()) = live.changed() => false,
     }
 }
@@ -283,20 +277,21 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
+    use crate::peer::heartbeat_timer::HEARTBEAT_INTERVAL;
 
     #[tokio::test(start_paused = true)]
     async fn change_of_live_members_is_sent_at_once() {
-        let mut beats = interval(HEARTBEAT_INTERVAL);
-        let (members, mut live) = watch::channel(Arc::new(BTreeSet::new()));
         let begun = Instant::now();
-        assert!(heartbeat_due(&mut beats, &mut live).await);
+        let mut timer = HeartbeatTimer::new(begun);
+        let (members, mut live) = watch::channel(Arc::new(BTreeSet::new()));
+        assert!(heartbeat_due(&mut timer, &mut live).await);
         members.send_replace(Arc::new(["b".to_owned()].into()));
-        assert!(!heartbeat_due(&mut beats, &mut live).await);
+        assert!(!heartbeat_due(&mut timer, &mut live).await);
         assert_eq!(begun.elapsed(), Duration::ZERO);
-        assert!(heartbeat_due(&mut beats, &mut live).await);
+        assert!(heartbeat_due(&mut timer, &mut live).await);
         assert_eq!(begun.elapsed(), HEARTBEAT_INTERVAL);
         drop(members);
-        assert!(heartbeat_due(&mut beats, &mut live).await);
+        assert!(heartbeat_due(&mut timer, &mut live).await);
         assert_eq!(begun.elapsed(), 2 * HEARTBEAT_INTERVAL);
     }
 }

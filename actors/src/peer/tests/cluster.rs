@@ -228,7 +228,7 @@ impl Member {
         };
         let mut member = Self {
             hostname: name(id),
-            transport: PeerTransport::new(origin, raft.clone()),
+            transport: PeerTransport::new(origin, raft.clone(), &Clock::system()),
             raft,
             tree: None,
             recorder: Arc::new(HeartbeatRecorder {
