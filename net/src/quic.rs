@@ -21,6 +21,7 @@ pub mod connection;
 pub mod endpoint;
 mod error;
 pub mod frame;
+mod io_thread;
 pub mod roster;
 pub mod settings;
 pub mod stream;

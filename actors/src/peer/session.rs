@@ -58,13 +58,15 @@ impl Session {
     /// Serves `connection` until it ends. Dropping the future aborts all streams.
     pub(super) async fn run(self, connection: Connection) -> Closed {
         let mut tasks = JoinSet::new();
-        tasks.spawn(self.clone().write_messages(connection.clone()));
-        tasks.spawn(self.clone().write_heartbeats(connection.clone()));
+        // What raft and the heartbeats exchange while the cluster is at rest.
+        let io = connection.io();
+        tasks.spawn_on(self.clone().write_messages(connection.clone()), io);
+        tasks.spawn_on(self.clone().write_heartbeats(connection.clone()), io);
         tasks.spawn(self.clone().write_snapshots(connection.clone()));
         loop {
             tokio::select! {
                 stream = connection.accept_uni() => match stream {
-                    Ok(stream) => { tasks.spawn(self.clone().serve_stream(stream)); }
+                    Ok(stream) => { tasks.spawn_on(self.clone().serve_stream(stream), io); }
                     Err(closed) => return closed,
                 },
                 stream = connection.accept_bi() => match stream {

@@ -4,9 +4,11 @@ use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 
 use quinn::Side;
 use rustls_pki_types::CertificateDer;
+use tokio::runtime::Handle;
 
 use super::{
-    Closed, ConnectError, Kind, Member, Reason, Receiver, Roster, Sender, StreamError, verify,
+    Closed, ConnectError, Kind, Member, Reason, Receiver, Roster, Sender, StreamError,
+    io_thread::IoThread, verify,
 };
 use crate::pki::Fingerprint;
 
@@ -20,6 +22,7 @@ const HELLO: usize = 9;
 #[derive(Clone)]
 pub struct Connection {
     inner: quinn::Connection,
+    io: IoThread,
     member: Arc<Member>,
     fingerprints: Arc<[Fingerprint]>,
     incarnation: u64,
@@ -30,6 +33,7 @@ impl Connection {
     /// so its greeting tells the client that it was accepted.
     pub(super) async fn greet(
         inner: quinn::Connection,
+        io: &IoThread,
         roster: &dyn Roster,
         incarnation: u64,
     ) -> Result<Self, ConnectError> {
@@ -43,6 +47,7 @@ impl Connection {
         })?;
         Ok(Self {
             inner,
+            io: io.clone(),
             member,
             fingerprints,
             incarnation,
@@ -101,6 +106,13 @@ impl Connection {
     #[must_use]
     pub fn incarnation(&self) -> u64 {
         self.incarnation
+    }
+
+    /// Runtime of the thread that carries the packets, for tasks that are short after each frame:
+    /// elsewhere a frame wakes another thread. Work that takes long there delays every packet.
+    #[must_use]
+    pub fn io(&self) -> &Handle {
+        self.io.handle()
     }
 
     /// Whether this side dialled.

@@ -9,7 +9,7 @@ use std::{
 };
 
 use quinn::{
-    EndpointConfig, Incoming, TokioRuntime,
+    EndpointConfig, Incoming,
     crypto::rustls::{QuicClientConfig, QuicServerConfig},
 };
 use rustix::net::sockopt;
@@ -18,6 +18,7 @@ use tokio::{sync::mpsc, task::JoinSet, time::timeout};
 use super::{
     BindError, Closed, ConnectError, Connection, Reason, Roster, Settings,
     admission::{Admission, HandshakeLimiter},
+    io_thread::IoThread,
     verify::configurations,
 };
 use crate::tls::CertSlot;
@@ -60,6 +61,7 @@ pub enum IncomingPeer {
 #[derive(Clone)]
 pub struct Endpoint {
     inner: quinn::Endpoint,
+    io: IoThread,
     client: quinn::ClientConfig,
     roster: Arc<dyn Roster>,
     settings: Settings,
@@ -99,7 +101,8 @@ impl Endpoint {
         // Large buffers avoid packet loss on bursts of raft messages; smaller ones work as well.
         let _ = sockopt::set_socket_recv_buffer_size(&udp, SOCKET_BUFFER);
         let _ = sockopt::set_socket_send_buffer_size(&udp, SOCKET_BUFFER);
-        let runtime = Arc::new(TokioRuntime);
+        let io = IoThread::start().map_err(BindError::Thread)?;
+        let runtime = Arc::new(io.clone());
         let inner = quinn::Endpoint::new(EndpointConfig::default(), Some(server), udp, runtime)
             .map_err(socket)?;
         let mut incarnation = [0; 8];
@@ -107,6 +110,7 @@ impl Endpoint {
             .map_err(|error| socket(io::Error::other(error.to_string())))?;
         Ok(Self {
             inner,
+            io,
             client,
             roster,
             settings,
@@ -139,7 +143,7 @@ impl Endpoint {
             let connected = connecting
                 .await
                 .map_err(|error| ConnectError::Handshake(Closed::from(error).unauthenticated()))?;
-            Connection::greet(connected, &*self.roster, self.incarnation).await
+            Connection::greet(connected, &self.io, &*self.roster, self.incarnation).await
         };
         let connection = timeout(self.settings.handshake, attempt)
             .await
@@ -196,7 +200,7 @@ impl Endpoint {
         let attempt = async {
             let broken = |error: quinn::ConnectionError| ConnectError::Handshake(error.into());
             let connected = incoming.accept().map_err(broken)?.await.map_err(broken)?;
-            Connection::greet(connected, &*self.roster, self.incarnation).await
+            Connection::greet(connected, &self.io, &*self.roster, self.incarnation).await
         };
         let result = timeout(self.settings.handshake, attempt).await;
         match result.unwrap_or(Err(ConnectError::TimedOut)) {

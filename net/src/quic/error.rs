@@ -116,6 +116,9 @@ pub enum BindError {
     /// The address cannot be bound.
     #[error("cannot listen on UDP {0}")]
     Socket(SocketAddr, #[source] io::Error),
+    /// The endpoint's thread did not start.
+    #[error("the thread of the peer connections did not start")]
+    Thread(#[source] io::Error),
     /// Certificate, key or CA cannot be used.
     #[error("tls")]
     Tls(#[from] crate::tls::Error),
