@@ -28,6 +28,7 @@ mod proposal;
 mod spawn;
 mod stall;
 mod state_at;
+mod tick_clock;
 mod watchdog;
 
 #[cfg(test)]

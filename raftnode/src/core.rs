@@ -279,13 +279,36 @@ impl<S: Storage> RaftCore<S> {
         self.after_event();
     }
 
-    /// Advances raft's clock by one tick, of which raft-rs counts its timeouts. There is no
-    /// deadline to sleep until, and no `now`: the driver ticks at a fixed interval.
+    /// Advances raft's clock by one tick, of which raft-rs counts its timeouts. There is no `now`:
+    /// the driver counts the ticks that have passed before it handles any other event, and sleeps
+    /// through those that [`RaftCore::quiet_ticks`] allows.
     pub fn handle_tick(&mut self) {
         self.raw.tick();
         self.reads.tick();
         self.quorum.tick();
         self.after_event();
+    }
+
+    /// Number of the next ticks without an effect, apart from the age of contacts, if no other event
+    /// comes before them.
+    ///
+    /// Only a follower of a known leader has any: a leader sends heartbeats, a candidate counts
+    /// votes, and reads are sent again.
+    #[must_use]
+    pub fn quiet_ticks(&self) -> u64 {
+        let raft = &self.raw.raft;
+        let follows = raft.state == StateRole::Follower && raft.leader_id != raft::INVALID_ID;
+        if !follows || !self.reads.is_empty() || self.quorum_lost() {
+            return 0;
+        }
+        let loss = self.quorum_lost_after() - self.quorum.ticks_without_quorum();
+        let election = if raft.promotable() {
+            let elapsed = raft.election_elapsed as u64;
+            (raft.randomized_election_timeout() as u64).saturating_sub(elapsed)
+        } else {
+            u64::MAX
+        };
+        loss.min(election).saturating_sub(1)
     }
 
     /// Requests the log index at which a linearizable read can be answered.

@@ -144,9 +144,17 @@ impl Driver {
         self.run()
     }
 
-    /// Handles one message. Most messages request a flush: messages that arrive while a write waits
+    /// Number of the next ticks without an effect, see [`RaftCore::quiet_ticks`].
+    pub(super) fn quiet_ticks(&self) -> u64 {
+        self.core.quiet_ticks()
+    }
+
+    /// Handles one message, after the ticks that passed before it. Most messages request a flush: messages that arrive while a write waits
     /// for the disk are combined into one step and one write.
-    pub(super) fn handle(&mut self, msg: Msg) -> Result<FollowUp, Failure> {
+    pub(super) fn handle(&mut self, ticks: u64, msg: Msg) -> Result<FollowUp, Failure> {
+        for _ in 0..ticks {
+            self.core.handle_tick();
+        }
         match msg {
             Msg::Flush => {
                 self.flush_queued = false;
@@ -173,7 +181,7 @@ impl Driver {
                 }
             }
             // Proposals that an earlier flush took need no flush of their own.
-            Msg::Propose if !self.take_proposals() => return Ok(FollowUp::Nothing),
+            Msg::Propose if !self.take_proposals() && ticks == 0 => return Ok(FollowUp::Nothing),
             Msg::Propose => {}
             Msg::Read(reply) => {
                 let ticket = self.ticket();
@@ -195,7 +203,7 @@ impl Driver {
                 }
             }
             Msg::Transfer(to) => self.core.handle_transfer(to),
-            Msg::Tick => self.core.handle_tick(),
+            Msg::Tick => {}
         }
         let queued = std::mem::replace(&mut self.flush_queued, true);
         Ok(if queued {

@@ -44,6 +44,6 @@ pub(crate) enum Msg {
     StateAt(u64, oneshot::Sender<Arc<State>>),
     /// Transfer leadership to this peer.
     Transfer(u64),
-    /// One tick of raft's clock.
+    /// A tick has passed that may have an effect. Every message counts the ticks before it.
     Tick,
 }

@@ -1,19 +1,16 @@
 //! The actor implementation and its thread.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     thread,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr};
 use tokio::{
-    sync::oneshot,
+    sync::{oneshot, watch},
     task::JoinHandle,
-    time::{MissedTickBehavior, interval},
+    time::{Instant, sleep_until},
 };
 
 use super::{
@@ -21,6 +18,7 @@ use super::{
     driver::{Driver, Failure, FollowUp},
     handle::ThreadGuard,
     msg::Msg,
+    tick_clock::TickClock,
     watchdog::Watchdog,
 };
 use crate::core::Role;
@@ -102,8 +100,9 @@ struct Running {
     id: ActorId,
     driver: Driver,
     args: RaftArgs,
-    /// Whether a tick waits in the mailbox: a long write delays one tick instead of queueing many.
-    tick_queued: Arc<AtomicBool>,
+    clock: TickClock,
+    /// Time at which the ticker sends the next [`Msg::Tick`].
+    due: watch::Sender<Instant>,
     ticker: JoinHandle<()>,
     /// Dropped last. The state of an actor that ends goes to its supervisor, so the storage may be
     /// released later and on a thread other than raft's.
@@ -140,17 +139,15 @@ impl Actor for RaftActor {
         args.handle.shared.actor.send_replace(Some(myself));
         // Set again: a predecessor that ended late may have cleared it.
         args.handle.shared.set_storage(&args.storage);
-        let tick_queued = Arc::new(AtomicBool::new(false));
-        let ticker = tokio::spawn(tick(
-            args.handle.clone(),
-            args.limits.tick,
-            Arc::clone(&tick_queued),
-        ));
+        let clock = TickClock::new(Instant::now(), args.limits.tick);
+        let due = watch::Sender::new(clock.poll_timeout());
+        let ticker = tokio::spawn(tick(args.handle.clone(), due.subscribe()));
         let mut running = Running {
             id,
             driver,
             args,
-            tick_queued,
+            clock,
+            due,
             ticker,
             _alive: alive,
         };
@@ -168,11 +165,15 @@ impl Actor for RaftActor {
     ) -> Result<(), ActorProcessingErr> {
         let handle = &running.args.handle;
         handle.count_received(&msg);
-        if matches!(msg, Msg::Tick) {
-            running.tick_queued.store(false, Ordering::Relaxed);
-        }
-        let handled = running.driver.handle(msg);
+        let ticks = running.clock.handle_wake(Instant::now());
+        let handled = running.driver.handle(ticks, msg);
         handle.shared.note_progress();
+        let quiet = running.driver.quiet_ticks();
+        running.clock.handle_rest(Instant::now(), quiet);
+        let due = running.clock.poll_timeout();
+        running
+            .due
+            .send_if_modified(|last| std::mem::replace(last, due) != due);
         match handled {
             Ok(FollowUp::Nothing) => Ok(()),
             // The mailbox is this actor's own, so it is open while a message is handled.
@@ -193,14 +194,21 @@ impl Actor for RaftActor {
     }
 }
 
-async fn tick(handle: RaftHandle, period: Duration, queued: Arc<AtomicBool>) {
-    let mut clock = interval(period);
-    clock.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    clock.tick().await;
+/// Sends a tick whenever one is due, and the next one only once that was counted: a long write delays
+/// one tick instead of queueing many.
+async fn tick(handle: RaftHandle, mut due: watch::Receiver<Instant>) {
     loop {
-        clock.tick().await;
-        if !queued.swap(true, Ordering::Relaxed) && handle.cast(Msg::Tick).is_err() {
-            return;
+        let at = *due.borrow_and_update();
+        tokio::select! {
+            biased;
+            changed = due.changed() => if changed.is_err() {
+                return;
+            },
+            () = sleep_until(at) => {
+                if handle.cast(Msg::Tick).is_err() || due.changed().await.is_err() {
+                    return;
+                }
+            }
         }
     }
 }

@@ -112,6 +112,11 @@ impl Reads {
         self.waiting.push(Read { ticket, since });
     }
 
+    /// Whether no read is open.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.rounds.is_empty()
+    }
+
     pub(super) fn tick(&mut self) {
         self.tick += 1;
         // The response to the newest request answers all of them.

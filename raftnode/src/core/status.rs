@@ -195,6 +195,11 @@ impl<S: Storage> RaftCore<S> {
 
     /// Whether no majority of voters was in contact for two election timeouts.
     pub(super) fn quorum_lost(&self) -> bool {
-        self.quorum.ticks_without_quorum() >= 2 * self.config.election_ticks as u64
+        self.quorum.ticks_without_quorum() >= self.quorum_lost_after()
+    }
+
+    /// Ticks without contact with a majority after which the quorum counts as lost.
+    pub(super) fn quorum_lost_after(&self) -> u64 {
+        2 * self.config.election_ticks as u64
     }
 }

@@ -304,8 +304,18 @@ impl SimCluster {
         }
     }
 
+    /// Advances the clock of a node by one tick, which has no effect if it counts as quiet.
     pub(super) fn tick(&mut self, id: u64) {
-        self.core(id).handle_tick();
+        let core = self.core(id);
+        let (quiet, before) = (core.quiet_ticks(), core.status());
+        core.handle_tick();
+        if quiet > 0 {
+            let reachable = before.reachable.clone();
+            let after = core.status();
+            assert_eq!(RaftStatus { reachable, ..after }, before, "node {id}");
+            assert_eq!(core.poll_action().unwrap(), None, "node {id}");
+            assert!(core.quiet_ticks() >= quiet - 1, "node {id}");
+        }
         self.drive(id);
     }
 
