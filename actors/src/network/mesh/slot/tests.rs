@@ -29,9 +29,13 @@ impl World {
         }
     }
 
-    async fn remove(self) -> Result<(), PortError> {
-        self.log("remove link");
-        Ok(())
+    /// Removal of the link, which takes until it is polled.
+    fn removal(&self) -> impl Future<Output = Result<(), PortError>> + Send + 'static {
+        let world = self.clone();
+        async move {
+            world.log("remove link");
+            Ok(())
+        }
     }
 }
 
@@ -119,7 +123,7 @@ async fn close_after_a_slow_open_leaves_no_device() {
     let (release, opening) = held(&world, "one");
     let mut open = Box::pin(slot.open(opening));
     begin(&mut open);
-    let mut close = Box::pin(slot.close(world.clone().remove()));
+    let mut close = Box::pin(slot.close(world.removal()));
     begin(&mut close);
     release.send(()).unwrap();
     close.await.unwrap();
@@ -136,7 +140,7 @@ async fn close_after_an_abandoned_open_leaves_no_device() {
     let mut open = Box::pin(slot.open(opening));
     begin(&mut open);
     drop(open);
-    let mut close = Box::pin(slot.close(world.clone().remove()));
+    let mut close = Box::pin(slot.close(world.removal()));
     begin(&mut close);
     release.send(()).unwrap();
     close.await.unwrap();
@@ -149,7 +153,7 @@ async fn abandoned_operations_are_carried_out_in_order() {
     let (release, opening) = held(&world, "one");
     begin(&mut Box::pin(slot.open(opening)));
     begin(&mut Box::pin(slot.set_peers(Vec::new())));
-    begin(&mut Box::pin(slot.close(world.clone().remove())));
+    begin(&mut Box::pin(slot.close(world.removal())));
     let second = world.clone();
     let reopen = async move { Ok(second.device("two").opened()) };
     begin(&mut Box::pin(slot.open(reopen)));
