@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nodes_whose_clocks_agree_send_at_the_same_time() {
+    async fn nodes_with_equal_clocks_send_together() {
         let begun = Instant::now();
         let wall = UNIX_EPOCH + Duration::from_millis(1_000_001_234);
         let clock = Clock::from_fn(move || wall + begun.elapsed());

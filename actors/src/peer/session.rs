@@ -58,7 +58,7 @@ impl Session {
     /// Serves `connection` until it ends. Dropping the future aborts all streams.
     pub(super) async fn run(self, connection: Connection) -> Closed {
         let mut tasks = JoinSet::new();
-        // What raft and the heartbeats exchange while the cluster is at rest.
+        // The traffic of a cluster at rest.
         let io = connection.io();
         tasks.spawn_on(self.clone().write_messages(connection.clone()), io);
         tasks.spawn_on(self.clone().write_heartbeats(connection.clone()), io);

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn thread_sleeps_through_quiet_ticks_up_to_the_limit() {
+    fn quiet_ticks_are_slept_through_up_to_limit() {
         for (quiet, due) in [(0, 100), (2, 300), (4, 500), (19, 500)] {
             let (mut clock, at) = clock(quiet);
             assert_eq!(clock.poll_timeout(), at(due));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn pause_counts_only_what_was_to_be_slept_through() {
+    fn pause_counts_only_the_planned_sleep() {
         let (mut clock, at) = clock(4);
         assert_eq!(clock.handle_wake(at(60_000)), 5);
         clock.handle_rest(at(60_000), 4);
