@@ -98,7 +98,6 @@ pub fn supervisor(args: Args) -> Network {
         is_leader: args.is_leader.clone(),
         clock: args.clock.clone(),
         pool: args.pool,
-        quarantine: ipam::SharedQuarantine::default(),
     };
     let (ipam, local) = ChildSpec::worker::<ipam::IpamActor>("ipam", ipam);
     let local = ipam::allocator(local);

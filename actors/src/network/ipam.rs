@@ -13,7 +13,7 @@ use jaco_proto::ErrorCode;
 use jaco_raftnode::{ProposeError, State};
 use tokio::sync::watch;
 
-pub use actor::{Args, IpamActor, Msg, SharedQuarantine, allocator};
+pub use actor::{Args, IpamActor, Msg, allocator};
 pub use jaco_policy::network::ipam::{InvalidPool, Pool, SubnetKey};
 
 /// Addresses of the containers of all hosts: the pool of the cluster, or else `configured`.

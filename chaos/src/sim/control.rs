@@ -157,7 +157,6 @@ impl Cluster {
         let blocks = !last.subnets.ptr_eq(&state.subnets);
         let nodes = !last.nodes.ptr_eq(&state.nodes);
         if blocks {
-            self.observe_blocks(id);
             self.observe_networks(id);
         }
         if blocks || nodes {

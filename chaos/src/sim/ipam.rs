@@ -4,14 +4,13 @@
 use std::collections::VecDeque;
 
 use jaco_engine::cidr::Cidr;
-use jaco_policy::network::ipam::{Decision, Pool, Quarantine, SubnetKey, allocation, decide};
+use jaco_policy::network::ipam::{Decision, Pool, SubnetKey, allocation, decide};
 use jaco_proto::v1::command::Payload;
 use jaco_state::command;
 
 use super::{
     calls::{Change, Origin, Reply, Requester},
     cluster::Cluster,
-    mutation::Mutation,
 };
 
 /// Request for a block.
@@ -27,7 +26,6 @@ struct Request {
 pub(super) struct Ipam {
     /// Number of allocations proposed by all instances.
     proposed: u64,
-    quarantine: Quarantine,
     waiting: VecDeque<Request>,
     /// Number of the proposed allocation, its request, and the block.
     committing: Option<(u64, Request, Cidr)>,
@@ -52,15 +50,6 @@ impl Cluster {
         self.serve_blocks(id);
     }
 
-    /// Lets the allocator of node `id` see the newest state. Every node tracks freed blocks, so
-    /// that a new leader knows them.
-    pub(super) fn observe_blocks(&mut self, id: u64) {
-        if let Some((instant, daemon)) = self.running(id) {
-            let state = std::sync::Arc::clone(&daemon.state);
-            daemon.ipam.quarantine.handle_state(instant, &state);
-        }
-    }
-
     fn serve_blocks(&mut self, id: u64) {
         while let Some(daemon) = self.daemon(id)
             && daemon.ipam.committing.is_none()
@@ -71,10 +60,10 @@ impl Cluster {
     }
 
     fn serve_block(&mut self, id: u64, request: Request) {
-        let forgets = self.has(Mutation::StaleBlocksKept);
-        self.observe_blocks(id);
-        let ts = self.machines.get(&id).map(|m| m.clock.timestamp(self.now));
-        let Some((instant, daemon)) = self.running(id) else {
+        let Some(ts) = self.machines.get(&id).map(|m| m.clock.timestamp(self.now)) else {
+            return;
+        };
+        let Some(daemon) = self.daemon(id) else {
             return;
         };
         let (key, state) = (&request.key, &daemon.state);
@@ -88,15 +77,12 @@ impl Cluster {
             let what = format!("{key} is not known");
             return self.reply(id, request.origin, Reply::Rejected(what));
         }
-        let quarantined = daemon.ipam.quarantine.blocks(instant);
-        let quarantined = quarantined.filter(|_| !forgets);
-        let decision = decide(state, key, Pool::default(), &request.refused, quarantined);
-        match decision {
+        match decide(&ts, state, key, Pool::default(), &request.refused) {
             Decision::Existing(cidr) => self.reply(id, request.origin, Reply::Block(cidr)),
             Decision::Exhausted => self.reply(id, request.origin, Reply::Exhausted),
             Decision::Allocate(cidr) => {
                 let payload = Payload::SubnetAllocate(allocation(key, cidr));
-                let change = Change::Command(command("ipam", ts.unwrap_or_default(), payload));
+                let change = Change::Command(command("ipam", ts, payload));
                 daemon.ipam.proposed += 1;
                 let number = daemon.ipam.proposed;
                 daemon.ipam.committing = Some((number, request, cidr));
@@ -131,10 +117,8 @@ impl Cluster {
             proposed,
             waiting,
             committing,
-            ..
         } = std::mem::take(&mut daemon.ipam);
         daemon.ipam.proposed = proposed;
-        self.observe_blocks(id);
         let committing = committing.map(|(_, request, _)| request);
         for request in committing.into_iter().chain(waiting) {
             self.reply(id, request.origin, Reply::NotAppended);

@@ -74,6 +74,8 @@ pub enum Mutation {
     /// A freed block is handed out again at once, and is part of its new network even where a
     /// container of the former one runs.
     StaleBlocksKept,
+    /// The state machine loses the freed blocks, so a leader hands them out again at once.
+    ForgetFreedBlocks,
     /// A mesh keeps the peers that it no longer wants.
     KeepOldPeers,
     /// The firewall is shown its own ruleset, regardless of what is in the kernel.
@@ -84,7 +86,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::SkipSync,
         Self::StaleVote,
         Self::ApplyBeforePersist,
@@ -112,6 +114,7 @@ impl Mutation {
         Self::StartBeforeRules,
         Self::MergeEqualNames,
         Self::StaleBlocksKept,
+        Self::ForgetFreedBlocks,
         Self::KeepOldPeers,
         Self::NoDriftRepair,
         Self::ForgetBlackhole,
@@ -182,6 +185,7 @@ impl Mutation {
             | Self::KeepOldPeers
             | Self::NoDriftRepair => &["no forbidden connection"],
             Self::ForgetBlackhole => &["no plaintext"],
+            Self::ForgetFreedBlocks => &["freed blocks rest"],
         }
     }
 
@@ -204,6 +208,17 @@ impl Mutation {
 }
 
 impl Mutation {
+    /// Whether the bug concerns the state machine: see [`Mutation::patch`].
+    pub(super) fn patches(self) -> bool {
+        matches!(
+            self,
+            Self::ReuseRevision
+                | Self::ReuseRaftId
+                | Self::StaleBlocksKept
+                | Self::ForgetFreedBlocks
+        )
+    }
+
     /// State that a state machine with this bug leaves instead of `state`, if it differs.
     pub(super) fn patch(self, state: &State) -> Option<State> {
         let mut patched = state.clone();
@@ -224,6 +239,9 @@ impl Mutation {
                 if let Some(meta) = &mut patched.cluster {
                     Arc::make_mut(meta).next_raft_id = highest.unwrap_or(0) + 1;
                 }
+            }
+            Self::StaleBlocksKept | Self::ForgetFreedBlocks => {
+                patched.freed_subnets = Default::default();
             }
             _ => return None,
         }

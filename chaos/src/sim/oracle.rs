@@ -16,6 +16,7 @@ use jaco_raftnode::{
 use jaco_state::State;
 use raft::eraftpb::Entry;
 
+use blocks::FreedBlocks;
 use follow::Compared;
 
 use super::{
@@ -23,6 +24,7 @@ use super::{
     proposals::{changes_owner, takes_route},
 };
 
+mod blocks;
 mod follow;
 
 /// A property that does not hold.
@@ -86,6 +88,7 @@ pub(super) struct Oracle {
     acknowledged_ahead: BTreeMap<u64, Vec<u8>>,
     revisions: BTreeMap<String, BTreeSet<u64>>,
     raft_ids: BTreeSet<u64>,
+    freed: FreedBlocks,
     /// Host of each row ever issued, by replica and log index.
     rows: BTreeMap<(String, u64), String>,
     containers: BTreeMap<String, CreatedContainer>,
@@ -124,6 +127,7 @@ impl Oracle {
             acknowledged_ahead: BTreeMap::new(),
             revisions: BTreeMap::new(),
             raft_ids,
+            freed: FreedBlocks::default(),
             rows: BTreeMap::new(),
             containers: BTreeMap::new(),
             planned: HashMap::new(),
@@ -287,6 +291,11 @@ impl Oracle {
             self.check_routes(&before, &after, &command, accepted.0);
             self.check_pass(data, entry.index);
             self.check_moves(&before, &after, data);
+            let early = self.freed.record(&before, &after, &command);
+            // The other half of that bug is to be found by the connections it allows.
+            if let Some(what) = early.filter(|_| self.mutation != Some(Mutation::StaleBlocksKept)) {
+                self.violate("freed blocks rest", what);
+            }
         }
         self.states.push(after);
     }

@@ -1,6 +1,6 @@
 //! One step of raft: send, apply, write and answer, in the order of the production driver.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use jaco_raftnode::{
     apply::{Answer, Applier, Progress},
@@ -270,6 +270,15 @@ impl Cluster {
     }
 }
 
+/// Writes that make the rows of `before` those of `after`.
+fn replacing(before: &State, after: &State) -> Vec<Row> {
+    let mut writes = rows_of(after);
+    let kept: BTreeSet<_> = writes.iter().map(|row| row.key.clone()).collect();
+    let gone = before.rows().filter(|(key, _)| !kept.contains(key));
+    writes.extend(gone.map(|(key, _)| Row { key, value: None }));
+    writes
+}
+
 fn rows_of(state: &State) -> Vec<Row> {
     let rows = state.rows();
     rows.map(|(key, value)| Row {
@@ -291,7 +300,7 @@ fn apply(
             let entries = entries.into_iter().map(|entry| with_clock(entry, now));
             applier.apply(entries.collect(), &mut ())
         }
-        Some(mutation @ (Mutation::ReuseRevision | Mutation::ReuseRaftId)) => {
+        Some(mutation) if mutation.patches() => {
             let mut all = Progress::default();
             for entry in entries {
                 let one = applier.apply(vec![entry], &mut ());
@@ -300,7 +309,7 @@ fn apply(
                 all.rows.extend(one.rows);
                 all.answers.extend(one.answers);
                 if let Some(patched) = mutation.patch(applier.state()) {
-                    all.rows.extend(rows_of(&patched));
+                    all.rows.extend(replacing(applier.state(), &patched));
                     applier.install(patched);
                 }
             }

@@ -301,7 +301,8 @@ fn check(meta: &Meta, state: &State) -> Result<(), Error> {
     }
     let audit = state.audit.keys().map(|(index, _)| *index);
     let desired = state.replicas_desired.values().map(|row| row.raft_index);
-    match audit.chain(desired).max() {
+    let freed = state.freed_subnets.values().map(|row| row.raft_index);
+    match audit.chain(desired).chain(freed).max() {
         Some(entity) if entity > meta.snapshot_index => Err(Error::Later {
             index: meta.snapshot_index,
             entity,

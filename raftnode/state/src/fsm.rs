@@ -22,7 +22,7 @@ mod route;
 mod subnet;
 #[cfg(test)]
 mod tests;
-mod time;
+pub(crate) mod time;
 mod token;
 mod tx;
 
@@ -238,7 +238,7 @@ fn dispatch(tx: &mut Tx, command: &v1::Command, depth: usize) -> Result<(), Appl
             Ok(())
         }
         Payload::SubnetAllocate(c) => subnet::allocate(tx, origin, c),
-        Payload::SubnetFree(c) => subnet::free(tx, c),
+        Payload::SubnetFree(c) => subnet::free(tx, origin, c),
         Payload::TokenIssue(c) => token::issue(tx, origin, c),
         Payload::TokenRevoke(c) => token::revoke(tx, origin, c),
         Payload::JoinTokenIssue(c) => token::issue_join(tx, origin, c),

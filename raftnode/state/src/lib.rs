@@ -5,12 +5,14 @@
 //! - [`mod@command`]: constructors and names of commands.
 //! - [`fsm`]: the effect of a committed command on the state.
 //! - [`event`]: changes of entities, typed and in their wire format.
+//! - [`QUARANTINE`]: the time for which a freed address block is not assigned again.
 //! - [`mod@restore`]: the initial state of a restored cluster.
 //! - [`registry`]: canonical keys of image registries.
 
 pub mod command;
 pub mod event;
 pub mod fsm;
+mod quarantine;
 pub mod registry;
 pub mod restore;
 mod state;
@@ -19,6 +21,7 @@ pub mod testing;
 
 pub use command::{batch, command, command_name};
 pub use event::{Change, Delta, EntityType, Event};
+pub use quarantine::QUARANTINE;
 pub use state::{
     DecodedSnapshot, Extent, LoadError, Row, RowName, Rules, SnapshotError, State, Table,
     join_token_key, load,

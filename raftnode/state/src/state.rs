@@ -61,6 +61,9 @@ pub struct State {
     pub join_tokens: OrdMap<String, Arc<v1::JoinToken>>,
     /// Address blocks by (deployment, network, host).
     pub subnets: OrdMap<(String, String, String), Arc<v1::Subnet>>,
+    /// Address blocks that lost their network within the last [`QUARANTINE`](crate::QUARANTINE),
+    /// by block.
+    pub freed_subnets: OrdMap<String, Arc<v1::FreedSubnet>>,
     /// Registry credentials by canonical registry key.
     pub registry_credentials: OrdMap<String, Arc<v1::RegistryCredential>>,
     /// Audit trail by (log index, ordinal).
@@ -69,8 +72,8 @@ pub struct State {
 
 impl State {
     /// Whether `other` differs at most in records, which are only read on request: the applied
-    /// index, the audit trail, tokens and registry credentials. May return `false` for equal states
-    /// with different histories.
+    /// index, the audit trail, tokens, registry credentials and freed address blocks. May return
+    /// `false` for equal states with different histories.
     #[must_use]
     pub fn equal_except_records(&self, other: &Self) -> bool {
         // Destructured, so that a new table must be assigned to one of the two groups.
@@ -80,6 +83,7 @@ impl State {
             tokens: _,
             join_tokens: _,
             registry_credentials: _,
+            freed_subnets: _,
             cluster,
             nodes,
             deployments,

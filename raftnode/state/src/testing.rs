@@ -212,7 +212,9 @@ impl Choices<'_> {
             27 => Payload::SubnetAllocate(v1::SubnetAllocate {
                 deployment: self.name(),
                 network: self.name(),
-                cidr: self.name(),
+                cidr: self
+                    .of(&["10.0.0.0/24", "10.0.1.0/24", "10.0.0.9/23", "a", "a", ""])
+                    .to_owned(),
                 host: self.name(),
             }),
             28 => Payload::SubnetFree(v1::SubnetFree {

@@ -2,19 +2,18 @@
 //!
 //! One block per (deployment, network, host), chosen by the leader: the lowest block of the pool
 //! that overlaps no row, was not freed recently and was not refused by the host because its
-//! addresses are already in use there. The choice is a pure function of the state.
-
-mod quarantine;
+//! addresses are already in use there. The choice is a pure function of the state and the time.
 
 use std::{fmt, net::Ipv4Addr};
 
 use jaco_engine::cidr::Cidr;
 use jaco_proto::v1;
 use jaco_state::State;
+use prost_types::Timestamp;
 
 use super::mesh;
 
-pub use quarantine::{QUARANTINE, Quarantine};
+pub use jaco_state::QUARANTINE;
 
 /// Address range of the cluster and the size of its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,15 +128,15 @@ pub enum Decision {
     Exhausted,
 }
 
-/// Decides about the block of `key`, excluding blocks that overlap a `refused` one and
-/// `quarantined` blocks.
+/// Decides about the block of `key`, excluding blocks that overlap a `refused` one or one in
+/// quarantine. `now` is the timestamp of the command that would assign the block.
 #[must_use]
 pub fn decide(
+    now: &Timestamp,
     state: &State,
     key: &SubnetKey,
     pool: Pool,
     refused: &[Cidr],
-    quarantined: impl Iterator<Item = Cidr>,
 ) -> Decision {
     let usable = |cidr: &Cidr| !refused.iter().any(|refused| refused.overlaps(*cidr));
     if let Some(cidr) = existing(state, key).filter(usable) {
@@ -148,6 +147,8 @@ pub fn decide(
         .subnets
         .values()
         .filter_map(|row| row.cidr.parse().ok());
+    let quarantined = state.quarantined(now);
+    let quarantined = quarantined.filter_map(|freed| freed.cidr.parse().ok());
     let taken = taken.chain(quarantined).chain(refused.iter().copied());
     // A wide pool may hold the addresses of the nodes themselves.
     let taken = taken.chain([mesh::address::network()]);

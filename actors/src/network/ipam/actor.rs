@@ -1,24 +1,19 @@
 //! Allocator actor: makes one decision at a time, each after the previous one is committed.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use futures::{FutureExt, future::BoxFuture};
 use jaco_engine::cidr::Cidr;
-use jaco_policy::network::ipam::{
-    Decision, Pool, Quarantine, SubnetKey, allocation, decide, utilisation,
-};
+use jaco_policy::network::ipam::{Decision, Pool, SubnetKey, allocation, decide, utilisation};
 use jaco_proto::v1::command::Payload;
 use jaco_raftnode::{Committed, LeaderProposer, ProposeError, State, command};
 use jaco_supervision::{Context, Failure, Handle, Reply, Worker};
-use tokio::{sync::watch, time::Instant};
+use prost_types::Timestamp;
+use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use super::{Allocator, Error, SharedAllocator};
-use crate::{clock::Clock, commit::commit, lock::lock, log_dedup::LogDedup};
+use crate::{clock::Clock, commit::commit, log_dedup::LogDedup};
 
 /// Identity under which allocations are proposed.
 const IDENTITY: &str = "ipam";
@@ -36,13 +31,7 @@ pub struct Args {
     pub clock: Clock,
     /// Pool to allocate from in a cluster whose state names none.
     pub pool: Pool,
-    /// Blocks freed recently, kept across restarts of the actor.
-    pub quarantine: SharedQuarantine,
 }
-
-/// Quarantine that is kept for the lifetime of the process; clones share state.
-#[derive(Clone, Debug, Default)]
-pub struct SharedQuarantine(Arc<Mutex<Quarantine>>);
 
 /// Mailbox of the allocator.
 pub enum Msg {
@@ -62,8 +51,6 @@ pub enum Msg {
         /// Outcome of the proposal.
         outcome: Result<Committed, ProposeError>,
     },
-    /// The address block rows changed.
-    Changed(Arc<State>),
 }
 
 struct Request {
@@ -85,19 +72,13 @@ impl Worker for IpamActor {
     type Args = Args;
     const KIND: &'static str = "IpamActor";
 
-    async fn start(ctx: &Context<Self>, args: Args) -> Result<Self, Failure> {
-        let mut ipam = Self {
+    async fn start(_: &Context<Self>, args: Args) -> Result<Self, Failure> {
+        Ok(Self {
             args,
             waiting: VecDeque::new(),
             committing: None,
             exhausted_log: LogDedup::default(),
-        };
-        let mut states = ipam.args.raft.follow();
-        let last = states.borrow_and_update().clone();
-        ipam.observe(&last);
-        let differs = |last: &Arc<State>, next: &Arc<State>| !last.subnets.ptr_eq(&next.subnets);
-        ctx.watch_if(states, last, differs, Msg::Changed);
-        Ok(ipam)
+        })
     }
 
     async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
@@ -112,7 +93,6 @@ impl Worker for IpamActor {
                 reply,
             }),
             Msg::Committed { cidr, outcome } => self.finish(cidr, outcome),
-            Msg::Changed(state) => self.observe(&state),
         }
         self.serve(ctx);
         Ok(())
@@ -120,11 +100,6 @@ impl Worker for IpamActor {
 }
 
 impl IpamActor {
-    /// Every node tracks freed blocks, so that a new leader knows them.
-    fn observe(&mut self, state: &State) {
-        lock(&self.args.quarantine.0).handle_state(Instant::now().into_std(), state);
-    }
-
     fn serve(&mut self, ctx: &Context<Self>) {
         while self.committing.is_none() {
             let Some(request) = self.waiting.pop_front() else {
@@ -133,7 +108,9 @@ impl IpamActor {
             if request.reply.is_abandoned() {
                 continue;
             }
-            match self.choose(&request) {
+            // The state machine checks the block by the time of the command.
+            let now = self.args.clock.timestamp();
+            match self.choose(&now, &request) {
                 Ok(Decision::Existing(cidr)) => request.reply.send(Ok(cidr)),
                 Ok(Decision::Exhausted) => {
                     if self.exhausted_log.is_new(&request.key) {
@@ -144,7 +121,7 @@ impl IpamActor {
                 }
                 Ok(Decision::Allocate(cidr)) => {
                     let payload = Payload::SubnetAllocate(allocation(&request.key, cidr));
-                    let command = command(IDENTITY, self.args.clock.timestamp(), payload);
+                    let command = command(IDENTITY, now, payload);
                     self.committing = Some(request);
                     let raft = Arc::clone(&self.args.raft);
                     ctx.spawn(async move {
@@ -161,7 +138,11 @@ impl IpamActor {
         Pool::of_cluster(state).unwrap_or(self.args.pool)
     }
 
-    fn choose(&mut self, Request { key, refused, .. }: &Request) -> Result<Decision, Error> {
+    fn choose(
+        &self,
+        now: &Timestamp,
+        Request { key, refused, .. }: &Request,
+    ) -> Result<Decision, Error> {
         if !*self.args.is_leader.borrow() {
             return Err(Error::NotLeader);
         }
@@ -173,11 +154,8 @@ impl IpamActor {
         if !state.nodes.contains_key(&key.host) {
             return Err(Error::UnknownHost(key.host.clone()));
         }
-        let now = Instant::now().into_std();
-        let mut quarantine = lock(&self.args.quarantine.0);
-        quarantine.handle_state(now, &state);
         let pool = self.pool(&state);
-        Ok(decide(&state, key, pool, refused, quarantine.blocks(now)))
+        Ok(decide(now, &state, key, pool, refused))
     }
 
     fn finish(&mut self, cidr: Cidr, outcome: Result<Committed, ProposeError>) {

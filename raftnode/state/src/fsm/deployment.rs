@@ -5,7 +5,7 @@ use jaco_proto::{
     v1::{self, AuditEventType, DeploymentRevision, DeploymentStatus},
 };
 
-use super::{Origin, Tx, audit, reject, replica, route};
+use super::{Origin, Tx, audit, reject, replica, route, subnet};
 
 pub(super) fn apply(
     tx: &mut Tx,
@@ -93,7 +93,7 @@ pub(super) fn delete(
     tx.remove_where::<v1::TcpRoute>(|route| route.deployment == *name);
     replica::remove_all_of(tx, name);
     tx.remove_where::<v1::RolloutPlan>(|plan| plan.deployment == *name);
-    tx.remove_where::<v1::Subnet>(|subnet| subnet.deployment == *name);
+    subnet::release(tx, origin, |subnet| subnet.deployment == *name)?;
     tx.remove::<v1::Deployment>(name);
     audit::record(
         tx,

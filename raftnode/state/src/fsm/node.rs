@@ -5,7 +5,7 @@ use jaco_proto::{
     v1::{self, AuditEventType, NodeStatus},
 };
 
-use super::{Origin, Tx, audit, cert, reject, replica};
+use super::{Origin, Tx, audit, cert, reject, replica, subnet};
 
 pub(super) fn join(tx: &mut Tx, origin: &Origin<'_>, command: &v1::NodeJoin) -> Result<(), Error> {
     // Names in certificates are compared without case: the certificate of one such name would be
@@ -95,7 +95,7 @@ pub(super) fn remove(
         let message = format!("no member is called {host:?}");
         return Err(Error::new(ErrorCode::NodeNotFound, message).with("hostname", host));
     }
-    tx.remove_where::<v1::Subnet>(|subnet| subnet.host == *host);
+    subnet::release(tx, origin, |subnet| subnet.host == *host)?;
     cert::release_locks_of(tx, host)?;
     audit::record(
         tx,

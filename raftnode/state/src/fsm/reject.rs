@@ -7,6 +7,8 @@ use jaco_proto::{Error, ErrorCode};
 pub const CERT_LOCK_HELD: &str = "cert_lock_held";
 /// The address block belongs to another network or host.
 pub const CIDR_TAKEN: &str = "cidr_taken";
+/// The address block lost its network too short a time ago.
+pub const CIDR_QUARANTINED: &str = "cidr_quarantined";
 /// The deployment was changed after the command was built.
 pub const STALE_REVISION: &str = "stale_revision";
 /// The raft id was assigned before.

@@ -5,9 +5,10 @@ use std::{net::Ipv4Addr, ops::RangeInclusive};
 use jaco_proto::{Error, v1};
 
 use super::{Origin, Tx, reject};
+use crate::quarantine::is_quarantined;
 
 /// Stores an address block that the leader chose, unless it shares an address with the block of
-/// another key.
+/// another key or with one in quarantine.
 pub(super) fn allocate(
     tx: &mut Tx,
     origin: &Origin<'_>,
@@ -16,11 +17,14 @@ pub(super) fn allocate(
     if command.cidr.is_empty() {
         return Err(reject::invalid("cidr", "empty"));
     }
-    let key = (&command.deployment, &command.network, &command.host);
-    let holder = tx.state().subnets.values().find(|subnet| {
-        (&subnet.deployment, &subnet.network, &subnet.host) != key
-            && overlap(&subnet.cidr, &command.cidr)
-    });
+    let key = (
+        command.deployment.clone(),
+        command.network.clone(),
+        command.host.clone(),
+    );
+    let others = { tx.state().subnets.iter() }.filter(|(other, _)| **other != key);
+    let mut others = others.map(|(_, subnet)| subnet);
+    let holder = others.find(|subnet| overlap(&subnet.cidr, &command.cidr));
     if let Some(holder) = holder {
         return Err(
             reject::conflict(reject::CIDR_TAKEN, "the address block is taken")
@@ -29,6 +33,22 @@ pub(super) fn allocate(
                 .with("network", &holder.network)
                 .with("host", &holder.host),
         );
+    }
+    let former = tx.get::<v1::Subnet>(&key);
+    let held = former.as_ref().map(|former| &former.cidr);
+    if held != Some(&command.cidr) {
+        release_expired(tx, origin);
+        let mut quarantined = tx.state().freed_subnets.keys();
+        if let Some(freed) = quarantined.find(|freed| overlap(freed, &command.cidr)) {
+            return Err(reject::conflict(
+                reject::CIDR_QUARANTINED,
+                "the address block was freed a short time ago",
+            )
+            .with("cidr", freed));
+        }
+        if let Some(former) = former {
+            quarantine(tx, origin, &former)?;
+        }
     }
     tx.put(v1::Subnet {
         deployment: command.deployment.clone(),
@@ -49,11 +69,22 @@ fn overlap(a: &str, b: &str) -> bool {
 
 /// Addresses of an IPv4 block like `10.42.7.0/24`; its host bits are ignored.
 fn addresses(cidr: &str) -> Option<RangeInclusive<u32>> {
+    parse(cidr).map(|(addresses, _)| addresses)
+}
+
+/// Text of an IPv4 block without its host bits: equal for equal blocks.
+fn canonical(cidr: &str) -> Option<String> {
+    let (addresses, bits) = parse(cidr)?;
+    Some(format!("{}/{bits}", Ipv4Addr::from(*addresses.start())))
+}
+
+/// Addresses of an IPv4 block, and the length of its prefix.
+fn parse(cidr: &str) -> Option<(RangeInclusive<u32>, u32)> {
     let (address, bits) = cidr.split_once('/')?;
     let address = u32::from(address.parse::<Ipv4Addr>().ok()?);
     let bits: u32 = bits.parse().ok().filter(|bits| *bits <= 32)?;
     let hosts = u32::MAX.checked_shr(bits).unwrap_or(0);
-    Some(address & !hosts..=address | hosts)
+    Some((address & !hosts..=address | hosts, bits))
 }
 
 /// Frees every block that matches all the fields that are set, except those in use.
@@ -61,7 +92,11 @@ fn addresses(cidr: &str) -> Option<RangeInclusive<u32>> {
 /// The command is decided on an earlier state: since then the deployment may have been applied
 /// again, or the member may have joined again, and use the block they have. Both free their blocks
 /// themselves when they go.
-pub(super) fn free(tx: &mut Tx, command: &v1::SubnetFree) -> Result<(), Error> {
+pub(super) fn free(
+    tx: &mut Tx,
+    origin: &Origin<'_>,
+    command: &v1::SubnetFree,
+) -> Result<(), Error> {
     let v1::SubnetFree {
         deployment,
         network,
@@ -73,13 +108,48 @@ pub(super) fn free(tx: &mut Tx, command: &v1::SubnetFree) -> Result<(), Error> {
     // Cheap copies of maps that this command does not change.
     let (deployments, nodes) = (tx.state().deployments.clone(), tx.state().nodes.clone());
     let matches = |wanted: &String, actual: &String| wanted.is_empty() || wanted == actual;
-    tx.remove_where::<v1::Subnet>(|subnet| {
+    release(tx, origin, |subnet| {
         let in_use =
             deployments.contains_key(&subnet.deployment) && nodes.contains_key(&subnet.host);
         !in_use
             && matches(deployment, &subnet.deployment)
             && matches(network, &subnet.network)
             && matches(host, &subnet.host)
-    });
-    Ok(())
+    })
+}
+
+/// Deletes every row that `matches`, and puts the blocks in quarantine.
+pub(super) fn release(
+    tx: &mut Tx,
+    origin: &Origin<'_>,
+    matches: impl Fn(&v1::Subnet) -> bool,
+) -> Result<(), Error> {
+    let freed = tx.remove_where(matches);
+    if !freed.is_empty() {
+        release_expired(tx, origin);
+    }
+    freed
+        .iter()
+        .try_for_each(|subnet| quarantine(tx, origin, subnet))
+}
+
+/// Puts the block of a row in quarantine; an unparsable one holds no addresses.
+fn quarantine(tx: &mut Tx, origin: &Origin<'_>, subnet: &v1::Subnet) -> Result<(), Error> {
+    let Some(cidr) = canonical(&subnet.cidr) else {
+        return Ok(());
+    };
+    tx.put(v1::FreedSubnet {
+        cidr,
+        deployment: subnet.deployment.clone(),
+        network: subnet.network.clone(),
+        host: subnet.host.clone(),
+        freed_at: Some(origin.ts),
+        raft_index: tx.index(),
+    })
+}
+
+/// Forgets the blocks whose quarantine has ended. Every change of a block does so, so their number
+/// is bounded by the allocations of a few minutes, and by the size of the pool.
+fn release_expired(tx: &mut Tx, origin: &Origin<'_>) {
+    tx.remove_where::<v1::FreedSubnet>(|freed| !is_quarantined(freed, &origin.ts));
 }

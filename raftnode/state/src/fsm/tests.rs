@@ -11,6 +11,7 @@ mod observations;
 mod properties;
 mod replicas;
 mod secrets;
+mod subnets;
 
 use std::collections::BTreeMap;
 

@@ -5,7 +5,7 @@ use prost_types::Timestamp;
 const NANOS_PER_SECOND: i128 = 1_000_000_000;
 
 /// Nanoseconds since the epoch; a missing timestamp is the epoch.
-pub(super) fn nanos(ts: Option<&Timestamp>) -> i128 {
+pub(crate) fn nanos(ts: Option<&Timestamp>) -> i128 {
     ts.map_or(0, |ts| {
         i128::from(ts.seconds) * NANOS_PER_SECOND + i128::from(ts.nanos)
     })

@@ -145,16 +145,14 @@ impl Tx {
         Some(before)
     }
 
-    /// Deletes every row that `matches`, in key order.
-    pub(super) fn remove_where<E: Entity>(&mut self, matches: impl Fn(&E) -> bool) {
+    /// Deletes every row that `matches`, in key order, and returns them.
+    pub(super) fn remove_where<E: Entity>(&mut self, matches: impl Fn(&E) -> bool) -> Vec<Arc<E>> {
         let keys: Vec<E::Key> = E::map(&self.state)
             .iter()
             .filter(|(_, entity)| matches(entity))
             .map(|(key, _)| key.clone())
             .collect();
-        for key in &keys {
-            self.remove::<E>(key);
-        }
+        keys.iter().filter_map(|key| self.remove(key)).collect()
     }
 
     /// Writes the cluster singleton, which cannot be watched.

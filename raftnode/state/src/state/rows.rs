@@ -112,6 +112,7 @@ fn insert(state: &mut State, key: Vec<u8>, value: &[u8]) -> Result<(), LoadError
         Table::Subnets => insert_entity::<v1::Subnet>(state, key, value),
         Table::RegistryCredentials => insert_entity::<v1::RegistryCredential>(state, key, value),
         Table::Audit => insert_entity::<v1::AuditEvent>(state, key, value),
+        Table::FreedSubnets => insert_entity::<v1::FreedSubnet>(state, key, value),
     }
 }
 
@@ -216,6 +217,7 @@ impl State {
             .chain(rows_of::<v1::Subnet>(self))
             .chain(rows_of::<v1::RegistryCredential>(self))
             .chain(rows_of::<v1::AuditEvent>(self))
+            .chain(rows_of::<v1::FreedSubnet>(self))
     }
 
     /// Returns the SHA-256 over the rows: equal on two nodes exactly if their rows are equal.

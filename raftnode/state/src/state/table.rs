@@ -80,6 +80,8 @@ tables! {
     RegistryCredentials = 17, "registry_credentials";
     /// The audit trail.
     Audit = 18, "audit";
+    /// Address blocks in quarantine.
+    FreedSubnets = 19, "freed_subnets";
 }
 
 impl fmt::Display for Table {

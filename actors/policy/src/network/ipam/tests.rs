@@ -1,8 +1,7 @@
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::sync::Arc;
 
+use jaco_proto::v1::command::Payload;
+use jaco_state::{command, fsm};
 use proptest::prelude::*;
 
 use super::*;
@@ -34,17 +33,12 @@ fn put(state: &mut State, key: &SubnetKey, cidr: &str) {
         .insert((deployment, network, host), Arc::new(row));
 }
 
-fn remove(state: &mut State, key: &SubnetKey) {
-    let SubnetKey {
-        deployment,
-        network,
-        host,
-    } = key.clone();
-    state.subnets.remove(&(deployment, network, host));
+fn at(seconds: i64) -> Timestamp {
+    Timestamp { seconds, nanos: 0 }
 }
 
 fn allocate(state: &State, pool: Pool) -> Option<String> {
-    match decide(state, &key("new", "n"), pool, &[], std::iter::empty()) {
+    match decide(&at(0), state, &key("new", "n"), pool, &[]) {
         Decision::Allocate(cidr) => Some(cidr.to_string()),
         Decision::Exhausted => None,
         Decision::Existing(cidr) => panic!("{cidr} has no row"),
@@ -79,13 +73,7 @@ fn pool_and_block_sizes_are_bounded() {
 fn row_keeps_its_block() {
     let mut state = State::default();
     put(&mut state, &key("a", "n1"), "10.244.7.0/24");
-    let decision = decide(
-        &state,
-        &key("a", "n1"),
-        Pool::default(),
-        &[],
-        std::iter::empty(),
-    );
+    let decision = decide(&at(0), &state, &key("a", "n1"), Pool::default(), &[]);
     assert_eq!(
         decision,
         Decision::Existing("10.244.7.0/24".parse().unwrap())
@@ -190,42 +178,33 @@ fn utilisation_counts_overlapped_blocks_once() {
 }
 
 #[test]
-fn freed_block_is_quarantined_for_five_minutes() {
-    let start = Instant::now();
-    let mut quarantine = Quarantine::default();
+fn block_in_quarantine_is_not_chosen() {
     let mut state = State::default();
-    put(&mut state, &key("a", "n1"), "10.244.0.0/24");
-    quarantine.handle_state(start, &state);
-    remove(&mut state, &key("a", "n1"));
-    let freed = start + Duration::from_secs(60);
-    quarantine.handle_state(freed, &state);
-    let decide_at = |quarantine: &Quarantine, now| {
-        decide(
-            &state,
-            &key("b", "n1"),
-            Pool::default(),
-            &[],
-            quarantine.blocks(now),
-        )
+    let freed = v1::FreedSubnet {
+        cidr: "10.244.0.0/24".into(),
+        freed_at: Some(at(60)),
+        ..Default::default()
     };
-    let second = Decision::Allocate("10.244.1.0/24".parse().unwrap());
-    let first = Decision::Allocate("10.244.0.0/24".parse().unwrap());
-    assert_eq!(decide_at(&quarantine, freed), second);
-    // Later states neither renew nor end the quarantine.
-    quarantine.handle_state(freed + QUARANTINE / 2, &state);
-    let almost = freed + QUARANTINE - Duration::from_millis(1);
-    assert_eq!(decide_at(&quarantine, almost), second);
-    assert_eq!(decide_at(&quarantine, freed + QUARANTINE), first);
-}
-
-#[test]
-fn first_state_frees_nothing() {
-    let now = Instant::now();
-    let mut quarantine = Quarantine::default();
-    let mut state = State::default();
-    put(&mut state, &key("a", "n1"), "10.244.0.0/24");
-    quarantine.handle_state(now, &state);
-    assert_eq!(quarantine.blocks(now).count(), 0);
+    state
+        .freed_subnets
+        .insert(freed.cidr.clone(), Arc::new(freed));
+    let ends = 60 + QUARANTINE.as_secs().cast_signed();
+    for (now, chosen) in [
+        (0, "10.244.1.0/24"),
+        (60, "10.244.1.0/24"),
+        (ends - 1, "10.244.1.0/24"),
+        (ends, "10.244.0.0/24"),
+    ] {
+        let decision = decide(&at(now), &state, &key("b", "n1"), Pool::default(), &[]);
+        assert_eq!(decision, Decision::Allocate(chosen.parse().unwrap()));
+    }
+    // A row is its own answer: the block of another network was freed, not this one.
+    put(&mut state, &key("b", "n1"), "10.244.9.0/24");
+    let decision = decide(&at(0), &state, &key("b", "n1"), Pool::default(), &[]);
+    assert_eq!(
+        decision,
+        Decision::Existing("10.244.9.0/24".parse().unwrap())
+    );
 }
 
 proptest! {
@@ -251,5 +230,35 @@ proptest! {
                 !rows.any(|row| row.cidr.parse::<Cidr>().unwrap().overlaps(*free))
             });
         prop_assert_eq!(allocate(&state, pool), plain.map(|cidr| cidr.to_string()));
+    }
+
+    /// Whichever leader decides, with nothing but the state to go by.
+    #[test]
+    fn state_machine_accepts_every_choice(
+        steps in proptest::collection::vec((0..12_usize, any::<bool>(), 0..120_i64), 1..80)
+    ) {
+        let pool = pool("10.9.240.0/20", 24);
+        let mut state = State::default();
+        let mut now = 0;
+        for (index, (owner, frees, wait)) in (1..).zip(steps) {
+            now += wait;
+            let key = key(&format!("app-{owner}"), "n1");
+            let payload = match decide(&at(now), &state, &key, pool, &[]) {
+                _ if frees => Payload::SubnetFree(v1::SubnetFree {
+                    deployment: key.deployment.clone(),
+                    ..Default::default()
+                }),
+                Decision::Allocate(cidr) => Payload::SubnetAllocate(allocation(&key, cidr)),
+                Decision::Exhausted => {
+                    let withheld = state.quarantined(&at(now)).count();
+                    prop_assert_eq!(withheld + state.subnets.len(), 16);
+                    continue;
+                }
+                Decision::Existing(_) => continue,
+            };
+            let command = command("test", at(now), payload);
+            let applied = fsm::apply_in_place(&mut state, index, &command).unwrap();
+            prop_assert_eq!(applied.result, Ok(()));
+        }
     }
 }

@@ -3,12 +3,13 @@ use std::time::SystemTime;
 use jaco_proto::v1;
 use jaco_raftnode::{StateReader as _, testing::MemoryRaft};
 use jaco_supervision::{ChildSpec, KillMode, Strategy, SupervisorSpec, Tree};
-use prost_types::Timestamp;
+use tokio::time::Instant;
 
 use super::*;
 
 struct Lab {
     raft: MemoryRaft,
+    clock: Clock,
     lead: watch::Sender<bool>,
     tree: Tree,
     allocator: SharedAllocator,
@@ -18,12 +19,13 @@ impl Lab {
     async fn start(leads: bool) -> Self {
         let raft = MemoryRaft::with_ready_nodes(&["n1", "n2"]);
         let (lead, is_leader) = watch::channel(leads);
+        let start = Instant::now();
+        let clock = Clock::from_fn(move || SystemTime::UNIX_EPOCH + start.elapsed());
         let args = Args {
             raft: Arc::new(raft.clone()),
             is_leader,
-            clock: Clock::from_fn(|| SystemTime::UNIX_EPOCH),
+            clock: clock.clone(),
             pool: Pool::new("10.9.240.0/20".parse().unwrap(), 24).unwrap(),
-            quarantine: SharedQuarantine::default(),
         };
         let (ipam, handle) = ChildSpec::worker::<IpamActor>("ipam", args);
         let tree = Tree::start("node", SupervisorSpec::new(Strategy::OneForOne).child(ipam));
@@ -31,6 +33,7 @@ impl Lab {
         handle.running().await;
         let lab = Self {
             raft,
+            clock,
             lead,
             tree,
             allocator: allocator(handle),
@@ -41,7 +44,7 @@ impl Lab {
 
     fn apply(&self, payload: Payload) {
         self.raft
-            .apply(command("test", Timestamp::default(), payload))
+            .apply(command("test", self.clock.timestamp(), payload))
             .unwrap();
     }
 

@@ -183,6 +183,31 @@ fn unknown_fields_are_left_out_and_reported() {
 }
 
 #[test]
+fn snapshot_without_freed_blocks_opens() {
+    let freed = v1::FreedSubnet {
+        cidr: "10.244.0.0/24".to_owned(),
+        ..Default::default()
+    };
+    let older = v1::FsmSnapshot {
+        nodes: vec![node("a")],
+        ..Default::default()
+    };
+    let newer = v1::FsmSnapshot {
+        freed_subnets: vec![freed],
+        ..older.clone()
+    };
+    for (snapshot, expected) in [(older, 0), (newer, 1)] {
+        let state = read(&snapshot.encode_to_vec(), &Rules::MEMBER)
+            .unwrap()
+            .state;
+        assert_eq!(
+            (state.nodes.len(), state.freed_subnets.len()),
+            (1, expected)
+        );
+    }
+}
+
+#[test]
 fn member_rules_reject_unknown_fields() {
     let mut newer = node("a").encode_to_vec();
     newer.extend(b"\xf8\x7c\x01");
