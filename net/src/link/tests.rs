@@ -51,6 +51,23 @@ async fn bridge(links: &Links, name: &str) -> Link {
     links.link(name).await.unwrap().unwrap()
 }
 
+/// A bridge that is up.
+async fn bridge_up(links: &Links, name: &str) -> Link {
+    let link = bridge(links, name).await;
+    links.set_up(link.index, 1420).await.unwrap();
+    link
+}
+
+/// A bridge `j0` that is up and has these addresses.
+async fn routed(addresses: &[&str]) -> (Links, Link) {
+    let links = Links::open().unwrap();
+    let link = bridge_up(&links, "j0").await;
+    for text in addresses {
+        links.add_address(link.index, address(text)).await.unwrap();
+    }
+    (links, link)
+}
+
 #[test]
 fn link_is_set_up_and_removed() {
     in_namespace(async || {
@@ -147,13 +164,7 @@ fn addresses_are_added_and_removed_one_by_one() {
 #[test]
 fn routes_have_a_source_and_are_removed_exactly() {
     in_namespace(async || {
-        let links = Links::open().unwrap();
-        let link = bridge(&links, "j0").await;
-        links.set_up(link.index, 1420).await.unwrap();
-        links
-            .add_address(link.index, address("10.99.0.7/32"))
-            .await
-            .unwrap();
+        let (links, link) = routed(&["10.99.0.7/32"]).await;
         let over = Target::Link(link.index);
         let (first, second) = (
             route("10.244.1.0/24", over, Some("10.99.0.7"), 0),
@@ -178,12 +189,7 @@ fn routes_have_a_source_and_are_removed_exactly() {
 #[test]
 fn route_is_replaced_in_one_operation() {
     in_namespace(async || {
-        let links = Links::open().unwrap();
-        let link = bridge(&links, "j0").await;
-        links.set_up(link.index, 1420).await.unwrap();
-        for ip in ["10.99.0.7/32", "10.99.0.9/32"] {
-            links.add_address(link.index, address(ip)).await.unwrap();
-        }
+        let (links, link) = routed(&["10.99.0.7/32", "10.99.0.9/32"]).await;
         let over = Target::Link(link.index);
         let [first, second, other] = [("10.99.0.7", 0), ("10.99.0.9", 0), ("10.99.0.9", 7)]
             .map(|(source, metric)| route("10.244.1.0/24", over, Some(source), metric));
@@ -210,11 +216,8 @@ fn own_routes_are_found_among_many() {
             [],
             "no table, no link"
         );
-        let link = bridge(&links, "j0").await;
-        let other = bridge(&links, "e0").await;
-        for link in [&link, &other] {
-            links.set_up(link.index, 1420).await.unwrap();
-        }
+        let link = bridge_up(&links, "j0").await;
+        bridge_up(&links, "e0").await;
         let many: String = (0..2000_u32)
             .map(|at| format!("route add 10.{}.{}.0/24 dev e0\n", at / 250, at % 250))
             .collect();
@@ -240,13 +243,7 @@ fn own_routes_are_found_among_many() {
 #[test]
 fn route_beside_others_is_removed_alone() {
     in_namespace(async || {
-        let links = Links::open().unwrap();
-        let link = bridge(&links, "j0").await;
-        links.set_up(link.index, 1420).await.unwrap();
-        links
-            .add_address(link.index, address("10.99.0.7/32"))
-            .await
-            .unwrap();
+        let (links, link) = routed(&["10.99.0.7/32"]).await;
         let over = Target::Link(link.index);
         let routes = [
             route("10.244.1.0/24", over, None, 0),
@@ -283,9 +280,7 @@ fn route_beside_others_is_removed_alone() {
 #[test]
 fn blackhole_takes_over_when_the_link_is_gone() {
     in_namespace(async || {
-        let links = Links::open().unwrap();
-        let link = bridge(&links, "j0").await;
-        links.set_up(link.index, 1420).await.unwrap();
+        let (links, link) = routed(&[]).await;
         let hole = route("10.244.1.0/24", Target::Blackhole, None, 4096);
         let over = route("10.244.1.0/24", Target::Link(link.index), None, 0);
         for added in [hole, over, hole] {
@@ -304,11 +299,8 @@ fn blackhole_takes_over_when_the_link_is_gone() {
 #[test]
 fn foreign_routes_are_left_alone() {
     in_namespace(async || {
-        let links = Links::open().unwrap();
-        let (link, other) = (bridge(&links, "j0").await, bridge(&links, "e0").await);
-        for link in [&link, &other] {
-            links.set_up(link.index, 1420).await.unwrap();
-        }
+        let (links, link) = routed(&[]).await;
+        bridge_up(&links, "e0").await;
         ip("route add 10.244.1.0/24 dev e0");
         ip("route add blackhole 10.244.2.0/24 metric 4096");
         ip("route add 10.1.0.0/16 dev j0");
@@ -337,10 +329,7 @@ fn foreign_routes_are_left_alone() {
 #[test]
 fn relevant_changes_are_announced() {
     in_namespace(async || {
-        let links = Links::open().unwrap();
-        let link = bridge(&links, "j0").await;
-        let index = link.index;
-        links.set_up(index, 1420).await.unwrap();
+        let (_links, Link { index, .. }) = routed(&[]).await;
         let watcher = Watcher::open(move |change| match change {
             Change::Link { name, .. } => name == "j0",
             Change::Address(of) => *of == index,
