@@ -1,11 +1,6 @@
 //! Docker Engine API over a unix socket; also works with Podman's compatible socket.
 
-use std::{
-    collections::HashMap,
-    path::PathBuf,
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bollard::{
@@ -14,8 +9,8 @@ use bollard::{
     container::LogOutput,
     models::{EndpointSettings, NetworkConnectRequest},
     query_parameters::{
-        CreateContainerOptions, CreateImageOptions, EventsOptions, KillContainerOptions,
-        LogsOptions, RemoveContainerOptions, StartContainerOptions, StopContainerOptions,
+        CreateContainerOptions, CreateImageOptions, KillContainerOptions, LogsOptions,
+        RemoveContainerOptions, StartContainerOptions, StopContainerOptions,
     },
 };
 use futures::{StreamExt, TryStreamExt, future, stream::BoxStream};
@@ -248,24 +243,9 @@ impl Engine for DockerEngine {
     }
 
     fn events(&self, cluster_id: &str) -> BoxStream<'static, Result<Event, EngineError>> {
-        let filters = HashMap::from([
-            ("type".to_owned(), vec!["container".to_owned()]),
-            (
-                "label".to_owned(),
-                vec![format!("{LABEL_CLUSTER}={cluster_id}")],
-            ),
-        ]);
-        let options = EventsOptions {
-            // The engine registers the stream some time after the request. It replays the events
-            // from in between, so that none is lost.
-            since: Some(unix_time(SystemTime::now())),
-            filters: Some(filters),
-            ..Default::default()
-        };
-        let events = Arc::clone(&self.connection)
-            .stream(|docker| docker.events(Some(options)).boxed())
-            .try_filter_map(|message| future::ready(Ok(convert::event(message))));
-        events.boxed()
+        let of_cluster = format!("{LABEL_CLUSTER}={cluster_id}");
+        let filters = [("type", "container"), ("label", &of_cluster)];
+        self.connection.events(&filters, convert::event)
     }
 
     fn logs(
@@ -287,13 +267,6 @@ impl Engine for DockerEngine {
             .stream(move |docker| docker.logs(&container, Some(options)).boxed());
         output.map_ok(frame).boxed()
     }
-}
-
-/// Formats a time as whole seconds since 1970, rounded down: events that come twice do no harm, and
-/// not every version of Podman reads fractions.
-fn unix_time(at: SystemTime) -> String {
-    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    since.as_secs().to_string()
 }
 
 fn frame(output: LogOutput) -> LogFrame {
@@ -318,6 +291,8 @@ fn tagged(image: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{SystemTime, UNIX_EPOCH};
+
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::{UnixListener, UnixStream},

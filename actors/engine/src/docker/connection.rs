@@ -4,12 +4,15 @@
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use arc_swap::ArcSwapOption;
-use bollard::{API_DEFAULT_VERSION, Docker, errors::Error};
-use futures::{StreamExt, TryStreamExt, stream::BoxStream};
+use bollard::{
+    API_DEFAULT_VERSION, Docker, errors::Error, models::EventMessage,
+    query_parameters::EventsOptions,
+};
+use futures::{StreamExt, TryStreamExt, future, stream::BoxStream};
 use http::HeaderValue;
 use jaco_proto::chain;
 
@@ -109,6 +112,34 @@ impl Connection {
         };
         futures::stream::once(connected).try_flatten().boxed()
     }
+
+    /// Streams the events from now on that match all `filters` and that `convert` knows.
+    pub(crate) fn events<T: Send + 'static>(
+        self: &Arc<Self>,
+        filters: &[(&str, &str)],
+        convert: fn(EventMessage) -> Option<T>,
+    ) -> BoxStream<'static, Result<T, EngineError>> {
+        let filters = filters.iter();
+        let filters = filters.map(|(key, value)| ((*key).to_owned(), vec![(*value).to_owned()]));
+        let options = EventsOptions {
+            // The engine registers the stream some time after the request. It replays the events
+            // from in between, so that none is lost.
+            since: Some(unix_time(SystemTime::now())),
+            filters: Some(filters.collect()),
+            ..Default::default()
+        };
+        let events = Arc::clone(self)
+            .stream(|docker| docker.events(Some(options)).boxed())
+            .try_filter_map(move |message| future::ready(Ok(convert(message))));
+        events.boxed()
+    }
+}
+
+/// Formats a time as whole seconds since 1970, rounded down: events that come twice do no harm, and
+/// not every version of Podman reads fractions.
+fn unix_time(at: SystemTime) -> String {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_secs().to_string()
 }
 
 fn connect(socket: &Path) -> Result<Docker, EngineError> {

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     future::Future,
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use bollard::{
@@ -14,16 +14,16 @@ use bollard::{
         EndpointIpamConfig, EndpointSettings, Ipam, IpamConfig, Network, NetworkConnectRequest,
         NetworkCreateRequest, NetworkDisconnectRequest,
     },
-    query_parameters::{EventsOptions, RemoveContainerOptionsBuilder, StopContainerOptionsBuilder},
+    query_parameters::{RemoveContainerOptionsBuilder, StopContainerOptionsBuilder},
 };
-use futures::{FutureExt, StreamExt, TryStreamExt, future, stream::BoxStream};
+use futures::{FutureExt, stream::BoxStream};
 use serde::Deserialize;
 use serde_json::json;
 
 use super::{
     DockerEngine,
     connection::{Connection, REQUEST_TIMEOUT},
-    convert, unix_time,
+    convert,
 };
 use crate::{
     Endpoint, EngineError, EngineNetwork, EngineResult, NetworkEngine, NetworkEvent, NetworkSpec,
@@ -176,16 +176,8 @@ impl NetworkEngine for DockerEngine {
     }
 
     fn network_events(&self) -> BoxStream<'static, Result<NetworkEvent, EngineError>> {
-        let filters = HashMap::from([("type".to_owned(), vec!["network".to_owned()])]);
-        let options = EventsOptions {
-            since: Some(unix_time(SystemTime::now())),
-            filters: Some(filters),
-            ..Default::default()
-        };
-        let events = Arc::clone(&self.connection)
-            .stream(|docker| docker.events(Some(options)).boxed())
-            .try_filter_map(|message| future::ready(Ok(convert::network_event(message))));
-        events.boxed()
+        let filters = [("type", "network")];
+        self.connection.events(&filters, convert::network_event)
     }
 }
 
