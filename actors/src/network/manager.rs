@@ -8,6 +8,7 @@ use jaco_engine::NetworkEvent;
 use jaco_policy::network::{
     bridge::{
         drift::{self, HostNetworks},
+        members::members,
         plan::{DesiredNetwork, is_of_cluster, owner},
         survey::{Action, DEBOUNCE, SurveyTimer},
     },
@@ -256,7 +257,7 @@ impl BridgeManager {
         let state = self.env.raft.state();
         let documents = &self.env.documents;
         documents.retain(|name| state.deployments.contains_key(name));
-        let mut members = drift::members(&state, documents, &self.env.host);
+        let mut members = members(&state, documents, &self.env.host);
         for id in networks_of(&state, &self.env.host) {
             let Some(cidr) = existing(&state, &self.env.subnet(&id)) else {
                 continue;

@@ -4,6 +4,7 @@ use jaco_engine::{Endpoint, EngineError, EngineNetwork};
 use jaco_policy::network::{
     bridge::{
         drift::{self, Drift},
+        members::members,
         plan::{DesiredNetwork, Plan, plan},
     },
     names::NetworkId,
@@ -97,7 +98,7 @@ async fn attach_members(
     repaired: &mut Vec<Drift>,
 ) -> Result<(), Error> {
     let state = env.raft.state();
-    let mut members = drift::members(&state, &env.documents, &env.host);
+    let mut members = members(&state, &env.documents, &env.host);
     let members = members.remove(&wanted.id).unwrap_or_default();
     if members.is_empty() {
         return Ok(());

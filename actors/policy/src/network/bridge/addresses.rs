@@ -10,7 +10,7 @@ use std::{
 
 use jaco_engine::NetworkedContainer;
 
-use super::drift::Member;
+use super::members::Member;
 use crate::network::names::NetworkId;
 
 /// Address by container and network, kept for the lifetime of the process; clones share state.

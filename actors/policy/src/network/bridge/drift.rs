@@ -1,32 +1,24 @@
 //! Differences between the networks of a host and what the state wants of them. Pure.
 //!
 //! A network and its bridge are compared by their presence: [`plan`](super::plan) compares the rest
-//! when a difference is repaired. A container belongs to a network if its row does, and a running
-//! one that is not attached to it was detached from outside: the runtime attaches a container to
-//! all its networks before it starts it.
+//! when a difference is repaired. A running container of a member that is not attached was detached
+//! from outside: the runtime attaches a container to all its networks before it starts it.
 
-use std::{collections::BTreeMap, fmt, net::Ipv4Addr};
+use std::{fmt, net::Ipv4Addr};
 
-use jaco_engine::{
-    Endpoint, EngineNetwork, NetworkedContainer,
-    cidr::Cidr,
-    spec::{aliases, networks},
-};
+use jaco_engine::{Endpoint, EngineNetwork, NetworkedContainer, cidr::Cidr};
 use jaco_proto::{
     config::advertise::Interface,
-    v1::{self, AuditEventType, ReplicaDesired},
+    v1::{self, AuditEventType},
 };
-use jaco_state::State;
 
 use super::{
     addresses::KnownAddresses,
+    members::Member,
     plan::{DesiredNetwork, Plan, plan},
     sight::BridgeSight,
 };
-use crate::{
-    network::names::NetworkId,
-    runtime::{assignment, documents::Documents},
-};
+use crate::network::names::NetworkId;
 
 /// Differences listed in a summary; the leader refuses audit events that are too large.
 const MAX_SUMMARY: usize = 16;
@@ -40,19 +32,6 @@ pub struct HostNetworks {
     pub containers: Vec<NetworkedContainer>,
     /// Interfaces of the host.
     pub interfaces: Vec<Interface>,
-}
-
-/// Replica of this host that belongs to a network.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
-    /// Replica id.
-    pub replica_id: String,
-    /// Log index of its row.
-    pub raft_index: u64,
-    /// Its names on the network.
-    pub aliases: Vec<String>,
-    /// Its last reported container and the address of that.
-    pub reported: Option<(String, Ipv4Addr)>,
 }
 
 /// Difference between a network of this host and the state.
@@ -109,56 +88,6 @@ pub fn summary(drift: &[Drift]) -> String {
         listed.push(format!("and {more} more"));
     }
     listed.join(",")
-}
-
-/// Members of this host's networks, in order of their ids.
-#[must_use]
-pub fn members(
-    state: &State,
-    documents: &Documents,
-    host: &str,
-) -> BTreeMap<NetworkId, Vec<Member>> {
-    let mut members = BTreeMap::<_, Vec<Member>>::new();
-    for id in assignment::here(state, host) {
-        let Some(row) = state.replicas_desired.get(&id) else {
-            continue;
-        };
-        for network in networks_of(state, documents, row) {
-            let network = NetworkId::new(&row.deployment, network);
-            let member = Member {
-                replica_id: id.clone(),
-                raft_index: row.raft_index,
-                aliases: aliases(row),
-                reported: reported(state, host, &id, &network),
-            };
-            members.entry(network).or_default().push(member);
-        }
-    }
-    members
-}
-
-/// Networks of a row; none while its document is missing.
-fn networks_of(state: &State, documents: &Documents, row: &ReplicaDesired) -> Vec<String> {
-    let deployment = state.deployments.get(&row.deployment);
-    let specs = deployment.map(|found| found.services.as_slice());
-    let spec = specs
-        .unwrap_or_default()
-        .iter()
-        .find(|spec| spec.name == row.service);
-    let listed = assignment::with_service(state, documents, row, |service| networks(spec, service));
-    listed.unwrap_or_default()
-}
-
-fn reported(
-    state: &State,
-    host: &str,
-    replica_id: &str,
-    network: &NetworkId,
-) -> Option<(String, Ipv4Addr)> {
-    let seen = state.replicas_observed.get(replica_id)?;
-    let address = seen.details.get(&format!("ip.{}", network.engine_name()))?;
-    let address = address.parse().ok()?;
-    (seen.host == host).then(|| (seen.container_id.clone(), address))
 }
 
 /// Attachments that running containers of `members` lack. An address that the container had is

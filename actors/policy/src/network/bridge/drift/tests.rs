@@ -2,10 +2,12 @@ use std::sync::Arc;
 
 use jaco_proto::{
     manifest::compose::{NetworkMode, Project, Service},
-    v1::{Deployment, ReplicaObserved, ServiceSpec},
+    v1::{Deployment, ReplicaDesired, ReplicaObserved, ServiceSpec},
 };
+use jaco_state::State;
 
 use super::*;
+use crate::{network::bridge::members::members, runtime::documents::Documents};
 
 fn project(_: &[u8]) -> Result<Project, String> {
     let attached = |networks: &[&str]| Service {
