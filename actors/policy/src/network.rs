@@ -21,3 +21,5 @@ pub mod probe;
 pub mod readiness;
 pub mod scopes;
 pub mod status;
+#[cfg(test)]
+pub(crate) mod testing;

@@ -12,5 +12,3 @@ pub mod exemptions;
 pub mod local;
 mod retired;
 pub mod ruleset;
-#[cfg(test)]
-pub(crate) mod testing;

@@ -175,7 +175,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::network::firewall::testing::state;
+    use crate::network::testing::state;
 
     fn names(ids: &[(&str, &str)]) -> Vec<String> {
         let mut ids: Vec<_> = ids.iter().map(|(d, n)| NetworkId::new(*d, *n)).collect();

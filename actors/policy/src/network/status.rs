@@ -95,11 +95,10 @@ fn mesh_port(node: &Node) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Arc, time::Duration};
-
-    use jaco_proto::v1::Subnet;
+    use std::time::Duration;
 
     use super::*;
+    use crate::network::testing::{put_node, put_subnet};
 
     fn state() -> State {
         let mut state = State::default();
@@ -110,21 +109,9 @@ mod tests {
                 wg_port,
                 ..Default::default()
             };
-            state.nodes.insert(host.to_owned(), Arc::new(node));
+            put_node(&mut state, node);
         }
-        let row = Subnet {
-            deployment: "web".to_owned(),
-            network: "frontend".to_owned(),
-            host: "h1".to_owned(),
-            cidr: "10.244.0.0/24".to_owned(),
-            ..Default::default()
-        };
-        let key = (
-            row.deployment.clone(),
-            row.network.clone(),
-            row.host.clone(),
-        );
-        state.subnets.insert(key, Arc::new(row));
+        put_subnet(&mut state, ("web", "frontend", "h1", "10.244.0.0/24"));
         state
     }
 

@@ -165,8 +165,8 @@ fn index<'a, T>(items: &'a [T], name: impl Fn(&'a T) -> &'a String) -> BTreeMap<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::network::firewall::{
-        ruleset::{POOL_SET, Span},
+    use crate::network::{
+        firewall::ruleset::{POOL_SET, Span},
         testing::state,
     };
 

@@ -1,12 +1,11 @@
 //! States for the tests.
 
-use std::sync::Arc;
-
 use jaco_engine::cidr::Cidr;
 use jaco_proto::v1;
 use jaco_state::State;
 
 use super::wanted::Wanted;
+use crate::network::testing::{put_node, put_subnet};
 
 /// Pool of the blocks in the tests.
 pub(super) fn pool() -> Cidr {
@@ -39,26 +38,12 @@ pub(super) fn node(hostname: &str, joined: i64) -> v1::Node {
 pub(super) fn state(nodes: &[v1::Node]) -> State {
     let mut state = State::default();
     for node in nodes {
-        state
-            .nodes
-            .insert(node.hostname.clone(), Arc::new(node.clone()));
+        put_node(&mut state, node.clone());
     }
     state
 }
 
 /// Adds the block of a host.
 pub(super) fn allocate(state: &mut State, host: &str, cidr: &str) {
-    let row = v1::Subnet {
-        deployment: "web".to_owned(),
-        network: cidr.to_owned(),
-        host: host.to_owned(),
-        cidr: cidr.to_owned(),
-        ..Default::default()
-    };
-    let key = (
-        row.deployment.clone(),
-        row.network.clone(),
-        row.host.clone(),
-    );
-    state.subnets.insert(key, Arc::new(row));
+    put_subnet(state, ("web", cidr, host, cidr));
 }

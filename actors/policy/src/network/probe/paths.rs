@@ -135,33 +135,10 @@ impl Paths {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use std::sync::Arc;
-
-    use jaco_proto::v1::Subnet;
     use proptest::prelude::*;
 
     use super::*;
-
-    /// State with the given blocks: deployment, network, host, block.
-    pub(crate) fn state(rows: &[(&str, &str, &str, &str)]) -> State {
-        let mut state = State::default();
-        for &(deployment, network, host, cidr) in rows {
-            let row = Subnet {
-                deployment: deployment.to_owned(),
-                network: network.to_owned(),
-                host: host.to_owned(),
-                cidr: cidr.to_owned(),
-                ..Default::default()
-            };
-            let key = (
-                row.deployment.clone(),
-                row.network.clone(),
-                row.host.clone(),
-            );
-            state.subnets.insert(key, Arc::new(row));
-        }
-        state
-    }
+    use crate::network::testing::state;
 
     /// All endpoint addresses of `state`.
     pub(crate) fn all_live(state: &State) -> BTreeSet<Ipv4Addr> {

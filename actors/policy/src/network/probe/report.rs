@@ -192,14 +192,12 @@ fn end(target: &Target) -> PathEnd {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use jaco_proto::v1::Node;
 
     use super::*;
-    use crate::network::probe::paths::{
-        Paths,
-        tests::{all_live, state},
+    use crate::network::{
+        probe::paths::{Paths, tests::all_live},
+        testing::{put_node, state},
     };
 
     fn cluster() -> State {
@@ -214,7 +212,7 @@ mod tests {
                 wireguard_pubkey: vec![key; 32],
                 ..Default::default()
             };
-            state.nodes.insert(host.to_owned(), Arc::new(node));
+            put_node(&mut state, node);
         }
         state
     }

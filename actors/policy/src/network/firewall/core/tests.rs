@@ -2,11 +2,9 @@ use jaco_proto::v1::{self, NodeStatus, command::Payload};
 
 use super::*;
 use crate::network::{
-    firewall::{
-        ruleset::{POOL_SET, Rule, Span, Verdict},
-        testing::state,
-    },
+    firewall::ruleset::{POOL_SET, Rule, Span, Verdict},
     readiness::{IsolationStatus, MeshStatus},
+    testing::state,
 };
 
 const MS: Duration = Duration::from_millis(1);

@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::network::{
-    firewall::testing::{self, state},
     scopes::scopes,
+    testing::{self, state},
 };
 
 const MS: Duration = Duration::from_millis(1);

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::network::{firewall::testing::state, scopes::allowed};
+use crate::network::{scopes::allowed, testing::state};
 
 #[test]
 fn ruleset_without_blocks_drops_nothing() {

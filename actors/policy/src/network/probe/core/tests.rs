@@ -1,7 +1,7 @@
 use jaco_state::State;
 
 use super::*;
-use crate::network::probe::paths::tests::{all_live, state};
+use crate::network::{probe::paths::tests::all_live, testing::state};
 
 const RTT: Duration = Duration::from_millis(2);
 
