@@ -1,0 +1,56 @@
+//! When tracked connections are cut.
+
+use super::*;
+
+#[test]
+fn repair_cuts_connections_begun_without_the_ruleset() {
+    let mut bench = Bench::enforced();
+    // The table was absent at the start.
+    assert_eq!(bench.cuts, 1);
+    bench.rows(&[
+        ("web", "a", "n1", "10.244.1.0/24"),
+        ("web", "b", "n1", "10.244.2.0/24"),
+    ]);
+    bench.advance(SECOND * 3);
+    assert_eq!(bench.cuts, 1, "an ordinary change");
+    let changes: [fn(&mut Option<Ruleset>); 2] = [
+        |table| *table = None,
+        |table| table.as_mut().unwrap().sets[0].elements.clear(),
+    ];
+    for change in changes {
+        let before = bench.cuts;
+        change(&mut bench.kernel);
+        bench.event();
+        bench.advance(SECOND);
+        assert_eq!(bench.cuts, before + 1);
+        assert!(!bench.status.has_stale_flows);
+    }
+    // Nothing is cut while the ruleset is not in force, and a failure is tried again.
+    let before = bench.cuts;
+    (bench.kernel, bench.apply_error) = (None, Some("no".into()));
+    bench.event();
+    bench.advance(SECOND * 10);
+    assert_eq!((bench.cuts, bench.status.has_stale_flows), (before, true));
+    (bench.apply_error, bench.cut_fails) = (None, true);
+    bench.advance(TICK);
+    assert!(bench.cuts > before && bench.status.has_stale_flows);
+    bench.cut_fails = false;
+    bench.advance(TICK * 2);
+    assert!(!bench.status.has_stale_flows);
+}
+
+#[test]
+fn drift_during_a_cut_causes_another() {
+    let mut bench = Bench::enforced();
+    bench.core.suspect_flows();
+    assert!(matches!(bench.core.poll_action(), Some(Action::Publish(_))));
+    let cut = bench.core.poll_action();
+    assert!(matches!(cut, Some(Action::CutFlows(_))), "{cut:?}");
+    bench.core.suspect_flows();
+    bench.core.handle_flows_cut(true);
+    let cut = bench.core.poll_action();
+    assert!(matches!(cut, Some(Action::CutFlows(_))), "{cut:?}");
+    bench.core.handle_flows_cut(true);
+    assert!(matches!(bench.core.poll_action(), Some(Action::Publish(_))));
+    assert!(bench.core.poll_action().is_none());
+}
