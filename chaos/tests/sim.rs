@@ -8,7 +8,10 @@ use std::{
     thread,
 };
 
-use jaco_chaos::sim::{self, BenignFault, Failure, Mutation, Often, Options, ShrinkBudget, Tally};
+use jaco_chaos::{
+    sim::{self, BenignFault, Failure, Mutation, Often, Options, ShrinkBudget, Tally},
+    size,
+};
 
 /// Seeds without a bug in one run of all tests.
 const SEEDS: u64 = 70;
@@ -49,8 +52,7 @@ fn all_hold(seeds: u64, options: Options) -> Tally {
 #[test]
 fn every_seed_holds() {
     quiet();
-    let seeds = std::env::var("JACO_SIM_SEEDS").ok();
-    let seeds = seeds.and_then(|text| text.parse().ok()).unwrap_or(SEEDS);
+    let seeds = size("JACO_SIM_SEEDS", SEEDS);
     let tally = all_hold(seeds, Options::default());
     if seeds < SEEDS {
         return;

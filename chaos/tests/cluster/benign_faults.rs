@@ -2,12 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use jaco_chaos::{Lab, Rng, Workload, lab::Impairment, test_permits};
+use jaco_chaos::{Lab, Rng, Workload, lab::Impairment, size, test_permits};
 
-use crate::{
-    setup::{cluster, containers, running, stateless},
-    size,
-};
+use crate::setup::{cluster, containers, running, stateless};
 
 #[derive(Clone, Copy, Debug)]
 enum BenignFault {

@@ -17,15 +17,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use jaco_chaos::{Api, Lab, test_permits, until};
+use jaco_chaos::{Api, Lab, size, test_permits, until};
 use rustix::{
     io::Errno,
     process::Pid,
     thread::{CpuSet, sched_getaffinity, sched_setaffinity},
 };
 use tokio::task::JoinSet;
-
-use crate::size;
 
 /// Far more than any step here takes.
 const LIMIT: Duration = Duration::from_secs(1800);

@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use jaco_chaos::{Lab, Registers, test_permits};
-
-use crate::size;
+use jaco_chaos::{Lab, Registers, size, test_permits};
 
 const LIMIT: Duration = Duration::from_secs(60);
 

@@ -11,7 +11,7 @@ use std::{net::IpAddr, time::Duration};
 use jaco_chaos::{
     Api, Lab, Rng, SecretScanner,
     lab::{netns, network},
-    test_permits, until,
+    size, test_permits, until,
     wait::WAIT_TIMEOUT,
 };
 use jaco_net::{
@@ -24,7 +24,6 @@ use jaco_proto::{
 };
 use tonic::{Request, metadata::AsciiMetadataValue};
 
-use crate::size;
 use attacker::{
     BackgroundClients, backup, channel, channel_under, check_no_leaks, code, endpoint, files_of,
     forged, join_request, join_token, mark_key, mark_token, noise, peer_address,

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use jaco_chaos::{Registers, Rng, test_permits, time_limits};
+use jaco_chaos::{Registers, Rng, size, test_permits, time_limits};
 
-use crate::{setup::three_voters, size};
+use crate::setup::three_voters;
 
 /// Far more than any election takes.
 const LIMIT: Duration = Duration::from_secs(60);

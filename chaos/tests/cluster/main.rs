@@ -26,8 +26,6 @@
     reason = "tests print measurements"
 )]
 
-use std::str::FromStr;
-
 mod benign_faults;
 mod catch_up;
 mod drain;
@@ -39,11 +37,3 @@ mod minority;
 mod recovery;
 mod roles;
 mod setup;
-
-/// Reads a size from the environment.
-fn size<T: FromStr>(variable: &str, otherwise: T) -> T {
-    let given = std::env::var(variable).ok();
-    given
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(otherwise)
-}

@@ -17,7 +17,7 @@ use jaco_chaos::{
     Api, Lab, Registers, Rng,
     disk::{self, OfflineDatabase},
     lab::network,
-    test_permits, time_limits, until,
+    size, test_permits, time_limits, until,
     wait::WAIT_TIMEOUT,
 };
 use jaco_net::{pki::files::NodeFiles, quic::Settings};
@@ -33,7 +33,6 @@ use serde_json::Value;
 use crate::{
     hostile::attacker::{endpoint, files_of, peer_address},
     setup::three_voters,
-    size,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);

@@ -2,12 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use jaco_chaos::{Lab, Rng, Workload, test_permits, time_limits};
+use jaco_chaos::{Lab, Rng, Workload, size, test_permits, time_limits};
 
-use crate::{
-    setup::{all_ready, cluster, containers_as_placed, running, stateless},
-    size,
-};
+use crate::setup::{all_ready, cluster, containers_as_placed, running, stateless};
 
 /// Limit of the time in which the replicas of a lost node run elsewhere.
 const MOVED_WITHIN: Duration = Duration::from_secs(15);

@@ -13,8 +13,6 @@
     reason = "tests print measurements"
 )]
 
-use std::str::FromStr;
-
 mod engine;
 mod fixture;
 mod gate;
@@ -27,11 +25,3 @@ mod traffic;
 mod transfer;
 mod two_networks;
 mod wire;
-
-/// Reads a size from the environment.
-fn size<T: FromStr>(variable: &str, otherwise: T) -> T {
-    let given = std::env::var(variable).ok();
-    given
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(otherwise)
-}

@@ -2,11 +2,10 @@
 
 use std::time::Instant;
 
-use jaco_chaos::{Rng, lab::Impairment};
+use jaco_chaos::{Rng, lab::Impairment, size};
 
 use crate::{
     fixture::Running,
-    size,
     transfer::{random_bytes, transfer},
 };
 

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::Context as _;
-use jaco_chaos::{Api, Lab, Rng, lab::Node, until};
+use jaco_chaos::{Api, Lab, Rng, lab::Node, size, until};
 use jaco_proto::{
     error::DecodedError,
     v1::{ApplyRequest, FailureMode},
@@ -12,7 +12,6 @@ use jaco_proto::{
 use crate::{
     fixture::{self, DEPLOYMENTS, LIMIT, Running},
     resolver::check_names,
-    size,
 };
 
 /// A change of the cluster.

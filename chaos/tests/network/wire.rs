@@ -7,11 +7,10 @@ use std::{
     time::Instant,
 };
 
-use jaco_chaos::{Lab, Rng, lab::netns, until};
+use jaco_chaos::{Lab, Rng, lab::netns, size, until};
 
 use crate::{
     fixture::{LIMIT, Running},
-    size,
     transfer::{random_bytes, transfer},
 };
 

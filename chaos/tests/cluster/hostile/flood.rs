@@ -8,7 +8,7 @@ use std::{
 use jaco_chaos::{
     Lab, Rng,
     lab::{netns, network},
-    test_permits,
+    size, test_permits,
 };
 use jaco_net::{pki::ClusterCa, quic::Settings};
 
@@ -17,7 +17,6 @@ use super::{
     attacker::{BackgroundClients, endpoint, forged, memory, peer_address},
     cluster, wait_for_log,
 };
-use crate::size;
 
 /// Allowed growth of a daemon's memory, in MiB.
 const MEMORY_MORE: u64 = 256;
