@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use jaco_net::proxy::{Match, RouteTable, Rule};
+use jaco_net::ingress::{Match, RouteTable, Rule};
 
 /// Maximum number of routes per input.
 const ROUTES: usize = 16;

@@ -2,6 +2,7 @@
 //!
 //! - [`dns`]: sockets of DNS servers and forwarders.
 //! - [`firewall`]: tables, chains and sets of the kernel's packet filter.
+//! - [`ingress`]: the HTTP data plane of the ingress.
 //! - [`interfaces`]: the network interfaces of this machine and their addresses.
 //! - [`limit`]: rates and connections per client.
 //! - [`link`]: links, addresses and routes of the kernel.
@@ -9,7 +10,6 @@
 //! - [`pki`]: keys, certificates, fingerprints and their files.
 //! - [`probe`]: probes of the container networks, as by a container.
 //! - [`process`]: inherited sockets, temporary change of user, immediate exit.
-//! - [`proxy`]: the HTTP data plane of the ingress.
 //! - [`quic`]: the transport between members.
 //! - [`tls`]: server and client configurations; there is no unverified mode.
 //! - [`tun`]: interfaces whose packets a program reads and writes.
@@ -17,6 +17,7 @@
 
 pub mod dns;
 pub mod firewall;
+pub mod ingress;
 pub mod interfaces;
 pub mod limit;
 pub mod link;
@@ -24,7 +25,6 @@ pub mod netns;
 pub mod pki;
 pub mod probe;
 pub mod process;
-pub mod proxy;
 pub mod quic;
 pub mod tls;
 pub mod tun;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jaco_engine::docker::DockerEngine;
-use jaco_net::proxy::{Proxy, Settings};
+use jaco_net::ingress::{Proxy, Settings};
 use jaco_policy::network::firewall::local::LocalNetworks;
 use jaco_raftnode::{
     ForwardingProposer, LeaderProposer, NoTransport, RaftArgs, StateReader as _, actor::spawn,

@@ -1,4 +1,4 @@
-//! Keeps the proxy's route table and listener up to date with the state.
+//! Keeps the route table and the listeners of the data plane up to date with the state.
 
 use std::{
     fmt, io,
@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use jaco_net::proxy::{Proxy, ProxyServer};
+use jaco_net::ingress::{ListenSockets, Proxy, Scheme};
 use jaco_policy::{
     debounce::{Action, Debounce},
     network::readiness::MeshStatus,
@@ -97,22 +97,20 @@ pub enum Msg {
     DebounceElapsed,
     /// The bind retry is due.
     Bind,
-    /// The listener closed.
-    Closed,
     /// Requests the address of the listener.
     ListenAddr(Reply<Option<SocketAddr>>),
 }
 
-/// Owns the route table and the plain HTTP listener of one node.
+/// Decides on the route table and the listeners of one node.
 ///
-/// The data plane lives in the actor's arguments: when the actor dies its listener closes, while
-/// requests in flight continue, and the next instance binds again.
+/// The data plane lives in the actor's arguments and owns both: when the actor dies, it keeps
+/// accepting and serving with the last table until the next instance replaces it. Only an orderly
+/// stop closes the listeners.
 pub struct ProxyActor {
     args: ProxyArgs,
     /// Newest state processed.
     seen: Arc<State>,
     debounce: Debounce,
-    listening: Option<SocketAddr>,
     /// Whether the last attempt to bind failed and a retry is scheduled.
     retrying: bool,
     bind_errors: LogDedup,
@@ -132,7 +130,6 @@ impl Worker for ProxyActor {
             args,
             seen,
             debounce: Debounce::new(DEBOUNCE, MAX_DEBOUNCE),
-            listening: None,
             retrying: false,
             bind_errors: LogDedup::default(),
         };
@@ -168,11 +165,7 @@ impl Worker for ProxyActor {
                 self.retrying = false;
                 self.open(ctx);
             }
-            Msg::Closed => {
-                self.listening = None;
-                self.open(ctx);
-            }
-            Msg::ListenAddr(reply) => reply.send(self.listening),
+            Msg::ListenAddr(reply) => reply.send(self.args.proxy.listening(Scheme::Http)),
         }
         Ok(())
     }
@@ -220,19 +213,14 @@ impl ProxyActor {
     /// Opens the listener, unless there has never been a route.
     fn open(&mut self, ctx: &Context<Self>) {
         let wanted = self.args.opened.load(Ordering::Relaxed);
-        if !wanted || self.listening.is_some() || self.retrying {
+        if !wanted || self.retrying || self.args.proxy.listening(Scheme::Http).is_some() {
             return;
         }
         let port = self.args.http_port;
         match self.bind() {
-            Ok((server, addr)) => {
+            Ok(addr) => {
                 tracing::info!(subsystem = "ingress", %addr, "ingress listens");
                 self.bind_errors.clear();
-                self.listening = Some(addr);
-                ctx.spawn(async move {
-                    server.serve().await;
-                    Msg::Closed
-                });
             }
             Err(why) => {
                 if self.bind_errors.is_new(&why) {
@@ -244,10 +232,12 @@ impl ProxyActor {
         }
     }
 
-    fn bind(&self) -> io::Result<(ProxyServer, SocketAddr)> {
-        let server = ProxyServer::bind_all(self.args.http_port, &self.args.proxy)?;
-        let addr = server.local_addr()?;
-        Ok((server, addr))
+    fn bind(&self) -> io::Result<SocketAddr> {
+        let proxy = &self.args.proxy;
+        let sockets = ListenSockets::bind_all(self.args.http_port, proxy.workers())?;
+        let addr = sockets.local_addr();
+        proxy.listen(Scheme::Http, sockets)?;
+        Ok(addr)
     }
 }
 

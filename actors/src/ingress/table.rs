@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use jaco_net::proxy::{RouteTable, Rule, Upstream};
+use jaco_net::ingress::{RouteTable, Rule, Upstream};
 use jaco_policy::ingress::table::served_routes;
 use jaco_state::State;
 
@@ -34,7 +34,7 @@ pub fn route_table(state: &State, facts: &NodeFacts, fresh: &BTreeSet<String>) -
 
 #[cfg(test)]
 mod tests {
-    use jaco_net::proxy::Match;
+    use jaco_net::ingress::Match;
     use jaco_policy::ingress::table::testing::{add_replica, state_with_route};
 
     use super::*;

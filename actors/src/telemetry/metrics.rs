@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use jaco_net::proxy::{self, Meter};
+use jaco_net::ingress::{self, Meter};
 use jaco_raftnode::{Applied, Observe, RaftHandle, State};
 use jaco_supervision::Tree;
 use prometheus_client::{
@@ -210,7 +210,7 @@ fn time(at: &prost_types::Timestamp) -> Option<SystemTime> {
     UNIX_EPOCH.checked_add(Duration::from_secs(seconds) + Duration::from_nanos(nanos.into()))
 }
 
-impl proxy::Observe for Metrics {
+impl ingress::Observe for Metrics {
     fn meter(&self, domain: Option<&str>, service: &str) -> Arc<dyn Meter> {
         self.0.counts.routes.meter(domain, service)
     }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fmt, sync::Arc};
 
 use http::Version;
-use jaco_net::proxy::{Finished, Meter};
+use jaco_net::ingress::{Finished, Meter};
 use jaco_state::State;
 use prometheus_client::{
     encoding::{DescriptorEncoder, EncodeMetric},

@@ -1,7 +1,7 @@
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use http::{StatusCode, Version};
-use jaco_net::proxy::{Finished, Observe as _};
+use jaco_net::ingress::{Finished, Observe as _};
 use jaco_raftnode::{Applied, Observe as _, RaftHandle, RaftLimits, State};
 use jaco_supervision::{ChildSpec, Handle, KillMode, Strategy, SupervisorSpec, Tree};
 use prost_types::Timestamp;

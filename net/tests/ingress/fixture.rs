@@ -22,12 +22,13 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::TokioIo;
-use jaco_net::proxy::{Finished, Meter, Observe, Proxy, ProxyServer, Rule, Settings, Upstream};
+use jaco_net::ingress::{
+    Finished, ListenSockets, Meter, Observe, Proxy, Rule, Scheme, Settings, Upstream,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpSocket, TcpStream},
     sync::mpsc,
-    task::JoinHandle,
 };
 
 pub(crate) const HOST: &str = "a.example";
@@ -38,23 +39,24 @@ pub(crate) type Body = BoxBody<Bytes, hyper::Error>;
 pub(crate) struct ProxyFixture {
     pub(crate) proxy: Proxy,
     pub(crate) addr: SocketAddr,
-    pub(crate) server: JoinHandle<()>,
 }
 
 impl ProxyFixture {
-    #[expect(clippy::unused_async, reason = "binding needs a runtime")]
-    pub(crate) async fn start(settings: Settings) -> Self {
+    pub(crate) fn start(settings: Settings) -> Self {
         Self::bind(([127, 0, 0, 1], 0).into(), &Proxy::new(settings))
     }
 
     pub(crate) fn bind(addr: SocketAddr, proxy: &Proxy) -> Self {
-        let server = ProxyServer::bind(addr, proxy).unwrap();
-        let addr = server.local_addr().unwrap();
-        Self {
-            proxy: proxy.clone(),
-            addr,
-            server: tokio::spawn(server.serve()),
-        }
+        let sockets = ListenSockets::bind(addr, proxy.workers()).unwrap();
+        let addr = sockets.local_addr();
+        proxy.listen(Scheme::Http, sockets).unwrap();
+        let proxy = proxy.clone();
+        Self { proxy, addr }
+    }
+
+    /// Waits until nothing accepts connections.
+    pub(crate) async fn closed(&self) {
+        while TcpStream::connect(self.addr).await.is_ok() {}
     }
 
     pub(crate) async fn connect(&self) -> TcpStream {

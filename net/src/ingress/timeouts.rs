@@ -14,7 +14,6 @@ use std::{
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
     time::Instant,
 };
 
@@ -86,12 +85,12 @@ impl Drop for ServingGuard {
 
 /// A client's stream that reports arriving bytes to its `ClientTimeouts`.
 #[derive(Debug)]
-pub(super) struct TimedStream {
-    pub(super) stream: TcpStream,
+pub(super) struct TimedStream<S> {
+    pub(super) stream: S,
     pub(super) timeouts: Arc<ClientTimeouts>,
 }
 
-impl AsyncRead for TimedStream {
+impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -106,7 +105,7 @@ impl AsyncRead for TimedStream {
     }
 }
 
-impl AsyncWrite for TimedStream {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -11,15 +11,17 @@ use tokio::time::{Instant, timeout_at};
 
 use self::head::Head;
 use super::{
-    ActiveTable, Match, Meter, ProxyState, Route, RouteTable,
+    active::{MeterId, Target, WorkerTable},
     body::{Origin, Progress, RequestBody, ResponseBody},
+    connection::Connection,
     headers,
     observe::Measured,
     pool::Sender,
     relay::relay,
-    server::Connection,
+    table::{Found, RouteId},
     timeouts::ServingGuard,
     upstream::Upstream,
+    worker::Worker,
 };
 
 /// Number of replicas tried before a request fails.
@@ -32,12 +34,13 @@ pub(super) async fn handle(
     request: Request<Incoming>,
 ) -> Result<Response<ResponseBody>, Infallible> {
     // The request keeps its table to the end: a swap does not affect running requests.
-    let live = connection.shared.live.load_full();
+    let table = connection.worker.table();
     let (since, version) = (Instant::now(), request.version());
-    let mut meter = live.meters.unknown();
-    let mut response = respond(&connection, &live, serving, request, &mut meter).await;
+    let mut meter = MeterId::Unknown;
+    let mut response = respond(&connection, &table, serving, request, &mut meter).await;
     let status = response.status();
     response.body_mut().measure(Measured {
+        table,
         meter,
         status,
         version,
@@ -49,25 +52,38 @@ pub(super) async fn handle(
 /// Produces the response, and sets `meter` to the one that counts the request.
 async fn respond(
     connection: &Arc<Connection>,
-    live: &ActiveTable,
+    table: &Arc<WorkerTable>,
     serving: ServingGuard,
     mut request: Request<Incoming>,
-    meter: &mut Arc<dyn Meter>,
+    meter: &mut MeterId,
 ) -> Response<ResponseBody> {
     let head = match Head::read(&request) {
         Ok(head) => head,
         Err(status) => return answer::empty(status, serving),
     };
-    let found = route(&live.table, &head, request.uri().path());
-    let service = found.as_ref().ok().map(|(route, _)| route.service());
-    *meter = live.meters.of(&head.host, service);
-    let (at, path) = match found {
-        Ok((route, path)) => (route.upstreams(), path),
-        Err(RouteError::NoRoute) => return answer::empty(StatusCode::NOT_FOUND, serving),
-        Err(RouteError::RequiresTls) => {
+    let routes = &table.0.table;
+    let found = routes.find(&head.host, request.uri().path());
+    *meter = found.into();
+    let id = match found {
+        Some(Found {
+            redirect_to_https: true,
+            domain,
+            ..
+        }) => {
+            *meter = MeterId::Unanswered { domain };
             return answer::redirect(&head.host, request.uri(), serving);
         }
+        Some(Found {
+            route: Some(id), ..
+        }) => id,
+        Some(Found { route: None, .. }) | None => {
+            return answer::empty(StatusCode::NOT_FOUND, serving);
+        }
     };
+    let Some(route) = routes.route(id) else {
+        return answer::empty(StatusCode::NOT_FOUND, serving);
+    };
+    let path = route.stripped(request.uri().path());
     let upgrade = headers::upgrade(request.headers())
         .map(|protocol| (protocol, hyper::upgrade::on(&mut request)));
     let (parts, body) = request.into_parts();
@@ -78,33 +94,17 @@ async fn respond(
         Err(status) => return answer::empty(status, serving),
     };
     let forwarding = Forwarding {
-        shared: &connection.shared,
-        upstreams: at,
+        worker: &connection.worker,
+        table,
+        route: id,
+        upstreams: route.upstreams(),
     };
     match forwarding.run(outgoing).await {
         Ok((response, origin)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-            switched(connection, response, origin, switch, serving)
+            switched(connection, response, &origin, switch, serving)
         }
         Ok((response, origin)) => answer::relayed(response, origin, serving),
         Err(failure) => answer::empty(failure.status(), serving),
-    }
-}
-
-enum RouteError {
-    NoRoute,
-    RequiresTls,
-}
-
-/// The route of a request, and the path to request from its replicas if the prefix is stripped.
-fn route<'t>(
-    table: &'t RouteTable,
-    head: &Head,
-    path: &str,
-) -> Result<(&'t Route, Option<String>), RouteError> {
-    match table.lookup(&head.host, path) {
-        None => Err(RouteError::NoRoute),
-        Some(Match::Redirect) => Err(RouteError::RequiresTls),
-        Some(Match::Forward(route)) => Ok((route, route.stripped(path))),
     }
 }
 
@@ -112,14 +112,19 @@ fn route<'t>(
 fn switched(
     connection: &Connection,
     mut response: Response<Incoming>,
-    origin: Origin,
+    origin: &Origin,
     client: Option<OnUpgrade>,
     serving: ServingGuard,
 ) -> Response<ResponseBody> {
     let protocol = headers::upgrade(response.headers());
     let (Some(client), Some(protocol)) = (client, protocol) else {
         // The client asked for no switch, or the replica names no protocol that is forwarded.
-        tracing::debug!(subsystem = "ingress", replica_id = %origin.upstream.replica, "unexpected switch of protocols");
+        let replica_id = origin.target.upstream().map(|upstream| &*upstream.replica);
+        tracing::debug!(
+            subsystem = "ingress",
+            replica_id,
+            "unexpected switch of protocols"
+        );
         return answer::empty(StatusCode::BAD_GATEWAY, serving);
     };
     let replica = hyper::upgrade::on(&mut response);
@@ -165,7 +170,9 @@ enum AttemptError {
 
 /// A request and the replicas it may be sent to.
 struct Forwarding<'a> {
-    shared: &'a Arc<ProxyState>,
+    worker: &'a Arc<Worker>,
+    table: &'a Arc<WorkerTable>,
+    route: RouteId,
     upstreams: &'a [Upstream],
 }
 
@@ -175,17 +182,20 @@ impl Forwarding<'_> {
         &self,
         mut request: Request<RequestBody>,
     ) -> Result<(Response<Incoming>, Origin), Failure> {
-        let shared = self.shared;
+        let shared = &self.worker.shared;
         let mut tried = Vec::new();
         while tried.len() < MAX_ATTEMPTS {
             let now = Instant::now();
             let wall = shared.settings.wall_clock;
             let picked = shared
                 .health
-                .pick(self.upstreams, &tried, now, wall, &shared.rng);
+                .pick(self.upstreams, &tried, now, wall, &self.worker.rng);
             let Some(at) = picked else { break };
+            let Some(upstream) = self.upstreams.get(at) else {
+                break;
+            };
             tried.push(at);
-            match self.attempt(&self.upstreams[at], request).await {
+            match self.attempt(at, upstream, request).await {
                 Ok(answered) => return Ok(answered),
                 Err(AttemptError::Unsent(again) | AttemptError::Repeatable(again)) => {
                     request = again
@@ -203,12 +213,13 @@ impl Forwarding<'_> {
     /// Sends the request to one replica, over an idle connection if there is one.
     async fn attempt(
         &self,
+        at: usize,
         upstream: &Upstream,
         mut request: Request<RequestBody>,
     ) -> Result<(Response<Incoming>, Origin), AttemptError> {
-        let pool = &self.shared.pool;
+        let pool = &self.worker.pool;
         if let Some(sender) = pool.take(upstream.addr).await {
-            match self.send(upstream, sender, request).await {
+            match self.send(at, upstream, sender, request).await {
                 Err(AttemptError::Unsent(again) | AttemptError::Repeatable(again)) => {
                     // A replica may close an idle connection at any time, so this does not count as
                     // a failure. The other idle connections are as old, so a new connection
@@ -227,7 +238,7 @@ impl Forwarding<'_> {
                 return Err(AttemptError::Unsent(request));
             }
         };
-        let sent = self.send(upstream, sender, request).await;
+        let sent = self.send(at, upstream, sender, request).await;
         match &sent {
             Ok(_)
             | Err(AttemptError::Final(Failure::TimedOut | Failure::Client | Failure::NoUpstream)) =>
@@ -241,6 +252,7 @@ impl Forwarding<'_> {
     /// Sends the request over one connection and waits for the head of the response.
     async fn send(
         &self,
+        at: usize,
         upstream: &Upstream,
         mut sender: Sender,
         request: Request<RequestBody>,
@@ -248,19 +260,20 @@ impl Forwarding<'_> {
         let progress = request.body().progress();
         let repeatable_copy = repeatable_copy(&request);
         let answered = sender.try_send_request(request);
-        let limit = self.shared.settings.response_timeout;
+        let limit = self.worker.shared.settings.response_timeout;
         let mut failed = match with_idle_timeout(limit, progress.as_deref(), answered).await {
             Ok(Ok(response)) => {
-                let (shared, upstream) = (self.shared.clone(), upstream.clone());
-                return Ok((
-                    response,
-                    Origin {
-                        shared,
-                        upstream,
-                        sender,
-                        progress,
+                let origin = Origin {
+                    worker: self.worker.clone(),
+                    target: Target {
+                        table: self.table.clone(),
+                        route: self.route,
+                        upstream: at,
                     },
-                ));
+                    sender,
+                    progress,
+                };
+                return Ok((response, origin));
             }
             Ok(Err(failed)) => failed,
             Err(TimedOut) => return Err(AttemptError::Final(Failure::TimedOut)),
@@ -279,8 +292,9 @@ impl Forwarding<'_> {
     }
 
     fn mark_down(&self, upstream: &Upstream) {
-        self.shared.pool.forget(upstream.addr);
-        self.shared.health.mark_down(upstream, Instant::now());
+        self.worker.pool.forget(upstream.addr);
+        let health = &self.worker.shared.health;
+        health.mark_down(upstream, Instant::now());
     }
 }
 

@@ -4,12 +4,13 @@ use std::{
     collections::HashMap,
     net::SocketAddr,
     sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc,
+        atomic::{AtomicU64, Ordering},
     },
     time::{Duration, SystemTime},
 };
 
+use arc_swap::ArcSwapOption;
 use tokio::time::Instant;
 
 /// One replica of a route.
@@ -25,32 +26,51 @@ pub struct Upstream {
 }
 
 /// Replicas that failed recently, as observed by this node.
+///
+/// Shared by all workers, so that one failed attempt is enough for all of them. The marks are an
+/// immutable map: reading costs an atomic load, and only a failure copies the map.
 #[derive(Debug)]
 pub(super) struct Health {
     down_for: Duration,
-    /// Whether `marks` may be non-empty; avoids the lock while nothing failed.
-    any: AtomicBool,
-    marks: Mutex<HashMap<(Arc<str>, SocketAddr), Instant>>,
+    marks: ArcSwapOption<Marks>,
 }
+
+type Marks = HashMap<(Arc<str>, SocketAddr), Instant>;
 
 impl Health {
     pub(super) fn new(down_for: Duration) -> Self {
         Self {
             down_for,
-            any: AtomicBool::new(false),
-            marks: Mutex::default(),
+            marks: ArcSwapOption::empty(),
         }
     }
 
     /// Excludes `upstream` for `down_for` from `now` on.
     pub(super) fn mark_down(&self, upstream: &Upstream, now: Instant) {
-        let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
-        marks.retain(|_, until| *until > now);
         let key = (upstream.replica.clone(), upstream.addr);
-        if marks.insert(key, now + self.down_for).is_none() {
+        let previous = self.marks.rcu(|marks| {
+            let current = marks.iter().flat_map(|marks| marks.iter());
+            let current = current.filter(|(_, until)| **until > now);
+            let mut next: Marks = current.map(|(key, until)| (key.clone(), *until)).collect();
+            next.insert(key.clone(), now + self.down_for);
+            Some(Arc::new(next))
+        });
+        let is_down = |marks: Arc<Marks>| marks.get(&key).is_some_and(|until| *until > now);
+        if !previous.is_some_and(is_down) {
             tracing::info!(subsystem = "ingress", replica_id = %upstream.replica, addr = %upstream.addr, "upstream marked down");
         }
-        self.any.store(true, Ordering::Relaxed);
+    }
+
+    /// The marks, unless all have expired.
+    fn marks(&self, now: Instant) -> Option<Arc<Marks>> {
+        let loaded = self.marks.load();
+        let marks = loaded.as_ref()?;
+        if marks.values().any(|until| *until > now) {
+            return Some(marks.clone());
+        }
+        // Nothing is lost if a worker adds a mark meanwhile: then the pointers differ.
+        self.marks.compare_and_swap(&loaded, None);
+        None
     }
 
     /// Picks one of `upstreams` at random, except those that are in `tried`, marked down or stale.
@@ -68,10 +88,7 @@ impl Health {
             (Some(until), Some(wall)) => wall < until,
             (None, _) | (_, None) => true,
         };
-        let marks = self
-            .any
-            .load(Ordering::Relaxed)
-            .then(|| self.marks.lock().unwrap_or_else(PoisonError::into_inner));
+        let marks = self.marks(now);
         let up = |upstream: &Upstream| {
             marks.as_ref().is_none_or(|marks| {
                 let mark = marks.get(&(upstream.replica.clone(), upstream.addr));

@@ -1,4 +1,4 @@
-//! Pool of connections to replicas.
+//! Pool of the connections of one worker to replicas.
 
 use std::{
     collections::HashMap,

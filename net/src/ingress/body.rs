@@ -14,7 +14,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::time::Instant;
 
 use super::{
-    ProxyState, observe::Measured, pool::Sender, timeouts::ServingGuard, upstream::Upstream,
+    active::Target, observe::Measured, pool::Sender, timeouts::ServingGuard, worker::Worker,
 };
 
 /// Progress of forwarding the body of a request.
@@ -104,8 +104,8 @@ impl Body for RequestBody {
 
 /// The connection a response arrives on; it returns to the pool once the response is complete.
 pub(super) struct Origin {
-    pub(super) shared: Arc<ProxyState>,
-    pub(super) upstream: Upstream,
+    pub(super) worker: Arc<Worker>,
+    pub(super) target: Target,
     pub(super) sender: Sender,
     /// The body of the request, which may still be in transit.
     pub(super) progress: Option<Arc<Progress>>,
@@ -116,8 +116,19 @@ impl Origin {
         let sent = self
             .progress
             .is_none_or(|progress| progress.sent.load(Ordering::Acquire));
-        if sent {
-            self.shared.pool.put(self.upstream.addr, self.sender);
+        if let Some(upstream) = self.target.upstream().filter(|_| sent) {
+            self.worker.pool.put(upstream.addr, self.sender);
+        }
+    }
+
+    /// Marks the replica down after it broke its response.
+    fn fail(self, why: &hyper::Error) {
+        if let Some(upstream) = self.target.upstream() {
+            tracing::debug!(subsystem = "ingress", replica_id = %upstream.replica, %why, "upstream failed during its response");
+            self.worker
+                .shared
+                .health
+                .mark_down(upstream, Instant::now());
         }
     }
 }
@@ -187,11 +198,7 @@ impl Body for ResponseBody {
             Some(Ok(_)) => self.check_in(),
             Some(Err(why)) => {
                 if let Some(origin) = self.origin.take() {
-                    tracing::debug!(subsystem = "ingress", replica_id = %origin.upstream.replica, %why, "upstream failed during its response");
-                    origin
-                        .shared
-                        .health
-                        .mark_down(&origin.upstream, Instant::now());
+                    origin.fail(why);
                 }
             }
         }

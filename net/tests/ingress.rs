@@ -1,9 +1,10 @@
 //! Tests of the proxy between real clients and real replicas on loopback.
 
-#[path = "proxy/fixture.rs"]
+#[path = "ingress/fixture.rs"]
 mod fixture;
 
 use std::{
+    num::NonZeroUsize,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -16,7 +17,7 @@ use fixture::*;
 use http::{Method, Request, Response, StatusCode, header::SERVER};
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::Frame;
-use jaco_net::proxy::{Proxy, RouteTable, Rule, Settings};
+use jaco_net::ingress::{ListenSockets, Proxy, RouteTable, Rule, Scheme, Settings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -32,7 +33,7 @@ async fn replica_receives_request_with_forwarding_headers() {
         text(lines.join("\n"))
     })
     .await;
-    let fixture = ProxyFixture::start(Settings::default()).await;
+    let fixture = ProxyFixture::start(Settings::default());
     fixture.proxy.swap(RouteTable::new([Rule {
         path: "/api".into(),
         strip_path: true,
@@ -69,7 +70,7 @@ async fn bodies_stream_both_ways_with_their_trailers() {
             .unwrap()
     })
     .await;
-    let fixture = ProxyFixture::start(Settings::default()).await;
+    let fixture = ProxyFixture::start(Settings::default());
     fixture.proxy.swap(RouteTable::new([rule([echo])]));
 
     let (chunks, body) = channel_body();
@@ -101,7 +102,7 @@ async fn bodies_stream_both_ways_with_their_trailers() {
 #[tokio::test]
 async fn switched_connection_is_relayed_despite_table_swaps() {
     let (echo, mut ended) = switching_replica().await;
-    let fixture = ProxyFixture::start(Settings::default()).await;
+    let fixture = ProxyFixture::start(Settings::default());
     fixture.proxy.swap(RouteTable::new([rule([echo])]));
     let mut client = fixture.switched().await;
     for round in [b"abcd", b"1234"] {
@@ -115,13 +116,13 @@ async fn switched_connection_is_relayed_despite_table_swaps() {
 #[tokio::test]
 async fn switched_connection_ends_with_the_drain() {
     let (echo, mut ended) = switching_replica().await;
-    let mut fixture = ProxyFixture::start(Settings::default()).await;
+    let fixture = ProxyFixture::start(Settings::default());
     fixture.proxy.swap(RouteTable::new([rule([echo])]));
     let mut client = fixture.switched().await;
 
     let proxy = fixture.proxy.clone();
     let drained = tokio::spawn(async move { proxy.drain(TIMEOUT).await });
-    (&mut fixture.server).await.unwrap();
+    fixture.closed().await;
     assert_echo(&mut client, b"abcd").await;
     drained.abort();
     ended.recv().await.unwrap();
@@ -130,7 +131,7 @@ async fn switched_connection_ends_with_the_drain() {
 
 #[tokio::test]
 async fn requests_without_a_route_get_the_proxys_errors() {
-    let fixture = ProxyFixture::start(Settings::default()).await;
+    let fixture = ProxyFixture::start(Settings::default());
     fixture.proxy.swap(RouteTable::new([Rule {
         path: "/api".into(),
         ..rule([])
@@ -186,7 +187,7 @@ async fn requests_without_a_route_get_the_proxys_errors() {
 
 #[tokio::test]
 async fn secure_domain_redirects_to_the_same_path() {
-    let fixture = ProxyFixture::start(Settings::default()).await;
+    let fixture = ProxyFixture::start(Settings::default());
     fixture.proxy.swap(RouteTable::new([Rule {
         redirect_to_https: true,
         ..rule([])
@@ -203,7 +204,7 @@ async fn secure_domain_redirects_to_the_same_path() {
 #[tokio::test]
 async fn unreachable_replica_gives_502_and_is_marked_down() {
     let (_held, closed) = closed_port();
-    let fixture = ProxyFixture::start(Settings::default()).await;
+    let fixture = ProxyFixture::start(Settings::default());
     fixture.proxy.swap(RouteTable::new([rule([closed])]));
     let mut client = fixture.client().await;
     let response = client.send(get("/")).await;
@@ -220,7 +221,7 @@ async fn unsent_request_moves_to_another_replica() {
     let (_held, ports): (Vec<_>, Vec<_>) = [(); 2].map(|()| closed_port()).into_iter().unzip();
     let live = replica(async |request| text(body_of(request.into_body()).await)).await;
     for _ in 0..8 {
-        let fixture = ProxyFixture::start(Settings::default()).await;
+        let fixture = ProxyFixture::start(Settings::default());
         fixture
             .proxy
             .swap(RouteTable::new([rule([ports[0], live, ports[1]])]));
@@ -247,7 +248,7 @@ async fn only_safe_requests_are_repeated_once_sent() {
         // Repeats until the proxy tries the breaking replica first.
         loop {
             asked.store(0, Ordering::SeqCst);
-            let fixture = ProxyFixture::start(Settings::default()).await;
+            let fixture = ProxyFixture::start(Settings::default());
             fixture
                 .proxy
                 .swap(RouteTable::new([rule([breaking, healthy])]));
@@ -288,7 +289,7 @@ async fn replica_that_aborts_its_response_is_down() {
         stream.write_all(half).await.unwrap();
     })
     .await;
-    let fixture = ProxyFixture::start(Settings::default()).await;
+    let fixture = ProxyFixture::start(Settings::default());
     fixture.proxy.swap(RouteTable::new([rule([breaking])]));
     let response = fixture.client().await.send(get("/")).await;
     assert_eq!(response.status(), StatusCode::OK);
@@ -311,7 +312,7 @@ async fn silent_replica_gives_504_and_stays_up() {
         response_timeout: Duration::from_millis(50),
         ..Settings::default()
     };
-    let fixture = ProxyFixture::start(settings).await;
+    let fixture = ProxyFixture::start(settings);
     fixture.proxy.swap(RouteTable::new([rule([silent])]));
     for _ in 0..2 {
         let response = fixture.client().await.send(get("/")).await;
@@ -338,7 +339,7 @@ async fn replica_connections_are_reused_until_stale() {
         })
         .await
     };
-    let fixture = ProxyFixture::start(Settings::default()).await;
+    let fixture = ProxyFixture::start(Settings::default());
     fixture.proxy.swap(RouteTable::new([rule([closing])]));
     let mut client = fixture.client().await;
     for _ in 0..6 {
@@ -352,7 +353,7 @@ async fn replica_connections_are_reused_until_stale() {
 #[tokio::test]
 async fn running_response_survives_removal_of_its_route() {
     let (chunks, slow) = slow_replica().await;
-    let fixture = ProxyFixture::start(Settings::default()).await;
+    let fixture = ProxyFixture::start(Settings::default());
     fixture.proxy.swap(RouteTable::new([rule([slow])]));
     let response = fixture.client().await.send(get("/")).await;
 
@@ -374,7 +375,7 @@ async fn running_response_survives_removal_of_its_route() {
 #[tokio::test]
 async fn drain_finishes_running_requests_and_closes_idle_connections() {
     let (chunks, slow) = slow_replica().await;
-    let mut fixture = ProxyFixture::start(Settings::default()).await;
+    let fixture = ProxyFixture::start(Settings::default());
     fixture.proxy.swap(RouteTable::new([rule([slow])]));
     let mut resting = fixture.connect().await;
     let response = fixture.client().await.send(get("/")).await;
@@ -382,11 +383,7 @@ async fn drain_finishes_running_requests_and_closes_idle_connections() {
     let proxy = fixture.proxy.clone();
     let drained = tokio::spawn(async move { proxy.drain(TIMEOUT).await });
     assert_eq!(resting.read(&mut [0]).await.unwrap(), 0, "closed at once");
-    (&mut fixture.server).await.unwrap();
-    assert!(
-        tokio::net::TcpStream::connect(fixture.addr).await.is_err(),
-        "nothing listens"
-    );
+    fixture.closed().await;
     assert!(!drained.is_finished());
     chunks.send(Frame::data("rest".into())).unwrap();
     drop(chunks);
@@ -403,7 +400,7 @@ async fn drain_finishes_running_requests_and_closes_idle_connections() {
 #[tokio::test]
 async fn drain_aborts_requests_after_its_grace_period() {
     let (_chunks, slow) = slow_replica().await;
-    let fixture = ProxyFixture::start(Settings::default()).await;
+    let fixture = ProxyFixture::start(Settings::default());
     fixture.proxy.swap(RouteTable::new([rule([slow])]));
     let response = fixture.client().await.send(get("/")).await;
     fixture.proxy.drain(Duration::from_millis(20)).await;
@@ -411,23 +408,75 @@ async fn drain_aborts_requests_after_its_grace_period() {
 }
 
 #[tokio::test]
-async fn listener_is_bound_again_while_requests_run() {
+async fn inherited_sockets_serve_while_the_previous_drain() {
     let (chunks, slow) = slow_replica().await;
-    let mut fixture = ProxyFixture::start(Settings::default()).await;
-    fixture.proxy.swap(RouteTable::new([rule([slow])]));
-    let response = fixture.client().await.send(get("/")).await;
-
-    fixture.server.abort();
-    assert!((&mut fixture.server).await.unwrap_err().is_cancelled());
-    let again = ProxyFixture::bind(fixture.addr, &fixture.proxy);
-    assert_eq!(
-        again.client().await.send(get("/")).await.status(),
-        StatusCode::OK
+    let (before, after) = (
+        ProxyFixture::start(Settings::default()),
+        Proxy::new(Settings::default()),
     );
+    let table = RouteTable::new([rule([slow])]);
+    before.proxy.swap(table.clone());
+    after.swap(table);
+    let response = before.client().await.send(get("/")).await;
 
+    for (scheme, sockets) in before.proxy.sockets().unwrap() {
+        let inherited = ListenSockets::inherited(sockets.into_fds()).unwrap();
+        after.listen(scheme, inherited).unwrap();
+    }
+    assert_eq!(after.listening(Scheme::Http), Some(before.addr));
+    let previous = before.proxy.clone();
+    let drained = tokio::spawn(async move { previous.drain(TIMEOUT).await });
+    while before.proxy.listening(Scheme::Http).is_some() {
+        tokio::task::yield_now().await;
+    }
+    // Either process may accept a connection that arrives now, and each serves it.
     chunks.send(Frame::data("rest".into())).unwrap();
     drop(chunks);
     assert_eq!(body(response).await, "rest");
+    drained.await.unwrap();
+    for _ in 0..8 {
+        assert_eq!(
+            before.client().await.send(get("/")).await.status(),
+            StatusCode::OK
+        );
+    }
+}
+
+#[tokio::test]
+async fn every_worker_serves_the_newest_table() {
+    let settings = Settings {
+        workers: NonZeroUsize::new(4).unwrap(),
+        ..Settings::default()
+    };
+    let fixture = ProxyFixture::start(settings);
+    let mut clients = Vec::new();
+    for _ in 0..32 {
+        clients.push(fixture.client().await);
+    }
+    let answering = replica(async |_| text("x")).await;
+    for (upstreams, status) in [
+        (Some(answering), StatusCode::OK),
+        (None, StatusCode::NOT_FOUND),
+        (Some(answering), StatusCode::OK),
+    ] {
+        let rules = upstreams.map(|addr| rule([addr]));
+        assert!(fixture.proxy.swap(RouteTable::new(rules)));
+        for client in &mut clients {
+            let response = client.send(get("/")).await;
+            assert_eq!(response.status(), status);
+            body(response).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn connections_end_with_the_last_handle() {
+    let fixture = ProxyFixture::start(Settings::default());
+    let mut client = fixture.connect().await;
+    let addr = fixture.addr;
+    drop(fixture);
+    assert_eq!(client.read(&mut [0]).await.unwrap_or(0), 0);
+    while tokio::net::TcpStream::connect(addr).await.is_ok() {}
 }
 
 #[tokio::test]
@@ -436,7 +485,7 @@ async fn incomplete_request_head_times_out() {
         request_head_timeout: Duration::from_millis(30),
         ..Settings::default()
     };
-    let fixture = ProxyFixture::start(settings).await;
+    let fixture = ProxyFixture::start(settings);
     let mut client = fixture.connect().await;
     client.write_all(b"GET / HTTP/1.1\r\nHo").await.unwrap();
     let mut rest = Vec::new();
@@ -450,7 +499,7 @@ async fn idle_client_is_disconnected() {
         idle_timeout: Duration::from_millis(500),
         ..Settings::default()
     };
-    let fixture = ProxyFixture::start(settings).await;
+    let fixture = ProxyFixture::start(settings);
     let mut client = fixture.connect().await;
     client
         .write_all(b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n")

@@ -1,0 +1,99 @@
+//! The HTTP data plane of the ingress.
+//!
+//! [`Proxy`] is the handle. Behind it runs one worker thread per core, each with a single-threaded
+//! runtime, a listening socket of its own per port and its own idle connections to replicas, so no
+//! request waits for another thread. Workers share only immutable values that are replaced
+//! atomically: the [`RouteTable`] and the marks of failed replicas. A request finishes on the table
+//! it was matched with.
+//!
+//! - [`table`]: route matching, pure.
+//! - [`upstream`]: replica selection within a route, pure.
+//! - [`sockets`]: listening sockets, bound here or inherited.
+//! - `worker`: the threads; `listener`, `connection`: accepting and serving clients.
+//! - `forward`: handling of one request: replica selection, retries, upgrade, response.
+
+mod active;
+mod body;
+mod connection;
+mod forward;
+mod headers;
+mod listener;
+mod observe;
+mod path;
+mod pool;
+mod proxy;
+mod relay;
+pub mod sockets;
+pub mod table;
+mod timeouts;
+pub mod upstream;
+mod worker;
+
+pub use observe::{Finished, Meter, Observe};
+pub use proxy::Proxy;
+pub use sockets::ListenSockets;
+pub use table::{Match, Route, RouteTable, Rule};
+pub use upstream::Upstream;
+
+use std::{
+    num::NonZeroUsize,
+    thread::available_parallelism,
+    time::{Duration, SystemTime},
+};
+
+/// Limits and timeouts of the proxy.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Number of worker threads; by default one per available core.
+    pub workers: NonZeroUsize,
+    /// Timeout of connecting to a replica.
+    pub connect_timeout: Duration,
+    /// Time within which a client must send the head of a request.
+    pub request_head_timeout: Duration,
+    /// Time after which a client connection without a request is closed.
+    pub idle_timeout: Duration,
+    /// Time a replica may take until its response begins, counted from the last part of the
+    /// request.
+    pub response_timeout: Duration,
+    /// Time for which a replica that failed gets no requests.
+    pub down_for: Duration,
+    /// Time for which an unused connection to a replica is kept.
+    pub pool_idle_timeout: Duration,
+    /// Maximum length of a request or response head, in bytes.
+    pub max_head_bytes: usize,
+    /// Source of the wall time that [`Upstream::fresh_until`] is compared with.
+    pub wall_clock: fn() -> SystemTime,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            workers: available_parallelism().unwrap_or(NonZeroUsize::MIN),
+            connect_timeout: Duration::from_secs(3),
+            request_head_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(300),
+            response_timeout: Duration::from_secs(300),
+            down_for: Duration::from_secs(10),
+            pool_idle_timeout: Duration::from_secs(60),
+            max_head_bytes: 64 * 1024,
+            wall_clock: SystemTime::now,
+        }
+    }
+}
+
+/// Kind of a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// Plain HTTP.
+    Http,
+}
+
+/// Shutdown phase of the connections of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Serving,
+    /// Running requests finish; no new ones are accepted.
+    Draining,
+    /// Everything is closed immediately.
+    Closed,
+}

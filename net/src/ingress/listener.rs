@@ -1,0 +1,70 @@
+//! Accepting the connections of one listening socket.
+
+use std::{io, net, sync::Arc, time::Duration};
+
+use tokio::{net::TcpListener, sync::watch, time::sleep};
+
+use super::{Phase, Scheme, connection, worker::Worker};
+
+/// Pause before accepting again when the process is out of descriptors or memory.
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
+
+/// One listening socket of a worker.
+pub(super) struct Listener {
+    // Dropped first: a drain is complete when the phase is no longer watched, and the socket must
+    // be closed by then.
+    socket: TcpListener,
+    scheme: Scheme,
+    worker: Arc<Worker>,
+    phase: watch::Receiver<Phase>,
+}
+
+impl Listener {
+    /// # Errors
+    /// If the socket cannot be registered with the runtime.
+    pub(super) fn new(
+        socket: net::TcpListener,
+        scheme: Scheme,
+        worker: Arc<Worker>,
+        phase: watch::Receiver<Phase>,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            socket: TcpListener::from_std(socket)?,
+            scheme,
+            worker,
+            phase,
+        })
+    }
+
+    /// Accepts connections until the drain begins.
+    pub(super) async fn serve(mut self) {
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                _ = self.phase.wait_for(|phase| *phase != Phase::Serving) => return,
+                accepted = self.socket.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, peer)) => {
+                    let (worker, phase) = (self.worker.clone(), self.phase.clone());
+                    tokio::spawn(connection::serve(self.scheme, stream, peer, worker, phase));
+                }
+                Err(why) if is_client_error(&why) => {}
+                Err(why) => {
+                    tracing::warn!(subsystem = "ingress", %why, "failed to accept a connection");
+                    sleep(EXHAUSTED_PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+/// Whether accepting failed because the client has gone.
+fn is_client_error(why: &io::Error) -> bool {
+    matches!(
+        why.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionRefused
+    )
+}

@@ -1,0 +1,184 @@
+//! The handle of the data plane.
+
+use std::{
+    fmt, io,
+    net::SocketAddr,
+    num::NonZeroUsize,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use futures::future::join_all;
+
+use super::{
+    ListenSockets, Observe, Phase, RouteTable, Scheme, Settings, active::ActiveTable,
+    upstream::Health, worker::WorkerHandle,
+};
+
+/// The data plane of a node; clones share it.
+///
+/// It owns the listening sockets and the worker threads, so an actor that drives it may be
+/// restarted without closing a port or a connection. The threads start with the first listener.
+#[derive(Clone)]
+pub struct Proxy(Arc<DataPlane>);
+
+struct DataPlane {
+    shared: Arc<Shared>,
+    control: Mutex<Control>,
+}
+
+/// State that all workers share; nothing in it is locked while a request is served.
+pub(super) struct Shared {
+    pub(super) live: ArcSwap<ActiveTable>,
+    pub(super) settings: Settings,
+    pub(super) health: Health,
+    observer: Arc<dyn Observe>,
+}
+
+#[derive(Default)]
+struct Control {
+    workers: Vec<WorkerHandle>,
+    bound: Vec<(Scheme, ListenSockets)>,
+    /// Tables that were replaced. The last reference is dropped here and not by a worker, which
+    /// would delay its requests while it frees a large table.
+    retired: Vec<Arc<ActiveTable>>,
+}
+
+impl Proxy {
+    /// A proxy with an empty table, which answers every request with 404, and without an observer.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self::observed(settings, Arc::new(()))
+    }
+
+    /// As [`Proxy::new`], with `observer` counting the requests.
+    #[must_use]
+    pub fn observed(settings: Settings, observer: Arc<dyn Observe>) -> Self {
+        let empty = ActiveTable::new(RouteTable::default(), observer.clone());
+        Self(Arc::new(DataPlane {
+            shared: Arc::new(Shared {
+                live: ArcSwap::from_pointee(empty),
+                health: Health::new(settings.down_for),
+                settings,
+                observer,
+            }),
+            control: Mutex::default(),
+        }))
+    }
+
+    /// Serves connections to `sockets` until the next drain.
+    ///
+    /// # Errors
+    /// If a worker thread cannot be started or the process is out of descriptors; nothing listens
+    /// then.
+    pub fn listen(&self, scheme: Scheme, sockets: ListenSockets) -> io::Result<()> {
+        let mut control = self.control();
+        if control.workers.is_empty() {
+            let numbers = 0..self.workers().get();
+            let started = numbers.map(|n| WorkerHandle::start(n, self.0.shared.clone()));
+            control.workers = started.collect::<io::Result<_>>()?;
+        }
+        for (number, socket) in sockets.shares(control.workers.len())? {
+            if let Some(worker) = control.workers.get(number) {
+                worker.listen(socket, scheme);
+            }
+        }
+        control.bound.push((scheme, sockets));
+        Ok(())
+    }
+
+    /// Number of worker threads; the best number of sockets per address.
+    #[must_use]
+    pub fn workers(&self) -> NonZeroUsize {
+        self.0.shared.settings.workers
+    }
+
+    /// The address served as `scheme`, if there is one.
+    #[must_use]
+    pub fn listening(&self, scheme: Scheme) -> Option<SocketAddr> {
+        let control = self.control();
+        let mut bound = control.bound.iter();
+        let (_, sockets) = bound.find(|(served, _)| *served == scheme)?;
+        Some(sockets.local_addr())
+    }
+
+    /// Duplicates of all listening sockets, to be handed to another process.
+    ///
+    /// # Errors
+    /// If the process is out of descriptors.
+    pub fn sockets(&self) -> io::Result<Vec<(Scheme, ListenSockets)>> {
+        let control = self.control();
+        let cloned = |(scheme, sockets): &(Scheme, ListenSockets)| {
+            io::Result::Ok((*scheme, sockets.try_clone()?))
+        };
+        control.bound.iter().map(cloned).collect()
+    }
+
+    /// Replaces the table unless it equals the current one; returns whether it did.
+    pub fn swap(&self, table: RouteTable) -> bool {
+        if *self.0.shared.live.load().table == table {
+            return false;
+        }
+        let next = ActiveTable::new(table, self.0.shared.observer.clone());
+        let mut control = self.control();
+        let previous = self.0.shared.live.swap(Arc::new(next));
+        let in_use = |table: &Arc<ActiveTable>| Arc::strong_count(table) > 1;
+        let unused: Vec<_> = control
+            .retired
+            .extract_if(.., |table| !in_use(table))
+            .collect();
+        control.retired.push(previous);
+        for worker in &control.workers {
+            worker.refresh();
+        }
+        drop(control);
+        drop(unused);
+        true
+    }
+
+    /// The current table.
+    #[must_use]
+    pub fn table(&self) -> Arc<RouteTable> {
+        self.0.shared.live.load().table.clone()
+    }
+
+    /// Closes every listener and idle connection, lets running requests finish for at most `grace`,
+    /// then ends the rest. Sockets bound later are served as usual.
+    ///
+    /// # Cancel safety
+    /// Cancelled, it ends everything that is still running immediately.
+    pub async fn drain(&self, grace: Duration) {
+        let old: Vec<_> = {
+            let mut control = self.control();
+            control.bound.clear();
+            let workers = control.workers.iter_mut();
+            workers.map(WorkerHandle::take_phase).collect()
+        };
+        for phase in &old {
+            phase.send_replace(Phase::Draining);
+        }
+        let closed = || join_all(old.iter().map(|phase| phase.closed()));
+        if tokio::time::timeout(grace, closed()).await.is_err() {
+            for phase in &old {
+                phase.send_replace(Phase::Closed);
+            }
+            closed().await;
+        }
+    }
+
+    fn control(&self) -> MutexGuard<'_, Control> {
+        self.0
+            .control
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxy")
+            .field("table", &self.0.shared.live.load().table)
+            .finish_non_exhaustive()
+    }
+}

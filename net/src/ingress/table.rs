@@ -1,0 +1,252 @@
+//! Route matching.
+
+use std::{borrow::Cow, cmp::Reverse, collections::HashMap};
+
+use super::{
+    Upstream,
+    path::{NormalizedPath, Pattern},
+};
+
+/// One route as declared.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// Domain as declared, in any case.
+    pub domain: String,
+    /// Configured path; empty for the catch-all of the domain.
+    pub path: String,
+    /// Whether the matched prefix is removed before forwarding.
+    pub strip_path: bool,
+    /// Whether plain HTTP is answered with a redirect; one such rule decides for its domain.
+    pub redirect_to_https: bool,
+    /// Name of the service behind it, for the request counters.
+    pub service: String,
+    /// Replicas that may serve it, in any order.
+    pub upstreams: Vec<Upstream>,
+}
+
+/// The routes of every domain; immutable.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RouteTable {
+    /// Positions in `domains` by name.
+    index: HashMap<Box<str>, usize>,
+    /// By name.
+    domains: Vec<Domain>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Domain {
+    name: Box<str>,
+    redirect_to_https: bool,
+    routes: Vec<Route>,
+}
+
+/// Position of a route in its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RouteId {
+    pub(super) domain: usize,
+    pub(super) route: usize,
+}
+
+/// Domain and route of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) domain: usize,
+    /// Whether plain HTTP is redirected, whatever the path.
+    pub(super) redirect_to_https: bool,
+    pub(super) route: Option<RouteId>,
+}
+
+/// One route, compiled for matching.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    path: String,
+    pattern: Pattern,
+    strip: Option<Box<[u8]>>,
+    service: String,
+    upstreams: Vec<Upstream>,
+}
+
+/// How to answer a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Match<'a> {
+    /// Redirect the client to the same address over HTTPS.
+    Redirect,
+    /// Forward it to a replica of this route.
+    Forward(&'a Route),
+}
+
+impl RouteTable {
+    /// Builds a table. Of several rules with the same domain and path the first one counts.
+    pub fn new(rules: impl IntoIterator<Item = Rule>) -> Self {
+        let mut rules: Vec<Rule> = rules.into_iter().collect();
+        for rule in &mut rules {
+            rule.domain.make_ascii_lowercase();
+        }
+        // By domain; then the longest configured path first, equal lengths in byte order, so the
+        // empty path, the catch-all, comes last. The sort is stable: the first duplicate stays.
+        rules.sort_by(|a, b| {
+            let order = |rule: &Rule| Reverse(rule.path.len());
+            a.domain
+                .cmp(&b.domain)
+                .then_with(|| order(a).cmp(&order(b)))
+                .then_with(|| a.path.cmp(&b.path))
+        });
+        let mut domains: Vec<Domain> = Vec::new();
+        for mut rule in rules {
+            let name = std::mem::take(&mut rule.domain).into_boxed_str();
+            let same = domains.last_mut().filter(|domain| domain.name == name);
+            match same {
+                Some(domain) => domain.add(rule),
+                None => domains.push(Domain::new(name, rule)),
+            }
+        }
+        let names = domains.iter().enumerate();
+        let index = names
+            .map(|(at, domain)| (domain.name.clone(), at))
+            .collect();
+        Self { index, domains }
+    }
+
+    /// Finds how a plain HTTP request for `path` on `host` is answered; `None` if no route matches.
+    ///
+    /// `host` carries no port; `path` is as received, without the query.
+    #[must_use]
+    pub fn lookup(&self, host: &str, path: &str) -> Option<Match<'_>> {
+        let found = self.find(host, path)?;
+        if found.redirect_to_https {
+            return Some(Match::Redirect);
+        }
+        self.route(found.route?).map(Match::Forward)
+    }
+
+    /// Finds domain and route of a request; `None` for an unknown host.
+    pub(super) fn find(&self, host: &str, path: &str) -> Option<Found> {
+        let at = *self.index.get(fold_case(host).as_ref())?;
+        let domain = self.domains.get(at)?;
+        let route = domain.find(&NormalizedPath::new(path));
+        Some(Found {
+            domain: at,
+            redirect_to_https: domain.redirect_to_https,
+            route: route.map(|route| RouteId { domain: at, route }),
+        })
+    }
+
+    pub(super) fn route(&self, id: RouteId) -> Option<&Route> {
+        self.domains.get(id.domain)?.routes.get(id.route)
+    }
+
+    pub(super) fn domain_name(&self, domain: usize) -> Option<&str> {
+        self.domains.get(domain).map(|domain| &*domain.name)
+    }
+
+    /// The routes of each domain, by domain.
+    pub(super) fn all_routes(&self) -> impl Iterator<Item = &[Route]> {
+        self.domains.iter().map(|domain| &*domain.routes)
+    }
+
+    /// Every domain, by name.
+    pub fn domains(&self) -> impl Iterator<Item = &str> {
+        self.domains.iter().map(|domain| &*domain.name)
+    }
+
+    /// The routes of one domain in the order they are tried.
+    #[must_use]
+    pub fn routes(&self, domain: &str) -> &[Route] {
+        let at = self.index.get(domain);
+        let domain = at.and_then(|at| self.domains.get(*at));
+        domain.map_or(&[], |domain| &domain.routes)
+    }
+
+    /// Every replica of every route, repeated if several routes use it.
+    pub fn upstreams(&self) -> impl Iterator<Item = &Upstream> {
+        self.all_routes().flatten().flat_map(Route::upstreams)
+    }
+
+    /// Whether there is no route at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.domains.is_empty()
+    }
+}
+
+impl Domain {
+    fn new(name: Box<str>, first: Rule) -> Self {
+        Self {
+            name,
+            redirect_to_https: first.redirect_to_https,
+            routes: vec![Route::new(first)],
+        }
+    }
+
+    /// Adds the next rule in the order of matching.
+    fn add(&mut self, rule: Rule) {
+        self.redirect_to_https |= rule.redirect_to_https;
+        if self.routes.last().is_none_or(|last| last.path != rule.path) {
+            self.routes.push(Route::new(rule));
+        }
+    }
+
+    /// Position of the route that serves `path`.
+    fn find(&self, path: &NormalizedPath<'_>) -> Option<usize> {
+        self.routes
+            .iter()
+            .position(|route| route.pattern.matches(path))
+    }
+}
+
+impl Route {
+    fn new(rule: Rule) -> Self {
+        let strip = rule.strip_path.then(|| {
+            let path = rule.path.strip_suffix('*').unwrap_or(&rule.path);
+            path.strip_suffix('/').unwrap_or(path).as_bytes().into()
+        });
+        let mut upstreams = rule.upstreams;
+        // Sorted and without duplicates, so that tables with the same upstreams compare equal.
+        upstreams.sort();
+        upstreams.dedup();
+        Self {
+            pattern: Pattern::new(&rule.path),
+            path: rule.path,
+            strip,
+            service: rule.service,
+            upstreams,
+        }
+    }
+
+    /// The configured path.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Name of the service behind it.
+    #[must_use]
+    pub fn service(&self) -> &str {
+        &self.service
+    }
+
+    /// Replicas that may serve it.
+    #[must_use]
+    pub fn upstreams(&self) -> &[Upstream] {
+        &self.upstreams
+    }
+
+    /// The path to forward instead of `path`, if the route strips its prefix.
+    #[must_use]
+    pub fn stripped(&self, path: &str) -> Option<String> {
+        let prefix = self.strip.as_deref().filter(|prefix| !prefix.is_empty())?;
+        Some(super::path::strip(path, prefix))
+    }
+}
+
+/// Folds the case of a host: hosts are matched case-insensitively.
+pub(super) fn fold_case(host: &str) -> Cow<'_, str> {
+    if host.bytes().any(|b| b.is_ascii_uppercase()) {
+        Cow::Owned(host.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(host)
+    }
+}
+
+#[cfg(test)]
+mod tests;
