@@ -9,13 +9,19 @@
 //! - [`table`]: route matching, pure.
 //! - [`upstream`]: replica selection within a route, pure.
 //! - [`sockets`]: listening sockets, bound here or inherited.
+//! - [`certificates`]: the certificate of each domain; `handshake`: the TLS of a connection.
+//! - `challenge`: answers to a certificate authority.
 //! - `worker`: the threads; `listener`, `connection`: accepting and serving clients.
 //! - `forward`: handling of one request: replica selection, retries, upgrade, response.
 
 mod active;
 mod body;
+pub mod certificates;
+mod challenge;
+mod connect;
 mod connection;
 mod forward;
+mod handshake;
 mod headers;
 mod listener;
 mod observe;
@@ -29,6 +35,8 @@ mod timeouts;
 pub mod upstream;
 mod worker;
 
+pub use certificates::{CertificateStore, Certificates, certified_key};
+pub use challenge::{Challenge, ChallengeTable};
 pub use observe::{Finished, Meter, Observe};
 pub use proxy::Proxy;
 pub use sockets::ListenSockets;
@@ -61,7 +69,8 @@ pub struct Settings {
     pub pool_idle_timeout: Duration,
     /// Maximum length of a request or response head, in bytes.
     pub max_head_bytes: usize,
-    /// Source of the wall time that [`Upstream::fresh_until`] is compared with.
+    /// Source of the wall time that [`Upstream::fresh_until`] and [`Challenge::expires_at`] are
+    /// compared with.
     pub wall_clock: fn() -> SystemTime,
 }
 
@@ -84,8 +93,20 @@ impl Default for Settings {
 /// Kind of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
-    /// Plain HTTP.
+    /// Plain HTTP/1.1.
     Http,
+    /// HTTP/1.1 and HTTP/2 over TLS.
+    Https,
+}
+
+impl Scheme {
+    /// Name of the scheme in a URI.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
 }
 
 /// Shutdown phase of the connections of a worker.

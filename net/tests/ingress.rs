@@ -2,6 +2,8 @@
 
 #[path = "ingress/fixture.rs"]
 mod fixture;
+#[path = "ingress/tls.rs"]
+mod tls;
 
 use std::{
     num::NonZeroUsize,
@@ -9,7 +11,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use bytes::Bytes;
@@ -17,7 +19,7 @@ use fixture::*;
 use http::{Method, Request, Response, StatusCode, header::SERVER};
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::Frame;
-use jaco_net::ingress::{ListenSockets, Proxy, RouteTable, Rule, Scheme, Settings};
+use jaco_net::ingress::{Challenge, ListenSockets, Proxy, RouteTable, Rule, Scheme, Settings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -199,6 +201,36 @@ async fn secure_domain_redirects_to_the_same_path() {
     assert_eq!(response.status(), StatusCode::PERMANENT_REDIRECT);
     assert_eq!(response.headers()["location"], "https://a.example/a?b=1");
     assert_eq!(response.headers()[SERVER], "jaco");
+}
+
+#[tokio::test]
+async fn challenges_are_answered_for_any_host() {
+    let answering = replica(async |_| text("replica")).await;
+    let fixture = ProxyFixture::start(Settings::default());
+    fixture.proxy.swap(RouteTable::new([rule([answering])]));
+    let challenge = Challenge {
+        key_auth: "token.thumbprint".into(),
+        expires_at: SystemTime::now() + TIMEOUT,
+    };
+    let ask = async |path: &str, host: &str| {
+        let path = format!("/.well-known/acme-challenge/{path}");
+        let request = Request::get(path).header("host", host);
+        let request = request.body(Empty::<Bytes>::new()).unwrap();
+        let response = fixture.client().await.send(request).await;
+        (response.status().as_u16(), body(response).await)
+    };
+    assert_eq!(ask("token", HOST).await, (200, "replica".to_owned()));
+    let known = [("token".to_owned(), challenge)];
+    let table = known.into_iter().collect();
+    fixture.proxy.swap_challenges(Some(table));
+    for host in [HOST, "unknown.example"] {
+        let expected = (200, "token.thumbprint".to_owned());
+        assert_eq!(ask("token", host).await, expected);
+        assert_eq!(ask("other", host).await, (404, String::new()));
+        assert_eq!(ask("", host).await, (404, String::new()));
+    }
+    fixture.proxy.swap_challenges(None);
+    assert_eq!(ask("token", HOST).await, (200, "replica".to_owned()));
 }
 
 #[tokio::test]

@@ -27,6 +27,7 @@ pub fn route_table(state: &State, facts: &NodeFacts, fresh: &BTreeSet<String>) -
             strip_path: served.route.strip_path,
             redirect_to_https: served.redirect_to_https,
             service: served.route.service.clone(),
+            http2: served.route.upstream_h2c,
             upstreams: upstreams.collect(),
         }
     }))

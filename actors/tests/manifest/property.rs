@@ -191,6 +191,7 @@ fn jaco() -> impl Strategy<Value = String> {
         ("tls", "auto;~|off;AUTO"),
         ("path", "/;/api;/api/;'';/a*|[a]"),
         ("strip_path", "yes;false;~|1"),
+        ("upstream", "h2c;http1;~|h2;H2C"),
         ("x-a", "1|"),
     ];
     let service: &[(&str, &str)] = &[

@@ -123,7 +123,9 @@ impl Origin {
 
     /// Marks the replica down after it broke its response.
     fn fail(self, why: &hyper::Error) {
-        if let Some(upstream) = self.target.upstream() {
+        // A reset stream of an open HTTP/2 connection is the application's answer.
+        let broken = !self.sender.is_multiplexed() || self.sender.is_closed();
+        if let Some(upstream) = self.target.upstream().filter(|_| broken) {
             tracing::debug!(subsystem = "ingress", replica_id = %upstream.replica, %why, "upstream failed during its response");
             self.worker
                 .shared
@@ -136,6 +138,8 @@ impl Origin {
 /// The body sent to a client; `ServingGuard` suspends the client's timeouts while it exists.
 pub(super) struct ResponseBody {
     incoming: Option<Incoming>,
+    /// A body of the proxy itself.
+    text: Option<Bytes>,
     origin: Option<Origin>,
     _serving: Option<ServingGuard>,
     measured: Option<Measured>,
@@ -146,6 +150,7 @@ impl ResponseBody {
     pub(super) fn new(incoming: Incoming, origin: Origin, serving: ServingGuard) -> Self {
         let mut body = Self {
             incoming: Some(incoming),
+            text: None,
             origin: Some(origin),
             _serving: Some(serving),
             measured: None,
@@ -154,12 +159,13 @@ impl ResponseBody {
         body
     }
 
-    /// No body.
-    pub(super) fn empty(serving: ServingGuard) -> Self {
+    /// A body of the proxy itself; `serving` is absent if the response begins a tunnel.
+    pub(super) fn text(text: Bytes, serving: Option<ServingGuard>) -> Self {
         Self {
             incoming: None,
+            text: Some(text).filter(|text| !text.is_empty()),
             origin: None,
-            _serving: Some(serving),
+            _serving: serving,
             measured: None,
         }
     }
@@ -187,7 +193,7 @@ impl Body for ResponseBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let Some(incoming) = &mut self.incoming else {
-            return Poll::Ready(None);
+            return Poll::Ready(self.text.take().map(|text| Ok(Frame::data(text))));
         };
         let frame = ready!(Pin::new(incoming).poll_frame(cx));
         match &frame {
@@ -206,12 +212,13 @@ impl Body for ResponseBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.incoming.as_ref().is_none_or(Body::is_end_stream)
+        self.text.is_none() && self.incoming.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
+        let text = self.text.as_ref().map_or(0, Bytes::len);
         self.incoming
             .as_ref()
-            .map_or(SizeHint::with_exact(0), Body::size_hint)
+            .map_or(SizeHint::with_exact(text as u64), Body::size_hint)
     }
 }

@@ -6,11 +6,15 @@ use std::{
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use http::HeaderValue;
-use hyper::{server::conn::http1, service::service_fn};
-use hyper_util::rt::TokioIo;
+use hyper::{
+    server::conn::{http1, http2},
+    service::service_fn,
+};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
@@ -19,14 +23,33 @@ use tokio::{
 };
 
 use super::{
-    Phase, Scheme, forward,
+    Phase, Scheme,
+    certificates::H2,
+    forward,
     timeouts::{ClientTimeouts, TimedStream},
-    worker::Worker,
+    worker::{Protocol, Worker},
 };
+
+/// Concurrent requests of an HTTP/2 connection.
+const MAX_STREAMS: u32 = 250;
+/// Streams that a client may reset before they were served (CVE-2023-44487); more close the
+/// connection.
+const MAX_PENDING_RESETS: usize = 20;
+/// Streams that a client may break by protocol errors before the connection is closed.
+const MAX_LOCAL_RESETS: usize = 1024;
+/// Flow control windows in bytes, which bound request bodies in memory.
+const STREAM_WINDOW: u32 = 256 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// Response bytes buffered per stream.
+const SEND_BUFFER: usize = 256 * 1024;
+/// An HTTP/2 client that does not answer a ping is gone.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// State shared by the requests of one client connection.
 pub(super) struct Connection {
     pub(super) worker: Arc<Worker>,
+    pub(super) scheme: Scheme,
     /// Address of the client as a field value.
     pub(super) peer: HeaderValue,
     pub(super) phase: watch::Receiver<Phase>,
@@ -34,23 +57,39 @@ pub(super) struct Connection {
 
 /// Serves an accepted connection to its end.
 pub(super) async fn serve(
-    scheme: Scheme,
+    protocol: Protocol,
     stream: TcpStream,
     peer: SocketAddr,
     worker: Arc<Worker>,
-    phase: watch::Receiver<Phase>,
+    mut phase: watch::Receiver<Phase>,
 ) {
     if let Err(why) = stream.set_nodelay(true) {
         tracing::debug!(subsystem = "ingress", %why, "failed to set up a client connection");
         return;
     }
+    let limit = worker.shared.settings.request_head_timeout;
     let connection = Connection {
         worker,
+        scheme: match protocol {
+            Protocol::Http => Scheme::Http,
+            Protocol::Https(_) => Scheme::Https,
+        },
         peer: peer_header(peer),
-        phase,
+        phase: phase.clone(),
     };
-    match scheme {
-        Scheme::Http => connection.http1(stream).await,
+    let Protocol::Https(tls) = protocol else {
+        return connection.http1(stream).await;
+    };
+    let accepted = tokio::select! {
+        accepted = tls.accept(stream, limit) => accepted,
+        _ = phase.wait_for(|phase| *phase != Phase::Serving) => return,
+    };
+    match accepted {
+        Ok(stream) if stream.get_ref().1.alpn_protocol() == Some(H2) => {
+            connection.http2(stream).await;
+        }
+        Ok(stream) => connection.http1(stream).await,
+        Err(why) => tracing::debug!(subsystem = "ingress", %why, "TLS handshake failed"),
     }
 }
 
@@ -82,6 +121,37 @@ impl Connection {
             service_fn(move |request| forward::handle(this.clone(), timeouts.serve(), request))
         };
         let connection = pin!(builder.serve_connection(io, service).with_upgrades());
+        drive(connection, &timeouts, phase, |connection| {
+            connection.graceful_shutdown();
+        })
+        .await;
+    }
+}
+
+impl Connection {
+    async fn http2(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+        let settings = &self.worker.shared.settings;
+        let timeouts = ClientTimeouts::multiplexed(settings.idle_timeout);
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(MAX_STREAMS)
+            .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
+            .max_local_error_reset_streams(MAX_LOCAL_RESETS)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_send_buf_size(SEND_BUFFER)
+            .max_header_list_size(u32::try_from(settings.max_head_bytes).unwrap_or(u32::MAX))
+            .keep_alive_interval(PING_INTERVAL)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .enable_connect_protocol();
+        let phase = self.phase.clone();
+        let this = Arc::new(self);
+        let service = {
+            let timeouts = timeouts.clone();
+            service_fn(move |request| forward::handle(this.clone(), timeouts.serve(), request))
+        };
+        let connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
         drive(connection, &timeouts, phase, |connection| {
             connection.graceful_shutdown();
         })

@@ -1,31 +1,32 @@
 //! Handling of one request.
 
 mod answer;
+mod attempt;
 mod head;
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc};
 
-use http::{Method, Request, Response, StatusCode, request, uri::PathAndQuery};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::{body::Incoming, upgrade::OnUpgrade};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
-use self::head::Head;
+use self::{
+    attempt::Forwarding,
+    head::{Head, Outgoing},
+};
 use super::{
-    active::{MeterId, Target, WorkerTable},
-    body::{Origin, Progress, RequestBody, ResponseBody},
+    Scheme,
+    active::{MeterId, WorkerTable},
+    body::{Origin, RequestBody, ResponseBody},
+    challenge,
+    connect::{self, Handshake},
     connection::Connection,
     headers,
     observe::Measured,
-    pool::Sender,
     relay::relay,
     table::{Found, RouteId},
     timeouts::ServingGuard,
-    upstream::Upstream,
-    worker::Worker,
 };
-
-/// Number of replicas tried before a request fails.
-const MAX_ATTEMPTS: usize = 3;
 
 /// Serves one request of a client connection.
 pub(super) async fn handle(
@@ -54,57 +55,126 @@ async fn respond(
     connection: &Arc<Connection>,
     table: &Arc<WorkerTable>,
     serving: ServingGuard,
-    mut request: Request<Incoming>,
+    request: Request<Incoming>,
     meter: &mut MeterId,
 ) -> Response<ResponseBody> {
-    let head = match Head::read(&request) {
+    let checked = connect::is_websocket(&request).and_then(|_| Head::read(&request));
+    let head = match checked {
         Ok(head) => head,
         Err(status) => return answer::empty(status, serving),
     };
-    let routes = &table.0.table;
-    let found = routes.find(&head.host, request.uri().path());
+    let plain = connection.scheme == Scheme::Http;
+    if let Some(token) = challenge::token(request.uri().path()).filter(|_| plain)
+        && let Some(challenges) = &*connection.worker.shared.challenges.load()
+    {
+        let now = (connection.worker.shared.settings.wall_clock)();
+        return answer::challenge(challenges.answer(token, now), serving);
+    }
+    let found = table.0.table.find(&head.host, request.uri().path());
     *meter = found.into();
-    let id = match found {
+    match found {
         Some(Found {
             redirect_to_https: true,
             domain,
             ..
-        }) => {
+        }) if plain => {
             *meter = MeterId::Unanswered { domain };
-            return answer::redirect(&head.host, request.uri(), serving);
+            answer::redirect(&head.host, request.uri(), serving)
         }
         Some(Found {
             route: Some(id), ..
-        }) => id,
-        Some(Found { route: None, .. }) | None => {
-            return answer::empty(StatusCode::NOT_FOUND, serving);
-        }
-    };
-    let Some(route) = routes.route(id) else {
+        }) => forward(connection, table, id, serving, request).await,
+        Some(Found { route: None, .. }) | None => answer::empty(StatusCode::NOT_FOUND, serving),
+    }
+}
+
+/// Forwards the request to a replica of its route.
+async fn forward(
+    connection: &Arc<Connection>,
+    table: &Arc<WorkerTable>,
+    id: RouteId,
+    serving: ServingGuard,
+    mut request: Request<Incoming>,
+) -> Response<ResponseBody> {
+    let Some(route) = table.0.table.route(id) else {
         return answer::empty(StatusCode::NOT_FOUND, serving);
     };
-    let path = route.stripped(request.uri().path());
-    let upgrade = headers::upgrade(request.headers())
-        .map(|protocol| (protocol, hyper::upgrade::on(&mut request)));
+    let switch = match Switch::asked(&mut request) {
+        Ok(switch) => switch.filter(|_| !route.http2()),
+        Err(status) => return answer::empty(status, serving),
+    };
+    let outgoing = Outgoing {
+        connection,
+        path: route.stripped(request.uri().path()),
+        upgrade: switch.as_ref().map(|switch| switch.protocol.clone()),
+        http2: route.http2(),
+    };
+    let version = request.version();
     let (parts, body) = request.into_parts();
-    let (upgrade_to, switch) = upgrade.unzip();
-    let body = RequestBody::new(body);
-    let outgoing = match head.outgoing(parts, path, upgrade_to, &connection.peer) {
-        Ok(parts) => Request::from_parts(parts, body),
+    let outgoing = match outgoing.apply(parts) {
+        // The bytes of a tunnel follow the switch; they are no body.
+        Ok(parts) if switch.as_ref().is_some_and(Switch::is_tunnel) => {
+            Request::from_parts(parts, RequestBody::empty())
+        }
+        Ok(parts) => Request::from_parts(parts, RequestBody::new(body)),
         Err(status) => return answer::empty(status, serving),
     };
     let forwarding = Forwarding {
         worker: &connection.worker,
         table,
         route: id,
+        http2: route.http2(),
         upstreams: route.upstreams(),
     };
+    let tunnel = switch.as_ref().is_some_and(Switch::is_tunnel);
     match forwarding.run(outgoing).await {
         Ok((response, origin)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
             switched(connection, response, &origin, switch, serving)
         }
-        Ok((response, origin)) => answer::relayed(response, origin, serving),
+        // A success would begin a tunnel to a replica that did not open one.
+        Ok((response, _)) if tunnel && response.status().is_success() => {
+            answer::empty(StatusCode::BAD_GATEWAY, serving)
+        }
+        Ok((response, origin)) => answer::relayed(response, version, origin, serving),
         Err(failure) => answer::empty(failure.status(), serving),
+    }
+}
+
+/// A switch of protocols that the client asks for.
+struct Switch {
+    protocol: HeaderValue,
+    client: OnUpgrade,
+    /// The handshake made in the name of a client that opens a tunnel over HTTP/2.
+    handshake: Option<Handshake>,
+}
+
+impl Switch {
+    /// The switch that `request` asks for, if any; a tunnel becomes a request for an upgrade.
+    ///
+    /// # Errors
+    /// The status to refuse the request with.
+    fn asked(request: &mut Request<Incoming>) -> Result<Option<Self>, StatusCode> {
+        if connect::is_websocket(request)? {
+            let client = hyper::upgrade::on(&mut *request);
+            let (handshake, protocol) = Handshake::start(request.headers_mut());
+            *request.method_mut() = Method::GET;
+            return Ok(Some(Self {
+                protocol,
+                client,
+                handshake: Some(handshake),
+            }));
+        }
+        let protocol = headers::upgrade(request.headers());
+        let protocol = protocol.filter(|_| request.version() == Version::HTTP_11);
+        Ok(protocol.map(|protocol| Self {
+            protocol,
+            client: hyper::upgrade::on(request),
+            handshake: None,
+        }))
+    }
+
+    fn is_tunnel(&self) -> bool {
+        self.handshake.is_some()
     }
 }
 
@@ -113,12 +183,14 @@ fn switched(
     connection: &Connection,
     mut response: Response<Incoming>,
     origin: &Origin,
-    client: Option<OnUpgrade>,
+    switch: Option<Switch>,
     serving: ServingGuard,
 ) -> Response<ResponseBody> {
     let protocol = headers::upgrade(response.headers());
-    let (Some(client), Some(protocol)) = (client, protocol) else {
-        // The client asked for no switch, or the replica names no protocol that is forwarded.
+    let handshake = switch.as_ref().and_then(|switch| switch.handshake.as_ref());
+    let completed = handshake.is_none_or(|handshake| handshake.complete(response.headers_mut()));
+    let (Some(switch), Some(protocol), true) = (switch, protocol, completed) else {
+        // The client asked for no switch, or the replica's answer does not fit the request.
         let replica_id = origin.target.upstream().map(|upstream| &*upstream.replica);
         tracing::debug!(
             subsystem = "ingress",
@@ -128,262 +200,14 @@ fn switched(
         return answer::empty(StatusCode::BAD_GATEWAY, serving);
     };
     let replica = hyper::upgrade::on(&mut response);
-    tokio::spawn(relay(client, replica, connection.phase.clone()));
+    let phase = connection.phase.clone();
+    if switch.is_tunnel() {
+        // The client's connection has other streams, and is not idle while the tunnel is open.
+        tokio::spawn(relay(switch.client, replica, phase, Some(serving)));
+        return answer::tunnel(response);
+    }
+    tokio::spawn(relay(switch.client, replica, phase, None));
     let mut answer = answer::switched(response, serving);
     headers::set_upgrade(answer.headers_mut(), protocol);
     answer
-}
-
-/// Why no replica answered the request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Failure {
-    /// No replica is eligible.
-    NoUpstream,
-    /// The replicas that were tried could not be reached or failed.
-    Unreachable,
-    /// The replica did not answer in time.
-    TimedOut,
-    /// The client aborted its request.
-    Client,
-}
-
-impl Failure {
-    fn status(self) -> StatusCode {
-        match self {
-            Self::NoUpstream => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Unreachable => StatusCode::BAD_GATEWAY,
-            Self::TimedOut => StatusCode::GATEWAY_TIMEOUT,
-            Self::Client => StatusCode::BAD_REQUEST,
-        }
-    }
-}
-
-/// Outcome of an attempt without a response.
-enum AttemptError {
-    /// Nothing was sent: the request is complete.
-    Unsent(Request<RequestBody>),
-    /// The replica may have seen the request, which is safe to repeat.
-    Repeatable(Request<RequestBody>),
-    /// The request must not be tried again.
-    Final(Failure),
-}
-
-/// A request and the replicas it may be sent to.
-struct Forwarding<'a> {
-    worker: &'a Arc<Worker>,
-    table: &'a Arc<WorkerTable>,
-    route: RouteId,
-    upstreams: &'a [Upstream],
-}
-
-impl Forwarding<'_> {
-    /// Tries replicas until one answers, at most [`MAX_ATTEMPTS`].
-    async fn run(
-        &self,
-        mut request: Request<RequestBody>,
-    ) -> Result<(Response<Incoming>, Origin), Failure> {
-        let shared = &self.worker.shared;
-        let mut tried = Vec::new();
-        while tried.len() < MAX_ATTEMPTS {
-            let now = Instant::now();
-            let wall = shared.settings.wall_clock;
-            let picked = shared
-                .health
-                .pick(self.upstreams, &tried, now, wall, &self.worker.rng);
-            let Some(at) = picked else { break };
-            let Some(upstream) = self.upstreams.get(at) else {
-                break;
-            };
-            tried.push(at);
-            match self.attempt(at, upstream, request).await {
-                Ok(answered) => return Ok(answered),
-                Err(AttemptError::Unsent(again) | AttemptError::Repeatable(again)) => {
-                    request = again
-                }
-                Err(AttemptError::Final(failure)) => return Err(failure),
-            }
-        }
-        Err(if tried.is_empty() {
-            Failure::NoUpstream
-        } else {
-            Failure::Unreachable
-        })
-    }
-
-    /// Sends the request to one replica, over an idle connection if there is one.
-    async fn attempt(
-        &self,
-        at: usize,
-        upstream: &Upstream,
-        mut request: Request<RequestBody>,
-    ) -> Result<(Response<Incoming>, Origin), AttemptError> {
-        let pool = &self.worker.pool;
-        if let Some(sender) = pool.take(upstream.addr).await {
-            match self.send(at, upstream, sender, request).await {
-                Err(AttemptError::Unsent(again) | AttemptError::Repeatable(again)) => {
-                    // A replica may close an idle connection at any time, so this does not count as
-                    // a failure. The other idle connections are as old, so a new connection
-                    // decides.
-                    pool.forget(upstream.addr);
-                    request = again;
-                }
-                ended @ (Ok(_) | Err(AttemptError::Final(_))) => return ended,
-            }
-        }
-        let sender = match pool.connect(upstream.addr).await {
-            Ok(sender) => sender,
-            Err(why) => {
-                tracing::debug!(subsystem = "ingress", replica_id = %upstream.replica, addr = %upstream.addr, %why, "failed to connect");
-                self.mark_down(upstream);
-                return Err(AttemptError::Unsent(request));
-            }
-        };
-        let sent = self.send(at, upstream, sender, request).await;
-        match &sent {
-            Ok(_)
-            | Err(AttemptError::Final(Failure::TimedOut | Failure::Client | Failure::NoUpstream)) =>
-                {}
-            Err(AttemptError::Unsent(_) | AttemptError::Repeatable(_))
-            | Err(AttemptError::Final(Failure::Unreachable)) => self.mark_down(upstream),
-        }
-        sent
-    }
-
-    /// Sends the request over one connection and waits for the head of the response.
-    async fn send(
-        &self,
-        at: usize,
-        upstream: &Upstream,
-        mut sender: Sender,
-        request: Request<RequestBody>,
-    ) -> Result<(Response<Incoming>, Origin), AttemptError> {
-        let progress = request.body().progress();
-        let repeatable_copy = repeatable_copy(&request);
-        let answered = sender.try_send_request(request);
-        let limit = self.worker.shared.settings.response_timeout;
-        let mut failed = match with_idle_timeout(limit, progress.as_deref(), answered).await {
-            Ok(Ok(response)) => {
-                let origin = Origin {
-                    worker: self.worker.clone(),
-                    target: Target {
-                        table: self.table.clone(),
-                        route: self.route,
-                        upstream: at,
-                    },
-                    sender,
-                    progress,
-                };
-                return Ok((response, origin));
-            }
-            Ok(Err(failed)) => failed,
-            Err(TimedOut) => return Err(AttemptError::Final(Failure::TimedOut)),
-        };
-        if let Some(whole) = failed.take_message() {
-            return Err(AttemptError::Unsent(whole));
-        }
-        let why = failed.into_error();
-        tracing::debug!(subsystem = "ingress", replica_id = %upstream.replica, %why, "upstream failed before its response");
-        Err(match repeatable_copy {
-            // The error comes from the request body, so the client failed.
-            _ if why.is_user() => AttemptError::Final(Failure::Client),
-            Some(repeatable_copy) => AttemptError::Repeatable(repeatable_copy),
-            None => AttemptError::Final(Failure::Unreachable),
-        })
-    }
-
-    fn mark_down(&self, upstream: &Upstream) {
-        self.worker.pool.forget(upstream.addr);
-        let health = &self.worker.shared.health;
-        health.mark_down(upstream, Instant::now());
-    }
-}
-
-/// A copy of a request that may be sent twice: a GET or HEAD without a body.
-fn repeatable_copy(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
-    let safe = matches!(*request.method(), Method::GET | Method::HEAD);
-    if !safe || request.body().progress().is_some() {
-        return None;
-    }
-    let mut copy = Request::new(RequestBody::empty());
-    *copy.method_mut() = request.method().clone();
-    *copy.uri_mut() = request.uri().clone();
-    *copy.headers_mut() = request.headers().clone();
-    Some(copy)
-}
-
-/// The replica did not answer in time.
-struct TimedOut;
-
-/// Waits for `answer`, at most `limit` after the start or after the last progress of the request
-/// body.
-async fn with_idle_timeout<T>(
-    limit: Duration,
-    progress: Option<&Progress>,
-    answer: impl Future<Output = T>,
-) -> Result<T, TimedOut> {
-    tokio::pin!(answer);
-    let mut since = Instant::now();
-    loop {
-        if let Ok(answer) = timeout_at(since + limit, &mut answer).await {
-            return Ok(answer);
-        }
-        match progress.map(Progress::last) {
-            Some(last) if last > since => since = last,
-            Some(_) | None => return Err(TimedOut),
-        }
-    }
-}
-
-/// Replaces the path of a request target, keeping its query.
-fn with_path(parts: &request::Parts, path: &str) -> Option<PathAndQuery> {
-    match parts.uri.query() {
-        Some(query) => format!("{path}?{query}").try_into().ok(),
-        None => path.try_into().ok(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::future::pending;
-
-    use tokio::time::{advance, sleep};
-
-    use super::*;
-
-    const LIMIT: Duration = Duration::from_secs(300);
-
-    #[tokio::test(start_paused = true)]
-    async fn silent_replica_times_out_at_its_limit() {
-        let start = Instant::now();
-        assert!(
-            with_idle_timeout(LIMIT, None, pending::<()>())
-                .await
-                .is_err()
-        );
-        assert_eq!(start.elapsed(), LIMIT);
-        let just = sleep(LIMIT - Duration::from_millis(1));
-        assert!(with_idle_timeout(LIMIT, None, just).await.is_ok());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn upload_times_out_only_without_progress() {
-        let start = Instant::now();
-        let progress = Progress::new();
-        let upload = async {
-            for _ in 0..10 {
-                advance(LIMIT - Duration::from_secs(1)).await;
-                progress.advance();
-            }
-            pending::<()>().await;
-        };
-        assert!(
-            with_idle_timeout(LIMIT, Some(&progress), upload)
-                .await
-                .is_err()
-        );
-        assert_eq!(
-            start.elapsed(),
-            (LIMIT - Duration::from_secs(1)) * 10 + LIMIT
-        );
-    }
 }

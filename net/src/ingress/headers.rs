@@ -1,9 +1,9 @@
 //! Header fields of forwarded messages.
 
 use http::{
-    HeaderMap, HeaderName, HeaderValue,
+    HeaderMap, HeaderName, HeaderValue, Version,
     header::{
-        CONNECTION, CONTENT_LENGTH, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
+        CONNECTION, CONTENT_LENGTH, COOKIE, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
         TRANSFER_ENCODING, UPGRADE,
     },
 };
@@ -84,10 +84,26 @@ pub(super) fn set_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
     headers.insert(UPGRADE, protocol);
 }
 
-/// Tells the replica that trailers are accepted.
-pub(super) fn set_accepts_trailers(headers: &mut HeaderMap) {
+/// Joins the fields into which HTTP/2 splits cookies (RFC 9113, section 8.2.3).
+pub(super) fn join_cookies(headers: &mut HeaderMap) {
+    let crumbs: Vec<&[u8]> = headers
+        .get_all(COOKIE)
+        .iter()
+        .map(HeaderValue::as_bytes)
+        .collect();
+    if crumbs.len() > 1
+        && let Ok(joined) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..]))
+    {
+        headers.insert(COOKIE, joined);
+    }
+}
+
+/// Tells the replica that trailers are accepted; `Connection` exists only in HTTP/1.1.
+pub(super) fn set_accepts_trailers(headers: &mut HeaderMap, version: Version) {
     headers.insert(TE, HeaderValue::from_static("trailers"));
-    headers.append(CONNECTION, HeaderValue::from_static("te"));
+    if version != Version::HTTP_2 {
+        headers.append(CONNECTION, HeaderValue::from_static("te"));
+    }
 }
 
 /// Sets the `X-Forwarded-*` fields; replaces the client's own.
@@ -149,6 +165,14 @@ mod tests {
             ("content-length", "1"),
         ];
         assert_eq!(left(&given), ["content-length", "host"]);
+    }
+
+    #[test]
+    fn split_cookies_become_one_field() {
+        let mut map = headers(&[("cookie", "a=1"), ("cookie", "b=2; c=3")]);
+        join_cookies(&mut map);
+        let cookies: Vec<_> = map.get_all(COOKIE).iter().collect();
+        assert_eq!(cookies, ["a=1; b=2; c=3"]);
     }
 
     #[test]

@@ -4,7 +4,10 @@ use std::{io, net, sync::Arc, time::Duration};
 
 use tokio::{net::TcpListener, sync::watch, time::sleep};
 
-use super::{Phase, Scheme, connection, worker::Worker};
+use super::{
+    Phase, connection,
+    worker::{Protocol, Worker},
+};
 
 /// Pause before accepting again when the process is out of descriptors or memory.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
@@ -14,7 +17,7 @@ pub(super) struct Listener {
     // Dropped first: a drain is complete when the phase is no longer watched, and the socket must
     // be closed by then.
     socket: TcpListener,
-    scheme: Scheme,
+    protocol: Protocol,
     worker: Arc<Worker>,
     phase: watch::Receiver<Phase>,
 }
@@ -24,13 +27,13 @@ impl Listener {
     /// If the socket cannot be registered with the runtime.
     pub(super) fn new(
         socket: net::TcpListener,
-        scheme: Scheme,
+        protocol: Protocol,
         worker: Arc<Worker>,
         phase: watch::Receiver<Phase>,
     ) -> io::Result<Self> {
         Ok(Self {
             socket: TcpListener::from_std(socket)?,
-            scheme,
+            protocol,
             worker,
             phase,
         })
@@ -47,7 +50,8 @@ impl Listener {
             match accepted {
                 Ok((stream, peer)) => {
                     let (worker, phase) = (self.worker.clone(), self.phase.clone());
-                    tokio::spawn(connection::serve(self.scheme, stream, peer, worker, phase));
+                    let protocol = self.protocol.clone();
+                    tokio::spawn(connection::serve(protocol, stream, peer, worker, phase));
                 }
                 Err(why) if is_client_error(&why) => {}
                 Err(why) => {

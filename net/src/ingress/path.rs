@@ -34,6 +34,7 @@ impl Pattern {
         }
     }
 
+    #[cfg(test)]
     pub(super) fn matches(&self, path: &NormalizedPath<'_>) -> bool {
         match self {
             Self::Any => true,
@@ -72,6 +73,17 @@ impl<'a> NormalizedPath<'a> {
                 bytes: decoded,
                 has_dot_segments: false,
             }
+        }
+    }
+}
+
+impl NormalizedPath<'_> {
+    /// The path in lower case.
+    pub(super) fn folded(&self) -> Cow<'_, [u8]> {
+        if self.bytes.iter().any(u8::is_ascii_uppercase) {
+            Cow::Owned(self.bytes.to_ascii_lowercase())
+        } else {
+            Cow::Borrowed(&self.bytes)
         }
     }
 }

@@ -8,12 +8,16 @@ use std::{
     time::Duration,
 };
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use futures::future::join_all;
 
 use super::{
-    ListenSockets, Observe, Phase, RouteTable, Scheme, Settings, active::ActiveTable,
-    upstream::Health, worker::WorkerHandle,
+    CertificateStore, ChallengeTable, ListenSockets, Observe, Phase, RouteTable, Scheme, Settings,
+    active::ActiveTable,
+    certificates::server_config,
+    handshake::Tls,
+    upstream::Health,
+    worker::{Protocol, WorkerHandle},
 };
 
 /// The data plane of a node; clones share it.
@@ -31,15 +35,19 @@ struct DataPlane {
 /// State that all workers share; nothing in it is locked while a request is served.
 pub(super) struct Shared {
     pub(super) live: ArcSwap<ActiveTable>,
+    pub(super) challenges: ArcSwapOption<ChallengeTable>,
     pub(super) settings: Settings,
     pub(super) health: Health,
     observer: Arc<dyn Observe>,
+    certificates: Arc<CertificateStore>,
 }
 
 #[derive(Default)]
 struct Control {
     workers: Vec<WorkerHandle>,
     bound: Vec<(Scheme, ListenSockets)>,
+    /// Set with the first TLS listener and kept, so that sessions can be resumed on later ones.
+    tls: Option<Tls>,
     /// Tables that were replaced. The last reference is dropped here and not by a worker, which
     /// would delay its requests while it frees a large table.
     retired: Vec<Arc<ActiveTable>>,
@@ -59,6 +67,8 @@ impl Proxy {
         Self(Arc::new(DataPlane {
             shared: Arc::new(Shared {
                 live: ArcSwap::from_pointee(empty),
+                challenges: ArcSwapOption::empty(),
+                certificates: Arc::default(),
                 health: Health::new(settings.down_for),
                 settings,
                 observer,
@@ -79,13 +89,38 @@ impl Proxy {
             let started = numbers.map(|n| WorkerHandle::start(n, self.0.shared.clone()));
             control.workers = started.collect::<io::Result<_>>()?;
         }
+        let protocol = match scheme {
+            Scheme::Http => Protocol::Http,
+            Scheme::Https => Protocol::Https(self.tls(&mut control)?),
+        };
         for (number, socket) in sockets.shares(control.workers.len())? {
             if let Some(worker) = control.workers.get(number) {
-                worker.listen(socket, scheme);
+                worker.listen(socket, protocol.clone());
             }
         }
         control.bound.push((scheme, sockets));
         Ok(())
+    }
+
+    fn tls(&self, control: &mut Control) -> io::Result<Tls> {
+        if let Some(tls) = &control.tls {
+            return Ok(tls.clone());
+        }
+        let store = self.0.shared.certificates.clone();
+        let config = server_config(store.clone()).map_err(io::Error::other)?;
+        Ok(control.tls.insert(Tls { config, store }).clone())
+    }
+
+    /// The certificates that the TLS listeners present.
+    #[must_use]
+    pub fn certificates(&self) -> &CertificateStore {
+        &self.0.shared.certificates
+    }
+
+    /// Answers the paths of HTTP-01 challenges of any host on the plain listener from
+    /// `challenges`; with `None` they are ordinary paths.
+    pub fn swap_challenges(&self, challenges: Option<ChallengeTable>) {
+        self.0.shared.challenges.store(challenges.map(Arc::new));
     }
 
     /// Number of worker threads; the best number of sockets per address.

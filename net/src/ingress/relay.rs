@@ -10,16 +10,19 @@ use tokio::{
     time::timeout,
 };
 
-use super::Phase;
+use super::{Phase, timeouts::ServingGuard};
 
 /// Time for which one direction may still finish after the other has closed.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// Waits until both sides have switched, then relays until either side or the proxy closes.
+///
+/// `serving` suspends the timeouts of a client connection that carries other requests as well.
 pub(super) async fn relay(
     client: OnUpgrade,
     replica: OnUpgrade,
     mut phase: watch::Receiver<Phase>,
+    serving: Option<ServingGuard>,
 ) {
     let run = async {
         match tokio::try_join!(client, replica) {
@@ -34,6 +37,7 @@ pub(super) async fn relay(
         // An error means that the proxy was dropped without a drain.
         _ = phase.wait_for(|phase| *phase == Phase::Closed) => {}
     }
+    drop(serving);
 }
 
 async fn exchange(client: impl AsyncRead + AsyncWrite, replica: impl AsyncRead + AsyncWrite) {

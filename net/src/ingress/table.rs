@@ -1,7 +1,10 @@
 //! Route matching.
 
+mod matcher;
+
 use std::{borrow::Cow, cmp::Reverse, collections::HashMap};
 
+use self::matcher::Matcher;
 use super::{
     Upstream,
     path::{NormalizedPath, Pattern},
@@ -20,6 +23,8 @@ pub struct Rule {
     pub redirect_to_https: bool,
     /// Name of the service behind it, for the request counters.
     pub service: String,
+    /// Whether its replicas speak cleartext HTTP/2 with prior knowledge (RFC 9113, section 3.3).
+    pub http2: bool,
     /// Replicas that may serve it, in any order.
     pub upstreams: Vec<Upstream>,
 }
@@ -38,6 +43,7 @@ struct Domain {
     name: Box<str>,
     redirect_to_https: bool,
     routes: Vec<Route>,
+    matcher: Matcher,
 }
 
 /// Position of a route in its table.
@@ -60,9 +66,9 @@ pub(super) struct Found {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     path: String,
-    pattern: Pattern,
     strip: Option<Box<[u8]>>,
     service: String,
+    http2: bool,
     upstreams: Vec<Upstream>,
 }
 
@@ -92,13 +98,23 @@ impl RouteTable {
                 .then_with(|| a.path.cmp(&b.path))
         });
         let mut domains: Vec<Domain> = Vec::new();
-        for mut rule in rules {
-            let name = std::mem::take(&mut rule.domain).into_boxed_str();
-            let same = domains.last_mut().filter(|domain| domain.name == name);
-            match same {
-                Some(domain) => domain.add(rule),
-                None => domains.push(Domain::new(name, rule)),
+        let mut rules = rules.into_iter().peekable();
+        while let Some(first) = rules.next() {
+            let name = first.domain.clone();
+            let mut redirect_to_https = first.redirect_to_https;
+            let mut routes = vec![Route::new(first)];
+            while let Some(rule) = rules.next_if(|rule| rule.domain == name) {
+                redirect_to_https |= rule.redirect_to_https;
+                if routes.last().is_none_or(|last| last.path != rule.path) {
+                    routes.push(Route::new(rule));
+                }
             }
+            domains.push(Domain {
+                name: name.into(),
+                redirect_to_https,
+                matcher: Matcher::new(routes.iter().map(|route| Pattern::new(&route.path))),
+                routes,
+            });
         }
         let names = domains.iter().enumerate();
         let index = names
@@ -123,7 +139,7 @@ impl RouteTable {
     pub(super) fn find(&self, host: &str, path: &str) -> Option<Found> {
         let at = *self.index.get(fold_case(host).as_ref())?;
         let domain = self.domains.get(at)?;
-        let route = domain.find(&NormalizedPath::new(path));
+        let route = domain.matcher.find(&NormalizedPath::new(path));
         Some(Found {
             domain: at,
             redirect_to_https: domain.redirect_to_https,
@@ -169,31 +185,6 @@ impl RouteTable {
     }
 }
 
-impl Domain {
-    fn new(name: Box<str>, first: Rule) -> Self {
-        Self {
-            name,
-            redirect_to_https: first.redirect_to_https,
-            routes: vec![Route::new(first)],
-        }
-    }
-
-    /// Adds the next rule in the order of matching.
-    fn add(&mut self, rule: Rule) {
-        self.redirect_to_https |= rule.redirect_to_https;
-        if self.routes.last().is_none_or(|last| last.path != rule.path) {
-            self.routes.push(Route::new(rule));
-        }
-    }
-
-    /// Position of the route that serves `path`.
-    fn find(&self, path: &NormalizedPath<'_>) -> Option<usize> {
-        self.routes
-            .iter()
-            .position(|route| route.pattern.matches(path))
-    }
-}
-
 impl Route {
     fn new(rule: Rule) -> Self {
         let strip = rule.strip_path.then(|| {
@@ -205,10 +196,10 @@ impl Route {
         upstreams.sort();
         upstreams.dedup();
         Self {
-            pattern: Pattern::new(&rule.path),
             path: rule.path,
             strip,
             service: rule.service,
+            http2: rule.http2,
             upstreams,
         }
     }
@@ -223,6 +214,12 @@ impl Route {
     #[must_use]
     pub fn service(&self) -> &str {
         &self.service
+    }
+
+    /// Whether its replicas speak cleartext HTTP/2.
+    #[must_use]
+    pub fn http2(&self) -> bool {
+        self.http2
     }
 
     /// Replicas that may serve it.

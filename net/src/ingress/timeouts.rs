@@ -24,8 +24,8 @@ enum ClientActivity {
     Idle(Instant),
     /// Sending the head of a request since then.
     ReceivingHead(Instant),
-    /// Waiting for the response.
-    Responding,
+    /// Serving this many requests; HTTP/2 has several at once.
+    Responding(usize),
 }
 
 /// Timeouts of one client connection.
@@ -46,18 +46,35 @@ impl ClientTimeouts {
         })
     }
 
+    /// The timeouts of a connection with concurrent requests: only idleness is limited, because
+    /// arriving bytes need not belong to a request.
+    pub(super) fn multiplexed(idle: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            activity: Mutex::new(ClientActivity::Idle(Instant::now())),
+            head: idle,
+            idle,
+        })
+    }
+
     /// When the connection times out; `None` while a request is being served.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match *self.activity() {
             ClientActivity::Idle(since) => Some(since + self.idle),
             ClientActivity::ReceivingHead(since) => Some(since + self.head),
-            ClientActivity::Responding => None,
+            ClientActivity::Responding(_) => None,
         }
     }
 
     /// Suspends the timeouts until the guard is dropped; called when a request has arrived.
     pub(super) fn serve(self: &Arc<Self>) -> ServingGuard {
-        *self.activity() = ClientActivity::Responding;
+        let mut activity = self.activity();
+        *activity = match *activity {
+            ClientActivity::Responding(count) => ClientActivity::Responding(count + 1),
+            ClientActivity::Idle(_) | ClientActivity::ReceivingHead(_) => {
+                ClientActivity::Responding(1)
+            }
+        };
+        drop(activity);
         ServingGuard(self.clone())
     }
 
@@ -79,7 +96,13 @@ pub(super) struct ServingGuard(Arc<ClientTimeouts>);
 
 impl Drop for ServingGuard {
     fn drop(&mut self) {
-        *self.0.activity() = ClientActivity::Idle(Instant::now());
+        let mut activity = self.0.activity();
+        *activity = match *activity {
+            ClientActivity::Responding(count) if count > 1 => ClientActivity::Responding(count - 1),
+            ClientActivity::Responding(_)
+            | ClientActivity::Idle(_)
+            | ClientActivity::ReceivingHead(_) => ClientActivity::Idle(Instant::now()),
+        };
     }
 }
 
@@ -141,6 +164,18 @@ mod tests {
 
     const HEAD: Duration = Duration::from_secs(30);
     const IDLE: Duration = Duration::from_secs(300);
+
+    #[tokio::test(start_paused = true)]
+    async fn multiplexed_connection_idles_after_its_last_request() {
+        let timeouts = ClientTimeouts::multiplexed(IDLE);
+        assert_eq!(timeouts.deadline(), Some(Instant::now() + IDLE));
+        let (first, second) = (timeouts.serve(), timeouts.serve());
+        drop(first);
+        assert_eq!(timeouts.deadline(), None);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        drop(second);
+        assert_eq!(timeouts.deadline(), Some(Instant::now() + IDLE));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn head_and_idle_timeouts_are_separate() {

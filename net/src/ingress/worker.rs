@@ -12,8 +12,9 @@ use tokio::{
 };
 
 use super::{
-    Phase, Scheme,
+    Phase,
     active::{ActiveTable, WorkerTable},
+    handshake::Tls,
     listener::Listener,
     pool::Pool,
     proxy::Shared,
@@ -56,12 +57,19 @@ impl Worker {
     }
 }
 
+/// Protocol of a listener.
+#[derive(Clone)]
+pub(super) enum Protocol {
+    Http,
+    Https(Tls),
+}
+
 /// Messages to a worker thread.
 enum Command {
     /// Accept connections until the phase ends.
     Listen {
         socket: net::TcpListener,
-        scheme: Scheme,
+        protocol: Protocol,
         phase: watch::Receiver<Phase>,
     },
     /// Let go of the previous table and of connections to replicas that are no longer in one.
@@ -93,11 +101,11 @@ impl WorkerHandle {
     }
 
     /// Accepts connections on `socket`.
-    pub(super) fn listen(&self, socket: net::TcpListener, scheme: Scheme) {
+    pub(super) fn listen(&self, socket: net::TcpListener, protocol: Protocol) {
         let phase = self.phase.subscribe();
         let listen = Command::Listen {
             socket,
-            scheme,
+            protocol,
             phase,
         };
         let _ = self.commands.send(listen); // the thread ends only with its handle
@@ -119,9 +127,9 @@ async fn run(worker: Arc<Worker>, mut commands: mpsc::UnboundedReceiver<Command>
         match command {
             Command::Listen {
                 socket,
-                scheme,
+                protocol,
                 phase,
-            } => match Listener::new(socket, scheme, worker.clone(), phase) {
+            } => match Listener::new(socket, protocol, worker.clone(), phase) {
                 Ok(listener) => drop(tokio::spawn(listener.serve())),
                 Err(why) => {
                     tracing::error!(subsystem = "ingress", %why, "failed to listen");

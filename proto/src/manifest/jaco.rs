@@ -61,6 +61,8 @@ pub struct Route {
     pub path: Spanned<String>,
     /// Whether the prefix is removed before the request is forwarded.
     pub strip_path: bool,
+    /// Whether the containers speak cleartext HTTP/2.
+    pub upstream_h2c: bool,
     /// Position of the entry.
     pub at: Position,
 }

@@ -199,6 +199,7 @@ fn routes(jaco: &Jaco) -> Vec<v1::Route> {
             tls_auto: route.tls_auto,
             path: route.path.value.clone(),
             strip_path: route.strip_path,
+            upstream_h2c: route.upstream_h2c,
         })
         .collect()
 }

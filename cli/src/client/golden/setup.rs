@@ -295,6 +295,7 @@ fn route(domain: &str, path: &str, tls_auto: bool) -> v1::Route {
         port: 8080,
         tls_auto,
         strip_path: !path.is_empty(),
+        ..Default::default()
     }
 }
 

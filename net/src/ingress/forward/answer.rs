@@ -1,8 +1,9 @@
 //! Responses: the proxy's own, and those of replicas.
 
+use bytes::Bytes;
 use http::{
     HeaderValue, Response, StatusCode, Uri, Version,
-    header::{LOCATION, SERVER},
+    header::{CONTENT_TYPE, LOCATION, SERVER},
     response::Parts,
 };
 use hyper::body::Incoming;
@@ -15,11 +16,27 @@ use super::super::{
 
 /// A response of the proxy itself, without a body.
 pub(super) fn empty(status: StatusCode, serving: ServingGuard) -> Response<ResponseBody> {
-    let mut response = Response::new(ResponseBody::empty(serving));
+    own(status, Bytes::new(), serving)
+}
+
+fn own(status: StatusCode, text: Bytes, serving: ServingGuard) -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::text(text, Some(serving)));
     *response.status_mut() = status;
     response
         .headers_mut()
         .insert(SERVER, HeaderValue::from_static("jaco"));
+    response
+}
+
+/// The answer to a challenge of a certificate authority, if the token is known.
+pub(super) fn challenge(key_auth: Option<Bytes>, serving: ServingGuard) -> Response<ResponseBody> {
+    let Some(key_auth) = key_auth else {
+        return empty(StatusCode::NOT_FOUND, serving);
+    };
+    let mut response = own(StatusCode::OK, key_auth, serving);
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
     response
 }
 
@@ -36,14 +53,16 @@ pub(super) fn redirect(host: &str, target: &Uri, serving: ServingGuard) -> Respo
     }
 }
 
-/// A replica's response, forwarded to the client.
+/// A replica's response, forwarded to a client that speaks `version`.
 pub(super) fn relayed(
     response: Response<Incoming>,
+    version: Version,
     origin: Origin,
     serving: ServingGuard,
 ) -> Response<ResponseBody> {
     let (parts, body) = response.into_parts();
-    Response::from_parts(outgoing(parts), ResponseBody::new(body, origin, serving))
+    let body = ResponseBody::new(body, origin, serving);
+    Response::from_parts(outgoing(parts, version), body)
 }
 
 /// A replica's 101 response; its connection does not return to the pool.
@@ -52,13 +71,25 @@ pub(super) fn switched(
     serving: ServingGuard,
 ) -> Response<ResponseBody> {
     let (parts, _) = response.into_parts();
-    Response::from_parts(outgoing(parts), ResponseBody::empty(serving))
+    let body = ResponseBody::text(Bytes::new(), Some(serving));
+    Response::from_parts(outgoing(parts, Version::HTTP_11), body)
 }
 
-fn outgoing(mut parts: Parts) -> Parts {
+/// A replica's 101 response as the beginning of a tunnel over HTTP/2.
+pub(super) fn tunnel(response: Response<Incoming>) -> Response<ResponseBody> {
+    let (mut parts, _) = response.into_parts();
+    parts.status = StatusCode::OK;
+    let body = ResponseBody::text(Bytes::new(), None);
+    Response::from_parts(outgoing(parts, Version::HTTP_2), body)
+}
+
+fn outgoing(mut parts: Parts, version: Version) -> Parts {
     headers::remove_hop_by_hop(&mut parts.headers);
-    // The version of the client's connection, which may differ from the replica's.
-    parts.version = Version::HTTP_11;
+    parts.version = if version == Version::HTTP_2 {
+        version
+    } else {
+        Version::HTTP_11
+    };
     parts.extensions.clear();
     parts
 }

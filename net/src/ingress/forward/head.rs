@@ -1,14 +1,14 @@
 //! The head of a request: validation, and the head sent to the replica.
 
 use http::{
-    HeaderValue, Method, Request, StatusCode, Uri, Version,
+    HeaderValue, Request, StatusCode, Uri, Version,
     header::HOST,
     request::Parts,
-    uri::{self, Authority},
+    uri::{self, Authority, PathAndQuery},
 };
 use hyper::body::Incoming;
 
-use super::{super::headers, with_path};
+use super::super::{connection::Connection, headers};
 
 /// The parts of the head that routing needs.
 pub(super) struct Head {
@@ -19,64 +19,100 @@ pub(super) struct Head {
 impl Head {
     /// Reads and checks the head; the error is the status to refuse the request with.
     pub(super) fn read(request: &Request<Incoming>) -> Result<Self, StatusCode> {
-        if request.method() == Method::CONNECT {
-            return Err(StatusCode::BAD_REQUEST);
-        }
+        let bad = StatusCode::BAD_REQUEST;
+        let authority = request.uri().authority();
         let mut hosts = request.headers().get_all(HOST).iter();
         let field = match (hosts.next(), hosts.next()) {
-            (Some(host), None) => Some(host.to_str().map_err(|_| StatusCode::BAD_REQUEST)?),
-            (None, _) if request.version() >= Version::HTTP_11 => {
-                return Err(StatusCode::BAD_REQUEST);
-            }
+            (Some(host), None) => Some(host.to_str().map_err(|_| bad)?),
+            // HTTP/2 has a pseudo-header instead.
+            (None, _) if request.version() == Version::HTTP_2 && authority.is_some() => None,
+            (None, _) if request.version() >= Version::HTTP_11 => return Err(bad),
             (None, _) => None,
-            (Some(_), Some(_)) => return Err(StatusCode::BAD_REQUEST),
+            (Some(_), Some(_)) => return Err(bad),
         };
-        // A target with an authority overrides the field (RFC 9112, section 3.2.2).
-        let host = match (request.uri().host(), field) {
-            (Some(host), _) => host.to_owned(),
+        // A target with an authority overrides the field (RFC 9112, section 3.2.2), except in
+        // HTTP/2, where both must agree (RFC 9113, section 8.3.1).
+        let host = match (authority, field) {
+            (Some(authority), _) if authority.as_str().contains('@') => return Err(bad),
+            (Some(authority), Some(field))
+                if request.version() == Version::HTTP_2
+                    && !authority.as_str().eq_ignore_ascii_case(field) =>
+            {
+                return Err(bad);
+            }
+            (Some(authority), _) => authority.host().to_owned(),
             (None, Some("") | None) => String::new(),
             (None, Some(host)) => {
-                let authority: Authority = host.parse().map_err(|_| StatusCode::BAD_REQUEST)?;
+                let authority: Authority = host.parse().map_err(|_| bad)?;
                 authority.host().to_owned()
             }
         };
         Ok(Self { host })
     }
+}
 
-    /// The head sent to the replica.
-    pub(super) fn outgoing(
-        &self,
-        mut parts: Parts,
-        path: Option<String>,
-        upgrade: Option<HeaderValue>,
-        peer: &HeaderValue,
-    ) -> Result<Parts, StatusCode> {
+/// Changes to a head on its way to the replica.
+pub(super) struct Outgoing<'a> {
+    pub(super) connection: &'a Connection,
+    /// The path to request instead of the client's.
+    pub(super) path: Option<String>,
+    /// The protocol to switch to.
+    pub(super) upgrade: Option<HeaderValue>,
+    /// Whether the replica speaks HTTP/2.
+    pub(super) http2: bool,
+}
+
+impl Outgoing<'_> {
+    /// The head sent to the replica; the error is the status to refuse the request with.
+    pub(super) fn apply(self, mut parts: Parts) -> Result<Parts, StatusCode> {
+        let bad = StatusCode::BAD_REQUEST;
         if let Some(authority) = parts.uri.authority() {
-            let host = HeaderValue::try_from(authority.as_str());
-            parts
-                .headers
-                .insert(HOST, host.map_err(|_| StatusCode::BAD_REQUEST)?);
+            let host = HeaderValue::try_from(authority.as_str()).map_err(|_| bad)?;
+            parts.headers.insert(HOST, host);
         }
-        let target = match path {
-            Some(path) => with_path(&parts, &path).ok_or(StatusCode::BAD_REQUEST)?,
-            None => match parts.uri.path_and_query() {
-                Some(target) => target.clone(),
-                None => uri::PathAndQuery::from_static("/"),
-            },
+        let target = match (self.path, parts.uri.path_and_query()) {
+            (Some(path), _) => with_path(&parts.uri, &path).ok_or(bad)?,
+            (None, Some(target)) => target.clone(),
+            (None, None) => PathAndQuery::from_static("/"),
         };
-        parts.uri = Uri::from(target);
-        parts.version = Version::HTTP_11;
-        parts.extensions.clear();
         let host = parts.headers.get(HOST).cloned();
         let trailers = headers::accepts_trailers(&parts.headers);
-        headers::remove_hop_by_hop(&mut parts.headers);
-        headers::set_forwarded(&mut parts.headers, peer, "http", host);
-        if let Some(protocol) = upgrade {
-            headers::set_upgrade(&mut parts.headers, protocol);
+        let headers = &mut parts.headers;
+        headers::remove_hop_by_hop(headers);
+        headers::join_cookies(headers);
+        let scheme = self.connection.scheme.name();
+        headers::set_forwarded(headers, &self.connection.peer, scheme, host.clone());
+        parts.extensions.clear();
+        if self.http2 {
+            // The authority takes the place of the field.
+            headers.remove(HOST);
+            let authority = host
+                .as_ref()
+                .map_or(&b"localhost"[..], HeaderValue::as_bytes);
+            let mut uri = uri::Parts::default();
+            uri.scheme = Some(uri::Scheme::HTTP);
+            uri.authority = Some(Authority::try_from(authority).map_err(|_| bad)?);
+            uri.path_and_query = Some(target);
+            parts.uri = Uri::from_parts(uri).map_err(|_| bad)?;
+            parts.version = Version::HTTP_2;
+        } else {
+            parts.uri = Uri::from(target);
+            parts.version = Version::HTTP_11;
+            if let Some(protocol) = self.upgrade {
+                headers::set_upgrade(headers, protocol);
+            }
         }
         if trailers {
-            headers::set_accepts_trailers(&mut parts.headers);
+            headers::set_accepts_trailers(headers, parts.version);
         }
         Ok(parts)
+    }
+}
+
+/// Replaces the path of a request target, keeping its query.
+fn with_path(target: &Uri, path: &str) -> Option<PathAndQuery> {
+    match target.query() {
+        Some(query) => format!("{path}?{query}").try_into().ok(),
+        None => path.try_into().ok(),
     }
 }

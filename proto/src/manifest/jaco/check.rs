@@ -17,7 +17,9 @@ use crate::{
 use super::{
     Jaco, Override, Route, Spanned,
     decode::{Raw, RawOverride, RawRoute},
-    keys::{ACME, PLACEMENTS, ROUTE, Requirement, SERVICE, TLS, Table, ValueType, value_of},
+    keys::{
+        ACME, PLACEMENTS, ROUTE, Requirement, SERVICE, TLS, Table, UPSTREAM, ValueType, value_of,
+    },
 };
 
 /// Checks, in this order: the deployment, each service, each route.
@@ -241,6 +243,15 @@ fn route(raw: RawRoute, acme: bool) -> Result<Route, Error> {
             fail("tls", message, raw.tls.at).with("value", word)
         })?,
     };
+    let upstream_h2c = match raw.upstream.as_str() {
+        "" => false,
+        word => value_of(&UPSTREAM, word).ok_or_else(|| {
+            let near = suggestion(word, UPSTREAM.map(|(known, _)| known));
+            let message =
+                format!("route {domain:?} has unknown upstream {word:?}, want http1 or h2c{near}");
+            fail("upstream", message, raw.upstream.at).with("value", word)
+        })?,
+    };
     Ok(Route {
         domain: raw.domain.value,
         service: raw.service,
@@ -248,6 +259,7 @@ fn route(raw: RawRoute, acme: bool) -> Result<Route, Error> {
         tls_auto,
         path: raw.path,
         strip_path: raw.strip_path,
+        upstream_h2c,
         at: raw.at,
     })
 }

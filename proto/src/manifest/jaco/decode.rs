@@ -31,6 +31,7 @@ pub(super) struct RawRoute {
     pub(super) tls: Spanned<String>,
     pub(super) path: Spanned<String>,
     pub(super) strip_path: bool,
+    pub(super) upstream: Spanned<String>,
 }
 
 /// The fields of an override, not validated yet.
@@ -85,6 +86,7 @@ fn route(node: &Node) -> RawRoute {
         tls: fields.text("tls"),
         path: fields.text("path"),
         strip_path: fields.flag("strip_path"),
+        upstream: fields.text("upstream"),
     }
 }
 

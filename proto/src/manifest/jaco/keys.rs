@@ -82,6 +82,9 @@ pub(super) const ACME: [(&str, bool); 2] = [("on", true), ("off", false)];
 /// Values of `tls`, with whether a certificate is obtained.
 pub(super) const TLS: [(&str, bool); 2] = [("auto", true), ("off", false)];
 
+/// Values of `upstream`, with whether it is cleartext HTTP/2.
+pub(super) const UPSTREAM: [(&str, bool); 2] = [("http1", false), ("h2c", true)];
+
 /// Plain scalars that are booleans in addition to those of YAML.
 pub(super) const FLAGS: [(&str, bool); 8] = [
     ("y", true),
@@ -175,6 +178,12 @@ pub(super) const ROUTE: Table = Table {
             about: "Take the prefix off before the request goes on. Default false.",
             required: false,
             value_type: ValueType::Flag,
+        },
+        Key {
+            name: "upstream",
+            about: "Protocol of the containers: http1; h2c: cleartext HTTP/2, as gRPC needs. Default http1.",
+            required: false,
+            value_type: ValueType::Text(Text::Words(&words(&UPSTREAM))),
         },
     ],
     rules: &[],

@@ -263,6 +263,12 @@ fn invalid_routes_are_rejected_with_their_code() {
             "",
         ),
         (
+            format!("routes: [{}]", route(", upstream: h2")),
+            "validation_failed",
+            "unknown upstream",
+            "",
+        ),
+        (
             format!("routes: [{}]", route(", strip_path: \"yes\"")),
             "parse_failed",
             "boolean",
@@ -285,11 +291,14 @@ fn invalid_routes_are_rejected_with_their_code() {
     }
     apply(&two(", path: /api", ", path: /api/"), "").unwrap();
     let resolved = apply(
-        &format!("routes: [{}]", route(", path: /mine, strip_path: yes")),
+        &format!(
+            "routes: [{}]",
+            route(", path: /mine, strip_path: yes, upstream: h2c")
+        ),
         "",
     )
     .unwrap();
-    assert!(resolved.routes[0].strip_path);
+    assert!(resolved.routes[0].strip_path && resolved.routes[0].upstream_h2c);
     assert_eq!(resolved.routes[0].deployment, "d");
     let result = apply(&format!("routes: [{}]", route("")), "network_mode: none");
     assert_refused(
