@@ -84,7 +84,7 @@ impl Daemon {
         let data_dir = settings.data_dir.unwrap_or_else(|| dir.path().join("data"));
         let docker = settings.docker_socket.unwrap_or_else(engine::socket);
         let hostname = settings.hostname.as_deref().unwrap_or(HOST);
-        let [listen, cluster, http] = free_ports()?;
+        let [listen, cluster, http, https] = free_ports()?;
         let pool = match settings.pool {
             Some(pool) => pool,
             None => Arc::new(AddressPool::free(&engine).await?),
@@ -92,7 +92,7 @@ impl Daemon {
         let config = format!(
             "data_dir: {}\nunix_socket: {}\ndocker_socket: unix://{}\n\
              listen_addr: 127.0.0.1:{listen}\ncluster_addr: 127.0.0.1:{cluster}\n\
-             http_port: {http}\nhostname: {hostname}\nipam_pool: {}\n{}{}",
+             http_port: {http}\nhttps_port: {https}\nhostname: {hostname}\nipam_pool: {}\n{}{}",
             data_dir.display(),
             dir.path().join(SOCKET).display(),
             docker.display(),

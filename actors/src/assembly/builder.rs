@@ -130,6 +130,13 @@ impl NodeBuilder {
         self
     }
 
+    /// Serves the routes over TLS as well, on a TCP port of all addresses; 0 lets the system choose.
+    /// Has no effect without [`NodeBuilder::http_port`].
+    pub fn https_port(mut self, port: u16) -> Self {
+        self.0.https_port = Some(port);
+        self
+    }
+
     /// Serves metrics in Prometheus text over plain HTTP at `/metrics`; port 0 lets the system
     /// choose.
     pub fn metrics_addr(mut self, address: SocketAddr) -> Self {
@@ -223,12 +230,11 @@ impl NodeBuilder {
                 return Err(ConfigError::ForwarderLoop(forwarder.clone()));
             }
         }
-        // The ingress binds its port on every address.
-        let ingress = config
-            .http_port
-            .map(|port| SocketAddr::from(([0, 0, 0, 0], port)));
-        let listeners = [
-            ("http_port", ingress),
+        // The ingress binds its ports on every address.
+        let ingress = |port: Option<u16>| port.map(|port| ([0, 0, 0, 0], port).into());
+        let listeners: [(_, Option<SocketAddr>); 4] = [
+            ("http_port", ingress(config.http_port)),
+            ("https_port", ingress(config.https_port)),
             ("listen_addr", config.listen_addr),
             ("metrics_addr", config.metrics_addr),
         ];

@@ -142,6 +142,9 @@ pub(super) fn build(
         };
         let proxy = Proxy::observed(Settings::default(), Arc::new(shared.metrics().clone()));
         let mut proxy = ProxyArgs::new(raft, facts, node.failure_detector.fresh(), port, proxy);
+        if let Some(port) = shared.config.https_port {
+            proxy = proxy.with_https(port);
+        }
         if let Some(mesh) = mesh {
             proxy = proxy.with_mesh(mesh.status.subscribe());
         }

@@ -38,9 +38,9 @@ pub struct ProxyArgs {
     facts: NodeFacts,
     fresh: watch::Receiver<Hosts>,
     mesh: Option<watch::Receiver<MeshStatus>>,
-    http_port: u16,
+    ports: Vec<(Scheme, u16)>,
     proxy: Proxy,
-    /// Whether there ever was a route; from then on the port stays open for the lifetime of the
+    /// Whether there ever was a route; from then on the ports stay open for the lifetime of the
     /// node.
     opened: Arc<AtomicBool>,
 }
@@ -63,10 +63,17 @@ impl ProxyArgs {
             facts,
             fresh,
             mesh: None,
-            http_port,
+            ports: vec![(Scheme::Http, http_port)],
             proxy,
             opened,
         }
+    }
+
+    /// Serves TLS as well, on `port` of all addresses.
+    #[must_use]
+    pub fn with_https(mut self, port: u16) -> Self {
+        self.ports.push((Scheme::Https, port));
+        self
     }
 
     /// Serves replicas of other hosts while the mesh is up.
@@ -81,7 +88,7 @@ impl fmt::Debug for ProxyArgs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ProxyArgs")
             .field("facts", &self.facts)
-            .field("http_port", &self.http_port)
+            .field("ports", &self.ports)
             .finish_non_exhaustive()
     }
 }
@@ -97,8 +104,8 @@ pub enum Msg {
     DebounceElapsed,
     /// The bind retry is due.
     Bind,
-    /// Requests the address of the listener.
-    ListenAddr(Reply<Option<SocketAddr>>),
+    /// Requests the address of a listener.
+    ListenAddr(Scheme, Reply<Option<SocketAddr>>),
 }
 
 /// Decides on the route table and the listeners of one node.
@@ -113,7 +120,14 @@ pub struct ProxyActor {
     debounce: Debounce,
     /// Whether the last attempt to bind failed and a retry is scheduled.
     retrying: bool,
-    bind_errors: LogDedup,
+    ports: Vec<Port>,
+}
+
+/// A port to listen on.
+struct Port {
+    scheme: Scheme,
+    number: u16,
+    errors: LogDedup,
 }
 
 impl Worker for ProxyActor {
@@ -126,12 +140,17 @@ impl Worker for ProxyActor {
         let seen = states.borrow_and_update().clone();
         let mut fresh = args.fresh.clone();
         fresh.mark_unchanged();
+        let port = |&(scheme, number): &(Scheme, u16)| Port {
+            scheme,
+            number,
+            errors: LogDedup::default(),
+        };
         let mut actor = Self {
+            ports: args.ports.iter().map(port).collect(),
             args,
             seen,
             debounce: Debounce::new(DEBOUNCE, MAX_DEBOUNCE),
             retrying: false,
-            bind_errors: LogDedup::default(),
         };
         actor.publish();
         actor.open(ctx);
@@ -165,7 +184,7 @@ impl Worker for ProxyActor {
                 self.retrying = false;
                 self.open(ctx);
             }
-            Msg::ListenAddr(reply) => reply.send(self.args.proxy.listening(Scheme::Http)),
+            Msg::ListenAddr(scheme, reply) => reply.send(self.args.proxy.listening(scheme)),
         }
         Ok(())
     }
@@ -210,33 +229,40 @@ impl ProxyActor {
         }
     }
 
-    /// Opens the listener, unless there has never been a route.
+    /// Opens the listeners that are not open, unless there has never been a route.
     fn open(&mut self, ctx: &Context<Self>) {
-        let wanted = self.args.opened.load(Ordering::Relaxed);
-        if !wanted || self.retrying || self.args.proxy.listening(Scheme::Http).is_some() {
+        if !self.args.opened.load(Ordering::Relaxed) || self.retrying {
             return;
         }
-        let port = self.args.http_port;
-        match self.bind() {
-            Ok(addr) => {
-                tracing::info!(subsystem = "ingress", %addr, "ingress listens");
-                self.bind_errors.clear();
+        let proxy = &self.args.proxy;
+        for port in &mut self.ports {
+            if proxy.listening(port.scheme).is_some() {
+                continue;
             }
-            Err(why) => {
-                if self.bind_errors.is_new(&why) {
-                    tracing::error!(subsystem = "ingress", port, error = %why, "failed to bind the ingress port");
+            match port.bind(proxy) {
+                Ok(addr) => {
+                    tracing::info!(subsystem = "ingress", %addr, "ingress listens");
+                    port.errors.clear();
                 }
-                self.retrying = true;
-                ctx.send_after(BIND_RETRY, Msg::Bind);
+                Err(why) => {
+                    if port.errors.is_new(&why) {
+                        tracing::error!(subsystem = "ingress", port = port.number, error = %why, "failed to bind the ingress port");
+                    }
+                    self.retrying = true;
+                }
             }
         }
+        if self.retrying {
+            ctx.send_after(BIND_RETRY, Msg::Bind);
+        }
     }
+}
 
-    fn bind(&self) -> io::Result<SocketAddr> {
-        let proxy = &self.args.proxy;
-        let sockets = ListenSockets::bind_all(self.args.http_port, proxy.workers())?;
+impl Port {
+    fn bind(&self, proxy: &Proxy) -> io::Result<SocketAddr> {
+        let sockets = ListenSockets::bind_all(self.number, proxy.workers())?;
         let addr = sockets.local_addr();
-        proxy.listen(Scheme::Http, sockets)?;
+        proxy.listen(self.scheme, sockets)?;
         Ok(addr)
     }
 }

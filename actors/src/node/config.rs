@@ -51,6 +51,9 @@ pub struct NodeConfig {
     /// TCP port of the plain HTTP ingress, on all addresses; 0 lets the system choose. `None`:
     /// routes are stored but not served.
     pub http_port: Option<u16>,
+    /// TCP port of the ingress over TLS, on all addresses, beside `http_port`; 0 lets the system
+    /// choose. `None`: there is no TLS.
+    pub https_port: Option<u16>,
     /// Address of the metrics endpoint over plain HTTP, if there is one; port 0 lets the system
     /// choose.
     pub metrics_addr: Option<SocketAddr>,
@@ -94,6 +97,7 @@ impl NodeConfig {
             inherited_socket: None,
             docker_socket: DOCKER_SOCKET.into(),
             http_port: None,
+            https_port: None,
             metrics_addr: None,
             ipam: Pool::default(),
             ipam_is_set: false,

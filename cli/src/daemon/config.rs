@@ -50,6 +50,7 @@ pub(crate) fn node(
         .unix_socket(&config.unix_socket)
         .docker_socket(&config.docker_socket)
         .http_port(config.http_port)
+        .https_port(config.https_port)
         .dns(DnsConfig {
             forwarders: config.dns.forwarders.clone(),
             forwarder_timeout: config.dns.forwarder_timeout,

@@ -82,14 +82,15 @@ impl Daemon {
             Some(engine) => (engine.socket.clone(), engine.pool.as_str()),
             None => (dir.path().join("no-engine"), "10.244.0.0/16"),
         };
-        let [address, cluster, ingress] = [(); 3].map(|()| free_address());
+        let [address, cluster, ingress, secure] = [(); 4].map(|()| free_address());
         let config = format!(
             "data_dir: {0}/data\nunix_socket: {0}/s\ndocker_socket: unix://{1}\n\
-             listen_addr: {address}\ncluster_addr: {cluster}\nhttp_port: {2}\nhostname: one\n\
+             listen_addr: {address}\ncluster_addr: {cluster}\nhttp_port: {2}\nhttps_port: {3}\nhostname: one\n\
              log_level: debug\nipam_pool: {pool}\nisolation: off\n",
             dir.path().display(),
             docker.display(),
             ingress.port(),
+            secure.port(),
         );
         fs::write(dir.path().join("jacod.yaml"), config).unwrap();
         let log = File::create(dir.path().join("log")).unwrap();

@@ -67,7 +67,8 @@ async fn start_in(
         mesh: true,
     };
     let proxy = Proxy::new(Settings::default());
-    let mut args = ProxyArgs::new(state, facts, fresh, http_port, proxy.clone());
+    let args = ProxyArgs::new(state, facts, fresh, http_port, proxy.clone());
+    let mut args = args.with_https(0);
     if let Some(mesh) = mesh {
         args = args.with_mesh(mesh);
     }
@@ -88,7 +89,9 @@ async fn start_in(
 impl World {
     async fn listening(&self) -> Option<SocketAddr> {
         self.handle
-            .call(Duration::from_secs(60), Msg::ListenAddr)
+            .call(Duration::from_secs(60), |reply| {
+                Msg::ListenAddr(Scheme::Http, reply)
+            })
             .await
             .unwrap()
     }
@@ -191,6 +194,18 @@ async fn port_in_use_is_retried() {
     assert_eq!(world.listening().await, None);
     sleep(Duration::from_millis(2)).await;
     assert_eq!(world.listening().await.unwrap().port(), port);
+}
+
+#[tokio::test(start_paused = true)]
+async fn busy_port_does_not_affect_the_other() {
+    let holder = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).await.unwrap();
+    let port = holder.local_addr().unwrap().port();
+    let world = start(Fake::new(state_with_route()), port).await;
+    assert_eq!(world.listening().await, None);
+    let secure = world.proxy.listening(Scheme::Https).unwrap();
+    TcpStream::connect(("127.0.0.1", secure.port()))
+        .await
+        .unwrap();
 }
 
 #[tokio::test(start_paused = true)]
