@@ -1,5 +1,7 @@
 //! Tests of the TLS listener: certificates, HTTP/2 and tunnels over it.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::{convert::Infallible, net::SocketAddr};
 
 use http::Version;
@@ -203,7 +205,7 @@ async fn swapped_certificate_keeps_open_connections() {
     let config = trusting.config(&[], version::ALL);
     let stream = trusting.connect(HOST, config).await.unwrap();
     let presented = session(&stream).peer_certificates().unwrap();
-    assert_eq!(presented, [trusting.issued.der.clone()]);
+    assert_eq!(presented, std::slice::from_ref(&trusting.issued.der));
 }
 
 #[tokio::test]
