@@ -207,7 +207,7 @@ fn haproxy(dir: &Path, threads: usize, upstream: u16) -> Result<Proxy> {
     let config = format!(
         "global
     nbthread {threads}
-    maxconn 20000
+    maxconn 8000
     ssl-default-bind-options ssl-min-ver TLSv1.2
 defaults
     mode http
