@@ -1,6 +1,6 @@
 //! A cluster without restrictions.
 
-use jaco_proto::manifest::ClusterView;
+use jaco_proto::{manifest::ClusterView, v1::TransportProtocol};
 
 /// Has every host as a member and no owners, and permits everything.
 pub(crate) struct Permissive;
@@ -10,7 +10,7 @@ impl ClusterView for Permissive {
         true
     }
 
-    fn port_owner(&self, _: u16) -> Option<String> {
+    fn port_owner(&self, _: u16, _: TransportProtocol) -> Option<String> {
         None
     }
 

@@ -90,7 +90,10 @@ pub(crate) fn assert_sound(resolved: &Resolved) {
         assert!(names.contains(&&route.service), "{route:?}");
         assert!((1..=65535).contains(&route.published_port), "{route:?}");
         assert!(![80, 443].contains(&route.published_port), "{route:?}");
-        assert!(ports.insert(route.published_port), "{route:?}");
+        assert!(
+            ports.insert((route.published_port, route.protocol)),
+            "{route:?}"
+        );
     }
     for privileged in &resolved.privileged {
         assert!(names.contains(&&privileged.service), "{privileged:?}");

@@ -27,10 +27,10 @@ impl ClusterView for View<'_> {
         self.state.nodes.contains_key(host)
     }
 
-    fn port_owner(&self, port: u16) -> Option<String> {
+    fn port_owner(&self, port: u16, protocol: v1::TransportProtocol) -> Option<String> {
         self.state
             .tcp_routes
-            .get(&i32::from(port))
+            .get(&(i32::from(port), protocol.into()))
             .map(|route| route.deployment.clone())
     }
 

@@ -12,7 +12,7 @@ use jaco_proto::{
         self, ClusterView,
         compose::{NetworkMode, Project, Service},
     },
-    v1::{ReplicaDesired, ServiceSpec},
+    v1::{ReplicaDesired, ServiceSpec, TransportProtocol},
 };
 
 /// A cluster that has every host, owns no name or port and permits everything.
@@ -23,7 +23,7 @@ impl ClusterView for Anything {
         true
     }
 
-    fn port_owner(&self, _: u16) -> Option<String> {
+    fn port_owner(&self, _: u16, _: TransportProtocol) -> Option<String> {
         None
     }
 

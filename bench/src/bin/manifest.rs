@@ -13,6 +13,7 @@ use jaco_proto::{
         env_file::{fold, parse},
         interpolate,
     },
+    v1::TransportProtocol,
     yaml,
 };
 
@@ -80,7 +81,7 @@ impl ClusterView for Empty {
         host.starts_with("node-")
     }
 
-    fn port_owner(&self, _: u16) -> Option<String> {
+    fn port_owner(&self, _: u16, _: TransportProtocol) -> Option<String> {
         None
     }
 

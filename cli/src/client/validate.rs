@@ -93,12 +93,16 @@ mod tests {
     async fn warnings_are_on_stderr_or_in_the_data() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("compose.yml");
-        fs::write(&path, "services: {web: {image: i, ports: ['9001:80']}}\n").unwrap();
+        fs::write(
+            &path,
+            "services: {web: {image: i, ports: ['127.0.0.1:9001:80']}}\n",
+        )
+        .unwrap();
         let args = Args {
             jaco: None,
             compose: Some(path),
         };
-        let words = "service \"web\" publishes port 9001, but";
+        let words = "service \"web\" publishes port 9001, which stays closed";
         let (result, output) = fake::capture(Format::Table, async |ui| run(&args, ui)).await;
         assert_eq!((result, output.out.as_str()), (Ok(()), ""));
         assert!(output.err.starts_with(&format!("warning: {words}")));

@@ -80,6 +80,9 @@ pub struct Override {
     pub hosts: Vec<Spanned<String>>,
     /// Networks in attach order; the compose file's if empty.
     pub networks: Vec<Spanned<String>>,
+    /// Version of the PROXY protocol header sent on connections to published TCP ports: 0 for no
+    /// header, else 2.
+    pub proxy_protocol: u32,
 }
 
 /// File name in error details.

@@ -24,8 +24,8 @@ use warnings::warnings;
 pub trait ClusterView {
     /// Whether `hostname` is a member, ready or not.
     fn has_host(&self, hostname: &str) -> bool;
-    /// Returns the deployment that listens on a published port.
-    fn port_owner(&self, port: u16) -> Option<String>;
+    /// Returns the deployment that owns a published port of a protocol.
+    fn port_owner(&self, port: u16, protocol: v1::TransportProtocol) -> Option<String>;
     /// Returns the deployment that owns a (domain, path).
     fn route_owner(&self, domain: &str, path: &str) -> Option<String>;
     /// Returns the identity of the caller, for messages.
@@ -43,7 +43,7 @@ pub struct Resolved {
     pub services: Vec<v1::ServiceSpec>,
     /// Ingress rules in file order.
     pub routes: Vec<v1::Route>,
-    /// Raw TCP listeners by port.
+    /// Published ports by port and protocol.
     pub tcp_routes: Vec<v1::TcpRoute>,
     /// ACME account; empty for the cluster's default.
     pub acme_email: String,

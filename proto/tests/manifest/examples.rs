@@ -3,7 +3,7 @@
 use jaco_proto::{
     Error,
     manifest::{self, ClusterView, Privileged, Resolved, SpecHasher, compose::Project, env_file},
-    v1::{ServiceSpec, service_spec::PlacementMode},
+    v1::{ServiceSpec, TransportProtocol, service_spec::PlacementMode},
 };
 
 /// A cluster with host `a`; deployment `other` owns port 9000.
@@ -17,8 +17,8 @@ impl ClusterView for Cluster {
         hostname == "a"
     }
 
-    fn port_owner(&self, port: u16) -> Option<String> {
-        (port == 9000).then(|| "other".to_owned())
+    fn port_owner(&self, port: u16, protocol: TransportProtocol) -> Option<String> {
+        (port == 9000 && protocol == TransportProtocol::Tcp).then(|| "other".to_owned())
     }
 
     fn route_owner(&self, _: &str, _: &str) -> Option<String> {

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use jaco_proto::manifest::{self, ClusterView};
+use jaco_proto::{
+    manifest::{self, ClusterView},
+    v1::TransportProtocol,
+};
 
 /// Every stage of validation has one fault in the files. Removing the faults one by one, first to
 /// last, reveals them in the order of the contract.
@@ -250,8 +253,8 @@ impl ClusterView for Owned {
         false
     }
 
-    fn port_owner(&self, port: u16) -> Option<String> {
-        (port == 9000).then(|| "other".to_owned())
+    fn port_owner(&self, port: u16, protocol: TransportProtocol) -> Option<String> {
+        (port == 9000 && protocol == TransportProtocol::Tcp).then(|| "other".to_owned())
     }
 
     fn route_owner(&self, domain: &str, _: &str) -> Option<String> {

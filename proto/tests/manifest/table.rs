@@ -10,6 +10,7 @@ use crate::cases::{self, Case, Section};
 use jaco_proto::{
     Error, chain,
     manifest::{self, ClusterView, Resolved, SpecHasher, env_file},
+    v1::TransportProtocol,
 };
 
 /// A cluster of hosts `a` and `b` in which deployment `other` owns port 9000 and `a.io/taken`.
@@ -22,8 +23,8 @@ impl ClusterView for Cluster {
         ["a", "b"].contains(&hostname)
     }
 
-    fn port_owner(&self, port: u16) -> Option<String> {
-        (port == 9000).then(|| "other".to_owned())
+    fn port_owner(&self, port: u16, protocol: TransportProtocol) -> Option<String> {
+        (port == 9000 && protocol == TransportProtocol::Tcp).then(|| "other".to_owned())
     }
 
     fn route_owner(&self, domain: &str, path: &str) -> Option<String> {
@@ -202,7 +203,19 @@ fn admitted(resolved: &Resolved) -> String {
     }
     for route in &resolved.tcp_routes {
         let (port, service) = (route.published_port, &route.service);
-        let _ = writeln!(text, "tcp {port} -> {service}:{}", route.container_port);
+        let protocol = match route.protocol() {
+            TransportProtocol::Tcp => "tcp",
+            TransportProtocol::Udp => "udp",
+        };
+        let proxy = match route.proxy_protocol {
+            0 => String::new(),
+            version => format!(" proxy_protocol={version}"),
+        };
+        let container_port = route.container_port;
+        let _ = writeln!(
+            text,
+            "{protocol} {port} -> {service}:{container_port}{proxy}"
+        );
     }
     if !resolved.acme_email.is_empty() {
         let _ = writeln!(text, "acme_email {}", resolved.acme_email);

@@ -47,8 +47,8 @@ pub struct State {
     pub rollout_plans: OrdMap<(String, String), Arc<v1::RolloutPlan>>,
     /// HTTP routes by (domain, path).
     pub routes: OrdMap<(String, String), Arc<v1::Route>>,
-    /// TCP listeners by published port.
-    pub tcp_routes: OrdMap<i32, Arc<v1::TcpRoute>>,
+    /// Published ports by (port, number of the transport protocol).
+    pub tcp_routes: OrdMap<(i32, i32), Arc<v1::TcpRoute>>,
     /// Certificate leases by lock name.
     pub certs: OrdMap<String, Arc<v1::Cert>>,
     /// Certificate store by key.

@@ -54,6 +54,7 @@ impl Choices<'_> {
         (0..self.byte() % 3)
             .map(|_| v1::TcpRoute {
                 published_port: self.of(&[1, 2, 255, 256, 65_535, 0]),
+                protocol: self.of(&[0, 0, 1, 2]),
                 deployment: deployment.to_owned(),
                 ..Default::default()
             })

@@ -8,7 +8,7 @@ use jaco_state::State;
 
 /// Compares the parts of two states that belong to one deployment.
 ///
-/// Each list is sorted: the deployment itself, then replicas, routes and TCP routes.
+/// Each list is sorted: the deployment itself, then replicas, routes and published ports.
 #[must_use]
 pub fn diff(before: &State, after: &State, deployment: &str) -> v1::Diff {
     let mut diff = v1::Diff::default();
@@ -54,7 +54,10 @@ pub fn diff(before: &State, after: &State, deployment: &str) -> v1::Diff {
         &mut diff,
         [&before.tcp_routes, &after.tcp_routes],
         |route| route.deployment == deployment,
-        |port| format!("tcp_route {port}"),
+        |(port, protocol)| match v1::TransportProtocol::try_from(*protocol) {
+            Ok(v1::TransportProtocol::Udp) => format!("tcp_route {port}/udp"),
+            Ok(v1::TransportProtocol::Tcp) | Err(_) => format!("tcp_route {port}"),
+        },
     );
     diff
 }

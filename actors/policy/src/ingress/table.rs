@@ -29,6 +29,20 @@ pub struct NodeFacts {
     pub mesh: bool,
 }
 
+impl NodeFacts {
+    /// Whether replicas of `host` count as healthy; `fresh` are the hosts with a recent heartbeat.
+    #[must_use]
+    pub fn is_fresh(&self, host: &str, fresh: &BTreeSet<String>) -> bool {
+        host == self.hostname || fresh.contains(host)
+    }
+
+    /// Whether the addresses of containers on `host` can be reached from this node.
+    #[must_use]
+    pub fn reaches(&self, host: &str) -> bool {
+        self.mesh || host == self.hostname
+    }
+}
+
 /// A route of the state, and the replicas that serve it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServedRoute<'a> {
@@ -88,7 +102,7 @@ pub fn same_input(a: &State, b: &State) -> bool {
 }
 
 /// Ids of the replicas with a row, by (deployment, service).
-fn wanted(state: &State) -> BTreeMap<(&str, &str), Vec<&str>> {
+pub(super) fn wanted(state: &State) -> BTreeMap<(&str, &str), Vec<&str>> {
     let mut services: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (id, desired) in &state.replicas_desired {
         let service = (desired.deployment.as_str(), desired.service.as_str());
@@ -104,10 +118,9 @@ fn upstream<'a>(
     route: &v1::Route,
     id: &'a str,
 ) -> Option<Upstream<'a>> {
-    let is_fresh = |host: &str| host == facts.hostname || fresh.contains(host);
-    let addr = replica_addr(state, is_fresh, route, id)?;
+    let addr = replica_addr(state, |host| facts.is_fresh(host, fresh), route, id)?;
     let host = &state.replicas_observed.get(id)?.host;
-    let reachable = facts.mesh || *host == facts.hostname;
+    let reachable = facts.reaches(host);
     reachable.then_some(Upstream { replica: id, addr })
 }
 
@@ -124,18 +137,21 @@ pub fn replica_addr(
         return None;
     }
     let port = u16::try_from(route.port).ok().filter(|port| *port != 0)?;
-    Some(SocketAddr::new(address(state, route, observed)?, port))
+    let ip = address(state, &route.deployment, &route.service, observed)?;
+    Some(SocketAddr::new(ip, port))
 }
 
 /// Address on the first network of the service, in attach order, on which the replica has one.
-fn address(state: &State, route: &v1::Route, observed: &v1::ReplicaObserved) -> Option<IpAddr> {
-    let deployment = state.deployments.get(&route.deployment)?;
-    let service = deployment
-        .services
-        .iter()
-        .find(|service| service.name == route.service)?;
+pub(super) fn address(
+    state: &State,
+    deployment: &str,
+    service: &str,
+    observed: &v1::ReplicaObserved,
+) -> Option<IpAddr> {
+    let services = &state.deployments.get(deployment)?.services;
+    let service = services.iter().find(|spec| spec.name == service)?;
     let on = |network: &str| {
-        let name = NetworkId::new(&route.deployment, network).engine_name();
+        let name = NetworkId::new(deployment, network).engine_name();
         observed.details.get(&format!("ip.{name}"))?.parse().ok()
     };
     if service.networks.is_empty() {

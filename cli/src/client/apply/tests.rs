@@ -122,7 +122,7 @@ async fn settings_without_effect_are_warned_about() {
     let dir = project.0.path();
     let jaco = "deployment: app\nroutes: [{domain: a.io, service: web, port: 80}]\n";
     fs::write(dir.join("jaco.yaml"), jaco).unwrap();
-    let compose = "services: {web: {image: i, ports: ['9001:80']}}\n";
+    let compose = "services: {web: {image: i, ports: ['127.0.0.1:9001:80']}}\n";
     fs::write(dir.join("compose.yml"), compose).unwrap();
     let args = Args {
         detach: true,
@@ -139,7 +139,7 @@ async fn settings_without_effect_are_warned_about() {
             tls.starts_with("warning: tls is auto for a.io, but"),
             "{tls}"
         );
-        let expected = "warning: service \"web\" publishes port 9001, but";
+        let expected = "warning: service \"web\" publishes port 9001, which stays closed";
         assert!(ports.starts_with(expected), "{ports}");
         assert!(!output.out.contains("warning"), "{}", output.out);
     }

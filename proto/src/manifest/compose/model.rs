@@ -2,9 +2,9 @@
 //!
 //! A field that is absent from the file is `None` or empty: the engine's default applies.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
-use crate::{secret::Environment, yaml::Position};
+use crate::{secret::Environment, v1::TransportProtocol, yaml::Position};
 
 /// One compose document.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -238,13 +238,31 @@ impl Namespace {
     }
 }
 
+/// A port that every node listens on; displayed as `53/udp`, or `5432` for TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Listener {
+    /// Published port, 1 to 65535.
+    pub port: u16,
+    /// Transport protocol.
+    pub protocol: TransportProtocol,
+}
+
+impl fmt::Display for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.protocol {
+            TransportProtocol::Tcp => write!(f, "{}", self.port),
+            TransportProtocol::Udp => write!(f, "{}/udp", self.port),
+        }
+    }
+}
+
 /// One published port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
     /// Container port, 1 to 65535.
     pub target: u16,
-    /// Cluster-wide listener port, if the entry creates one.
-    pub listener: Option<u16>,
+    /// Cluster-wide listener, if the entry creates one.
+    pub listener: Option<Listener>,
     /// Host port as written, for messages.
     pub published: Option<String>,
     /// `tcp`, `udp` or `sctp`.

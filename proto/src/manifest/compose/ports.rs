@@ -5,10 +5,11 @@ use std::ops::RangeInclusive;
 use crate::{
     Error,
     config::port_number,
+    v1::TransportProtocol,
     yaml::{Node, Position, Resolved, Value},
 };
 
-use super::{Port, keys::PORT, reader::Reader};
+use super::{Listener, Port, keys::PORT, reader::Reader};
 
 /// Reads all entries, with ranges expanded pairwise.
 pub(super) fn read(reader: &Reader<'_>, node: &Node) -> Result<Vec<Port>, Error> {
@@ -105,7 +106,7 @@ impl<'a> Short<'a> {
     fn expand(self, at: Position) -> Option<Vec<Port>> {
         let port = |target, host: Option<u16>, published| Port {
             target,
-            listener: host.filter(|_| listens(self.protocol, self.ip)),
+            listener: host.and_then(|port| listener(port, self.protocol, self.ip)),
             published,
             protocol: self.protocol.to_owned(),
             host_ip: self.ip.to_owned(),
@@ -117,9 +118,7 @@ impl<'a> Short<'a> {
             Some(hosts) if hosts.len() == containers.len() => Some(
                 containers
                     .zip(hosts)
-                    .map(|(target, host)| {
-                        port(target, (host > 0).then_some(host), Some(host.to_string()))
-                    })
+                    .map(|(target, host)| port(target, Some(host), Some(host.to_string())))
                     .collect(),
             ),
             Some(hosts) if containers.len() == 1 => {
@@ -162,7 +161,7 @@ fn long(reader: &Reader<'_>, item: &Node) -> Result<Option<Port>, Error> {
     let host = published.as_deref().and_then(|text| text.parse().ok());
     Ok(Some(Port {
         target,
-        listener: host.filter(|port| *port > 0 && listens(&protocol, &host_ip)),
+        listener: host.and_then(|port| listener(port, &protocol, &host_ip)),
         published,
         protocol,
         host_ip,
@@ -170,8 +169,14 @@ fn long(reader: &Reader<'_>, item: &Node) -> Result<Option<Port>, Error> {
     }))
 }
 
-fn listens(protocol: &str, ip: &str) -> bool {
-    protocol == "tcp" && matches!(ip, "" | "0.0.0.0")
+fn listener(port: u16, protocol: &str, ip: &str) -> Option<Listener> {
+    let protocol = match protocol {
+        "tcp" => TransportProtocol::Tcp,
+        "udp" => TransportProtocol::Udp,
+        _ => return None,
+    };
+    let listens = port > 0 && matches!(ip, "" | "0.0.0.0");
+    listens.then_some(Listener { port, protocol })
 }
 
 fn range(text: &str) -> Option<RangeInclusive<u16>> {

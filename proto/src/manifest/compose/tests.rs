@@ -437,7 +437,8 @@ networks:
         db.volumes[0].source,
         MountSource::Volume("pgdata".to_owned())
     );
-    assert_eq!(db.ports[0].listener, Some(5432));
+    let listener = db.ports[0].listener.map(|listener| listener.to_string());
+    assert_eq!(listener.as_deref(), Some("5432"));
     let cache = &project.services["cache"];
     assert_eq!(
         cache.command,

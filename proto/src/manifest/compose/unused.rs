@@ -97,24 +97,28 @@ pub(super) fn warnings(document: &Document, project: &Project) -> Vec<String> {
     warnings
 }
 
-/// Warning for the published ports of a service.
+/// Warning for the published ports of a service that no node listens on.
 fn unopened_ports(name: &str, service: &Service) -> Option<String> {
     let shown = |port: &Port| {
         let published = port.published.as_deref()?;
+        if port.listener.is_some() {
+            return None;
+        }
         Some(match port.protocol.as_str() {
             "tcp" => published.to_owned(),
             protocol => format!("{published}/{protocol}"),
         })
     };
     let ports: BTreeSet<String> = service.ports.iter().filter_map(shown).collect();
-    let noun = match ports.len() {
+    let (noun, verb) = match ports.len() {
         0 => return None,
-        1 => "port",
-        _ => "ports",
+        1 => ("port", "stays"),
+        _ => ("ports", "stay"),
     };
     let ports = Vec::from_iter(ports).join(", ");
     Some(format!(
-        "{name} publishes {noun} {ports}, but this version opens none: only routes lead to a service"
+        "{name} publishes {noun} {ports}, which {verb} closed: only a single TCP or UDP port on all \
+         addresses is opened"
     ))
 }
 

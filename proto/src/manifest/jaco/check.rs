@@ -18,7 +18,8 @@ use super::{
     Jaco, Override, Route, Spanned,
     decode::{Raw, RawOverride, RawRoute},
     keys::{
-        ACME, PLACEMENTS, ROUTE, Requirement, SERVICE, TLS, Table, UPSTREAM, ValueType, value_of,
+        ACME, PLACEMENTS, PROXY_PROTOCOLS, ROUTE, Requirement, SERVICE, TLS, Table, UPSTREAM,
+        ValueType, value_of,
     },
 };
 
@@ -118,6 +119,13 @@ fn service(raw: RawOverride) -> Result<Override, Error> {
             fail("placement", message, raw.placement.at).with("value", word)
         })?,
     };
+    let proxy_protocol = match raw.proxy_protocol.as_str() {
+        "" => 0,
+        word => value_of(&PROXY_PROTOCOLS, word).ok_or_else(|| {
+            let message = format!("service {name:?} has unknown proxy_protocol {word:?}, want v2");
+            fail("proxy_protocol", message, raw.proxy_protocol.at).with("value", word)
+        })?,
+    };
     let rules = SERVICE.rules.iter();
     for rule in rules.filter(|rule| rule.word == raw.placement.value) {
         let is_set = match rule.other {
@@ -150,6 +158,7 @@ fn service(raw: RawOverride) -> Result<Override, Error> {
         placement,
         hosts: raw.hosts,
         networks: raw.networks,
+        proxy_protocol,
     })
 }
 

@@ -41,6 +41,7 @@ pub(super) struct RawOverride {
     pub(super) placement: Spanned<String>,
     pub(super) hosts: Vec<Spanned<String>>,
     pub(super) networks: Vec<Spanned<String>>,
+    pub(super) proxy_protocol: Spanned<String>,
 }
 
 pub(super) fn decode(bytes: &[u8]) -> Result<Raw, Error> {
@@ -98,6 +99,7 @@ fn service(node: &Node) -> RawOverride {
         placement: fields.text("placement"),
         hosts: fields.texts("hosts"),
         networks: fields.texts("networks"),
+        proxy_protocol: fields.text("proxy_protocol"),
     }
 }
 

@@ -76,6 +76,9 @@ pub(super) const PLACEMENTS: [(&str, PlacementMode); 4] = [
     ("global", PlacementMode::Global),
 ];
 
+/// Values of `proxy_protocol`, with the version of the header.
+pub(super) const PROXY_PROTOCOLS: [(&str, u32); 1] = [("v2", 2)];
+
 /// Values of `acme`, with whether certificates are obtained.
 pub(super) const ACME: [(&str, bool); 2] = [("on", true), ("off", false)];
 
@@ -224,6 +227,12 @@ pub(super) const SERVICE: Table = Table {
             about: "Networks in attach order, instead of the compose file's.",
             required: false,
             value_type: ValueType::List(&ValueType::Text(Text::Any)),
+        },
+        Key {
+            name: "proxy_protocol",
+            about: "v2: connections to published TCP ports begin with a PROXY protocol header that names the client. Default: no header.",
+            required: false,
+            value_type: ValueType::Text(Text::Words(&words(&PROXY_PROTOCOLS))),
         },
     ],
     rules: &[

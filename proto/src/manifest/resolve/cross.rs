@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 use crate::{
     Error, ErrorCode,
     manifest::{
-        compose::{self, Compose},
+        compose::{self, Compose, Listener},
         fault::{Located, invalid, suggestion},
         jaco::{self, Jaco, Override},
     },
-    v1::{self, service_spec::PlacementMode},
+    v1::{self, TransportProtocol, service_spec::PlacementMode},
     yaml::Position,
 };
 
@@ -128,10 +128,12 @@ pub(super) fn route_services(jaco: &Jaco, compose: &Compose) -> Result<(), Error
     Ok(())
 }
 
-/// Returns the listeners of the deployment by port; rejects duplicate ports.
+/// Returns the listeners of the deployment by port and protocol; rejects duplicates.
 pub(super) fn tcp_routes(jaco: &Jaco, compose: &Compose) -> Result<Vec<v1::TcpRoute>, Error> {
-    let mut listeners: BTreeMap<u16, v1::TcpRoute> = BTreeMap::new();
+    let mut listeners: BTreeMap<Listener, v1::TcpRoute> = BTreeMap::new();
     for (name, service) in &compose.project.services {
+        let given = jaco.services.iter().find(|given| given.name.value == *name);
+        let proxy_protocol = given.map_or(0, |given| given.proxy_protocol);
         for port in &service.ports {
             let Some(listener) = port.listener else {
                 continue;
@@ -139,10 +141,15 @@ pub(super) fn tcp_routes(jaco: &Jaco, compose: &Compose) -> Result<Vec<v1::TcpRo
             match listeners.entry(listener) {
                 Entry::Vacant(place) => {
                     place.insert(v1::TcpRoute {
-                        published_port: i32::from(listener),
+                        published_port: i32::from(listener.port),
                         deployment: jaco.deployment.clone(),
                         service: name.clone(),
                         container_port: i32::from(port.target),
+                        protocol: listener.protocol.into(),
+                        proxy_protocol: match listener.protocol {
+                            TransportProtocol::Tcp => proxy_protocol,
+                            TransportProtocol::Udp => 0,
+                        },
                     });
                 }
                 Entry::Occupied(taken) => {
@@ -154,8 +161,7 @@ pub(super) fn tcp_routes(jaco: &Jaco, compose: &Compose) -> Result<Vec<v1::TcpRo
                     };
                     let both = BTreeSet::from([other.as_str(), name.as_str()]);
                     let both: Vec<&str> = both.into_iter().collect();
-                    return Err(Error::new(ErrorCode::PortConflict, message)
-                        .with("port", listener)
+                    return Err(port_conflict(listener, message)
                         .with("service", name)
                         .with("services", both.join(","))
                         .with("file", compose::FILE)
@@ -178,15 +184,16 @@ pub(super) fn port_owners(
         let Ok(port) = u16::try_from(route.published_port) else {
             continue;
         };
+        let protocol = route.protocol();
+        let listener = Listener { port, protocol };
         let service = compose.project.services.get(&route.service);
         let mut ports = service.into_iter().flat_map(|service| &service.ports);
-        let entry = ports.find(|entry| entry.listener == Some(port));
+        let entry = ports.find(|entry| entry.listener == Some(listener));
         let at = entry.map_or(Position::START, |entry| entry.at);
-        let owner = cluster.port_owner(port);
+        let owner = cluster.port_owner(port, protocol);
         if let Some(owner) = owner.filter(|owner| *owner != jaco.deployment) {
-            let message = format!("port {port} is published by deployment {owner:?}");
-            return Err(Error::new(ErrorCode::PortConflict, message)
-                .with("port", port)
+            let message = format!("port {listener} is published by deployment {owner:?}");
+            return Err(port_conflict(listener, message)
                 .with("service", &route.service)
                 .with("owner", &owner)
                 .with("deployment", &owner)
@@ -195,6 +202,15 @@ pub(super) fn port_owners(
         }
     }
     Ok(())
+}
+
+/// Returns the error for a published port that is taken.
+fn port_conflict(listener: Listener, message: String) -> Error {
+    let error = Error::new(ErrorCode::PortConflict, message).with("port", listener.port);
+    match listener.protocol {
+        TransportProtocol::Tcp => error,
+        TransportProtocol::Udp => error.with("protocol", "udp"),
+    }
 }
 
 /// Checks that no route belongs to another deployment.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::v1::TransportProtocol;
 
 /// A cluster of hosts `a` and `b` in which another deployment owns port 9000 and `a.io/taken`.
 struct Cluster {
@@ -17,8 +18,8 @@ impl ClusterView for Cluster {
         ["a", "b"].contains(&hostname)
     }
 
-    fn port_owner(&self, port: u16) -> Option<String> {
-        (port == 9000).then(|| "other".to_owned())
+    fn port_owner(&self, port: u16, protocol: TransportProtocol) -> Option<String> {
+        (port == 9000 && protocol == TransportProtocol::Tcp).then(|| "other".to_owned())
     }
 
     fn route_owner(&self, domain: &str, path: &str) -> Option<String> {
@@ -158,10 +159,10 @@ fn pinned_hosts_are_checked_against_compose_replicas() {
 }
 
 #[test]
-fn listeners_come_from_plain_tcp_ports() {
+fn listeners_come_from_single_tcp_and_udp_ports() {
     let resolved = apply(
         "",
-        "ports: [\"127.0.0.1:9000:1\", \"9001:1\", \"9002-9003:5-6\", \"8000-8010:80\", \"9004:1/udp\", 7000, \
+        "ports: [\"127.0.0.1:9000:1\", \"9001:1\", \"9002-9003:5-6\", \"8000-8010:80\", \"9004:1/udp\", \"9004:2\", 7000, \
          {target: 9, published: 9005, host_ip: 0.0.0.0}, {target: 9, published: \"9006-9007\"}, \"0.0.0.0:9008:1\", \
          \"[::1]:9009:1\", \"[::]:9010:1\"]",
     )
@@ -169,11 +170,20 @@ fn listeners_come_from_plain_tcp_ports() {
     let listeners: Vec<_> = resolved
         .tcp_routes
         .iter()
-        .map(|route| (route.published_port, route.container_port))
+        .map(|route| (route.published_port, route.protocol(), route.container_port))
         .collect();
+    let (tcp, udp) = (TransportProtocol::Tcp, TransportProtocol::Udp);
     assert_eq!(
         listeners,
-        [(9001, 1), (9002, 5), (9003, 6), (9005, 9), (9008, 1)]
+        [
+            (9001, tcp, 1),
+            (9002, tcp, 5),
+            (9003, tcp, 6),
+            (9004, tcp, 2),
+            (9004, udp, 1),
+            (9005, tcp, 9),
+            (9008, tcp, 1)
+        ]
     );
 }
 

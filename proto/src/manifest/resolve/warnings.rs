@@ -7,7 +7,7 @@ use crate::{
         compose::{Compose, NetworkMode},
         jaco::Jaco,
     },
-    v1::service_spec::PlacementMode,
+    v1::{TransportProtocol, service_spec::PlacementMode},
 };
 
 /// Returns the warnings of the given files, those of `jaco.yaml` first.
@@ -15,6 +15,9 @@ pub(super) fn warnings(jaco: Option<&Jaco>, compose: Option<&Compose>) -> Vec<St
     let mut warnings = Vec::new();
     if let Some(jaco) = jaco {
         of_jaco(jaco, &mut warnings);
+    }
+    if let (Some(jaco), Some(compose)) = (jaco, compose) {
+        warnings.extend(proxy_protocol(jaco, compose));
     }
     if let Some(compose) = compose {
         of_compose(compose, &mut warnings);
@@ -71,13 +74,38 @@ fn of_compose(compose: &Compose, warnings: &mut Vec<String>) {
                 "service {name:?} has no image and will stay pending"
             ));
         }
-        if service.network_mode == Some(NetworkMode::None)
-            && service.ports.iter().any(|port| port.listener.is_some())
-        {
+        let publishes = service.ports.iter().any(|port| port.listener.is_some());
+        // Such a container has no address of its own, so its ports have no upstream.
+        if let Some(mode) = service.network_mode.as_ref().filter(|_| publishes) {
+            let mode = match mode {
+                NetworkMode::None => "none".to_owned(),
+                NetworkMode::Service(other) => format!("service:{other}"),
+            };
             warnings.push(format!(
-                "service {name:?} publishes ports but has network_mode none"
+                "service {name:?} publishes ports but has network_mode {mode}"
             ));
         }
     }
     warnings.extend(compose.unused());
+}
+
+/// Warnings for services that ask for PROXY headers and have no TCP port to send them on.
+fn proxy_protocol(jaco: &Jaco, compose: &Compose) -> Vec<String> {
+    let publishes_tcp = |name: &str| {
+        let service = compose.project.services.get(name);
+        let mut listeners = service
+            .into_iter()
+            .flat_map(|service| service.ports.iter().filter_map(|port| port.listener));
+        listeners.any(|listener| listener.protocol == TransportProtocol::Tcp)
+    };
+    let without_effect = jaco
+        .services
+        .iter()
+        .filter(|given| given.proxy_protocol != 0 && !publishes_tcp(&given.name.value));
+    without_effect
+        .map(|given| {
+            let name = &given.name.value;
+            format!("service {name:?} sets proxy_protocol, which has no effect without a published TCP port")
+        })
+        .collect()
 }

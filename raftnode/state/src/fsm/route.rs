@@ -1,4 +1,4 @@
-//! Ingress: HTTP routes by domain and path, TCP listeners by port.
+//! Ingress: HTTP routes by domain and path, published ports by port and protocol.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,26 +39,29 @@ pub(super) fn replace_routes(
     Ok(())
 }
 
-/// Makes `ports` the listeners of the deployment; a port has one owner in the cluster.
+/// Makes `ports` the published ports of the deployment; a port of a protocol has one owner in the
+/// cluster.
 pub(super) fn replace_ports(
     tx: &mut Tx,
     deployment: &str,
     ports: Vec<v1::TcpRoute>,
 ) -> Result<(), Error> {
-    let mut wanted: BTreeMap<i32, v1::TcpRoute> = BTreeMap::new();
+    let mut wanted: BTreeMap<(i32, i32), v1::TcpRoute> = BTreeMap::new();
     for port in ports {
         check_owner("tcp_routes", deployment, &port.deployment)?;
-        let owner = tx.get::<v1::TcpRoute>(&port.published_port);
+        let key = (port.published_port, port.protocol);
+        let owner = tx.get::<v1::TcpRoute>(&key);
         if let Some(owner) = owner.filter(|owner| owner.deployment != deployment) {
             return Err(port_conflict(&port, &owner));
         }
-        if let Some(other) = wanted.get(&port.published_port) {
+        if let Some(other) = wanted.get(&key) {
             return Err(port_conflict(&port, other));
         }
-        wanted.insert(port.published_port, port);
+        wanted.insert(key, port);
     }
     tx.remove_where::<v1::TcpRoute>(|route| {
-        route.deployment == deployment && !wanted.contains_key(&route.published_port)
+        route.deployment == deployment
+            && !wanted.contains_key(&(route.published_port, route.protocol))
     });
     wanted.into_values().try_for_each(|port| tx.put(port))
 }
@@ -86,8 +89,12 @@ fn check_free(tx: &Tx, route: &v1::Route) -> Result<(), Error> {
 }
 
 fn port_conflict(wanted: &v1::TcpRoute, owner: &v1::TcpRoute) -> Error {
+    let protocol = match wanted.protocol() {
+        v1::TransportProtocol::Tcp => "",
+        v1::TransportProtocol::Udp => "/udp",
+    };
     let message = format!(
-        "port {} of service {:?} is published by deployment {:?}",
+        "port {}{protocol} of service {:?} is published by deployment {:?}",
         wanted.published_port, wanted.service, owner.deployment
     );
     Error::new(ErrorCode::PortConflict, message)

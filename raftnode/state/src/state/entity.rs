@@ -92,7 +92,7 @@ entity!(RolloutPlan in RolloutPlans, rollout_plans by (String, String) =
     |d| Some(Change::RolloutPlan(d)), of deployment);
 entity!(Route in Routes, routes by (String, String) = |e| (e.domain.clone(), e.path.clone()),
     |d| Some(Change::Route(d)), of deployment);
-entity!(TcpRoute in TcpRoutes, tcp_routes by i32 = |e| e.published_port,
+entity!(TcpRoute in TcpRoutes, tcp_routes by (i32, i32) = |e| (e.published_port, e.protocol),
     |d| Some(Change::TcpRoute(d)), of deployment);
 entity!(Cert in Certs, certs by String = |e| e.domain.clone(),
     |d| Some(Change::Cert(d)));

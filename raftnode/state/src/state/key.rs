@@ -1,5 +1,7 @@
 //! Row keys: encodes the typed keys of the maps as bytes with the same order.
 
+use jaco_proto::v1;
+
 /// Separator between the parts of a row key; names must not contain it.
 pub(crate) const SEPARATOR: char = '\0';
 
@@ -55,15 +57,20 @@ impl Key for (String, String, String) {
     }
 }
 
-/// A published port.
-impl Key for i32 {
+/// A published port and the number of its transport protocol.
+impl Key for (i32, i32) {
     fn is_storable(&self) -> bool {
-        (1..=i32::from(u16::MAX)).contains(self)
+        let (port, protocol) = *self;
+        (1..=i32::from(u16::MAX)).contains(&port)
+            && v1::TransportProtocol::try_from(protocol).is_ok()
     }
 
     fn encode(&self, out: &mut Vec<u8>) {
-        // Storable keys are positive, so unsigned order equals signed order.
-        out.extend_from_slice(&self.to_be_bytes());
+        let (port, protocol) = *self;
+        // Storable ports are positive, so unsigned order equals signed order.
+        out.extend_from_slice(&port.to_be_bytes());
+        // TCP, which is number 0, adds nothing: the key of a table that has only TCP ports.
+        out.extend(u8::try_from(protocol).ok().filter(|number| *number != 0));
     }
 }
 

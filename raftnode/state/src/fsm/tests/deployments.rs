@@ -19,6 +19,7 @@ fn port(published_port: i32, deployment: &str) -> v1::TcpRoute {
         deployment: deployment.into(),
         service: "db".into(),
         container_port: 5432,
+        ..Default::default()
     }
 }
 
@@ -141,7 +142,7 @@ fn apply_replaces_content_and_keeps_the_previous() {
         routes(&applied.state),
         [("a.example", "/x"), ("b.example", "")]
     );
-    assert!(applied.state.tcp_routes.keys().eq([&5433]));
+    assert!(applied.state.tcp_routes.keys().eq([&(5433, 0)]));
 }
 
 #[test]
@@ -199,6 +200,21 @@ fn ports_and_routes_have_one_owner() {
     test.rejected(
         Payload::DeploymentApply(blog.clone()),
         ErrorCode::ValidationFailed,
+    );
+    let of_protocol = |protocol| v1::TcpRoute {
+        protocol,
+        ..port(5432, "blog")
+    };
+    blog.tcp_routes = vec![of_protocol(2)];
+    test.rejected(
+        Payload::DeploymentApply(blog.clone()),
+        ErrorCode::ValidationFailed,
+    );
+    let udp = v1::TransportProtocol::Udp.into();
+    blog.tcp_routes = vec![of_protocol(udp), of_protocol(udp)];
+    test.rejected(
+        Payload::DeploymentApply(blog.clone()),
+        ErrorCode::PortConflict,
     );
 
     blog.tcp_routes.clear();
