@@ -4,6 +4,7 @@
 //! - [`firewall`]: tables, chains and sets of the kernel's packet filter.
 //! - [`ingress`]: the HTTP data plane of the ingress.
 //! - [`interfaces`]: the network interfaces of this machine and their addresses.
+//! - [`l4`]: the data plane of published TCP and UDP ports.
 //! - [`limit`]: rates and connections per client.
 //! - [`link`]: links, addresses and routes of the kernel.
 //! - [`netns`]: network namespaces, and work inside them.
@@ -19,6 +20,7 @@ pub mod dns;
 pub mod firewall;
 pub mod ingress;
 pub mod interfaces;
+pub mod l4;
 pub mod limit;
 pub mod link;
 pub mod netns;
