@@ -1,11 +1,13 @@
-//! Ingress: maintains the reverse proxy from the routes in the replicated state.
+//! Ingress: maintains the reverse proxy and the published ports from the routes in the replicated state.
 //!
 //! [`jaco_policy::ingress`] decides.
 //!
 //! - [`table`]: the route table of one node.
+//! - [`port`]: published TCP and UDP ports.
 //! - [`ProxyActor`]: keeps the proxy's table and listener up to date.
 
 mod actor;
+pub mod port;
 pub mod table;
 
 pub use actor::{Msg, ProxyActor, ProxyArgs};

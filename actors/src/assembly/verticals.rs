@@ -16,7 +16,10 @@ use super::network_probe::network_probe;
 use crate::{
     api::{ApiContext, admission::Transport, service},
     health,
-    ingress::{self, ProxyActor, ProxyArgs},
+    ingress::{
+        self, ProxyActor, ProxyArgs,
+        port::{PortManager, PortManagerArgs},
+    },
     membership,
     network::{
         self,
@@ -140,15 +143,21 @@ pub(super) fn build(
             https: false,
             mesh: false,
         };
+        let fresh = node.failure_detector.fresh();
+        let ports = ingress::port::data_plane(&node.hostname, fresh.clone());
+        let mut ports = PortManagerArgs::new(raft.clone(), facts.clone(), fresh.clone(), ports);
         let proxy = Proxy::observed(Settings::default(), Arc::new(shared.metrics().clone()));
-        let mut proxy = ProxyArgs::new(raft, facts, node.failure_detector.fresh(), port, proxy);
+        let mut proxy = ProxyArgs::new(raft, facts, fresh, port, proxy);
         if let Some(port) = shared.config.https_port {
             proxy = proxy.with_https(port);
         }
         if let Some(mesh) = mesh {
+            ports = ports.with_mesh(mesh.status.subscribe());
             proxy = proxy.with_mesh(mesh.status.subscribe());
         }
-        ingress = ingress.child(ChildSpec::worker::<ProxyActor>("proxy", proxy).0);
+        ingress = ingress
+            .child(ChildSpec::worker::<ProxyActor>("proxy", proxy).0)
+            .child(ChildSpec::worker::<PortManager>("ports", ports).0);
     }
     let (ingress, _) = ChildSpec::supervisor("ingress", ingress);
     let raft = raft_supervisor(api, node, ca_pem);

@@ -20,6 +20,17 @@ pub struct PortKey {
     pub protocol: TransportProtocol,
 }
 
+impl PortKey {
+    /// Key of a published port; `None` for a row of a later version with an unknown protocol.
+    #[must_use]
+    pub fn of(route: &v1::TcpRoute) -> Option<Self> {
+        Some(Self {
+            port: number(route.published_port)?,
+            protocol: TransportProtocol::try_from(route.protocol).ok()?,
+        })
+    }
+}
+
 impl fmt::Display for PortKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let protocol = match self.protocol {
@@ -63,7 +74,7 @@ pub fn served_ports(
     let services = wanted(state);
     let ports = state.tcp_routes.values().filter_map(|route| {
         let ids = services.get(&(route.deployment.as_str(), route.service.as_str()))?;
-        let key = key(route)?;
+        let key = PortKey::of(route)?;
         let upstreams: Vec<_> = ids
             .iter()
             .filter_map(|id| upstream(state, facts, fresh, route, id))
@@ -85,14 +96,6 @@ pub fn same_input(a: &State, b: &State) -> bool {
             || (a.deployments.ptr_eq(&b.deployments)
                 && a.replicas_desired.ptr_eq(&b.replicas_desired)
                 && a.replicas_observed.ptr_eq(&b.replicas_observed)))
-}
-
-/// The port of a row; `None` for a row of a later version with an unknown protocol.
-fn key(route: &v1::TcpRoute) -> Option<PortKey> {
-    Some(PortKey {
-        port: number(route.published_port)?,
-        protocol: TransportProtocol::try_from(route.protocol).ok()?,
-    })
 }
 
 fn number(port: i32) -> Option<u16> {

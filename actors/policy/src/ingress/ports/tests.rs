@@ -56,7 +56,7 @@ fn served_if(change: impl FnOnce(&mut v1::ReplicaObserved)) -> BTreeMap<PortKey,
 }
 
 #[test]
-fn replicas_serve_on_the_container_port_in_order_of_their_ids() {
+fn replicas_serve_on_the_container_port_by_id() {
     let mut state = state_with_ports();
     add_replica(&mut state, "web-1", "here", "fd00::2");
     add_replica(&mut state, "web-0", "here", "10.1.0.2");
@@ -108,7 +108,7 @@ fn remote_replicas_serve_while_fresh_and_reachable() {
 }
 
 #[test]
-fn header_is_sent_on_tcp_ports_that_ask_for_version_2() {
+fn tcp_ports_get_the_requested_header() {
     for (protocol, version, expected) in [
         (TransportProtocol::Tcp, 0, false),
         (TransportProtocol::Tcp, 1, false),

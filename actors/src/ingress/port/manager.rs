@@ -1,0 +1,260 @@
+//! Keeps the table of served ports up to date, and one port actor per published port.
+
+use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
+
+use jaco_net::l4::Ports;
+use jaco_policy::{
+    debounce::{Action, Debounce},
+    ingress::{
+        ports::{PortKey, same_input, served_ports},
+        table::NodeFacts,
+    },
+    network::readiness::MeshStatus,
+};
+use jaco_raftnode::{State, StateReader};
+use jaco_supervision::{
+    ActorState, ChildDone, ChildEvent, ChildSpec, Context, Failure, KeyedChildren, Worker,
+};
+use tokio::{sync::watch, time::Instant};
+
+use super::{PortActor, PortArgs, PortTable, port_of};
+use crate::health::Hosts;
+
+/// Debounce time after the last change.
+const DEBOUNCE: Duration = Duration::from_millis(200);
+/// Longest delay of a table update by further changes.
+const MAX_DEBOUNCE: Duration = Duration::from_secs(1);
+/// Delay before restarting an exhausted port actor.
+const RETRY: Duration = Duration::from_secs(30);
+/// Time for which established connections may go on when the node stops; shorter than a worker's
+/// shutdown timeout.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// Arguments of a [`PortManager`]; clones share the data plane and the table.
+#[derive(Clone)]
+pub struct PortManagerArgs {
+    state: Arc<dyn StateReader>,
+    facts: NodeFacts,
+    fresh: watch::Receiver<Hosts>,
+    mesh: Option<watch::Receiver<MeshStatus>>,
+    ports: Ports,
+    table: watch::Sender<PortTable>,
+}
+
+impl PortManagerArgs {
+    /// Creates arguments for the data plane `ports` of a node. Only replicas of this host and of the
+    /// hosts in `fresh` serve.
+    #[must_use]
+    pub fn new(
+        state: Arc<dyn StateReader>,
+        facts: NodeFacts,
+        fresh: watch::Receiver<Hosts>,
+        ports: Ports,
+    ) -> Self {
+        Self {
+            state,
+            facts,
+            fresh,
+            mesh: None,
+            ports,
+            table: watch::Sender::default(),
+        }
+    }
+
+    /// Serves replicas of other hosts while the mesh is up.
+    #[must_use]
+    pub fn with_mesh(mut self, status: watch::Receiver<MeshStatus>) -> Self {
+        self.mesh = Some(status);
+        self
+    }
+}
+
+impl fmt::Debug for PortManagerArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PortManagerArgs")
+            .field("facts", &self.facts)
+            .field("ports", &self.ports)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Messages of a [`PortManager`].
+#[derive(Debug)]
+pub enum Msg {
+    /// The state changed.
+    Changed(Arc<State>),
+    /// The set of fresh hosts changed, or the mesh went up or down.
+    Fresh,
+    /// The debounce deadline passed.
+    DebounceElapsed,
+    /// A request about a port actor has ended, or the actor exhausted its restarts.
+    PortDone(ChildDone),
+    /// Restart the port actor with this child id, if it is exhausted.
+    RestartPort(String),
+}
+
+/// Starts and stops the sibling port actors.
+pub struct PortManager {
+    args: PortManagerArgs,
+    /// Newest state processed.
+    seen: Arc<State>,
+    debounce: Debounce,
+    /// Whether the actor of each port has exhausted its restarts.
+    children: KeyedChildren<Self, bool>,
+}
+
+impl Worker for PortManager {
+    type Msg = Msg;
+    type Args = PortManagerArgs;
+    const KIND: &'static str = "PortManager";
+
+    async fn start(ctx: &Context<Self>, args: PortManagerArgs) -> Result<Self, Failure> {
+        let mut states = args.state.follow();
+        let seen = states.borrow_and_update().clone();
+        let mut fresh = args.fresh.clone();
+        fresh.mark_unchanged();
+        let mut children = KeyedChildren::new("port:", Msg::PortDone).report_exhausted();
+        // Port actors need nothing of their manager, so those of an earlier instance stay.
+        let published: BTreeSet<String> = keys(&seen).map(child_id).collect();
+        let mut exhausted = Vec::new();
+        children.adopt(ctx, |id, info| {
+            if info.state == ActorState::Exhausted {
+                exhausted.push(id.to_owned());
+            }
+            published.contains(id).then_some(false)
+        });
+        let mut manager = Self {
+            args,
+            seen,
+            debounce: Debounce::new(DEBOUNCE, MAX_DEBOUNCE),
+            children,
+        };
+        manager.publish(ctx);
+        for id in exhausted {
+            manager.children.restart(ctx, &id);
+        }
+        ctx.watch(states, Msg::Changed);
+        ctx.watch(fresh, |_| Msg::Fresh);
+        if let Some(mut mesh) = manager.args.mesh.clone() {
+            mesh.mark_unchanged();
+            ctx.watch(mesh, |_| Msg::Fresh);
+        }
+        Ok(manager)
+    }
+
+    async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
+        match msg {
+            Msg::Changed(newest) => {
+                let before = std::mem::replace(&mut self.seen, newest);
+                if !same_input(&before, &self.seen) {
+                    self.debounce.handle_change(Instant::now().into_std());
+                }
+            }
+            Msg::Fresh => self.debounce.handle_change(Instant::now().into_std()),
+            Msg::DebounceElapsed => self.debounce.handle_timeout(Instant::now().into_std()),
+            Msg::PortDone(done) => self.port_done(ctx, done)?,
+            Msg::RestartPort(id) => {
+                // The port may have been replaced since it was exhausted.
+                let exhausted = self.children.get_mut(&id);
+                if exhausted.is_some_and(std::mem::take) {
+                    self.children.restart(ctx, &id);
+                }
+            }
+        }
+        self.drive(ctx);
+        Ok(())
+    }
+
+    async fn stop(&mut self, _ctx: &Context<Self>) {
+        self.args.ports.drain(DRAIN).await;
+    }
+}
+
+impl PortManager {
+    /// Runs the debouncer's actions, then sets the deadline.
+    fn drive(&mut self, ctx: &Context<Self>) {
+        while let Some(action) = self.debounce.poll_action() {
+            match action {
+                Action::Run => self.publish(ctx),
+            }
+        }
+        let due = self.debounce.poll_timeout().map(Instant::from_std);
+        ctx.set_deadline(due, Msg::DebounceElapsed);
+    }
+
+    /// Publishes the table of the current state, and starts and stops port actors.
+    fn publish(&mut self, ctx: &Context<Self>) {
+        let fresh = self.args.fresh.borrow().clone();
+        let mut facts = self.args.facts.clone();
+        if let Some(mesh) = &self.args.mesh {
+            facts.mesh = *mesh.borrow() == MeshStatus::Up;
+        }
+        let table = served_ports(&self.seen, &facts, &fresh);
+        self.args.table.send_if_modified(|current| {
+            let differs = **current != table;
+            if differs {
+                *current = Arc::new(table);
+            }
+            differs
+        });
+        let published: BTreeSet<PortKey> = keys(&self.seen).collect();
+        for key in &published {
+            let id = child_id(*key);
+            if self.children.get(&id).is_some() {
+                continue;
+            }
+            let args = PortArgs {
+                key: *key,
+                table: self.args.table.subscribe(),
+                ports: self.args.ports.clone(),
+            };
+            let (spec, _) = ChildSpec::worker::<PortActor>(self.children.key(&id), args);
+            self.children.start(ctx, &id, spec, false);
+        }
+        let published: BTreeSet<String> = published.into_iter().map(child_id).collect();
+        let wanted = self.children.iter().map(|(id, _)| id.to_owned());
+        let removed: Vec<String> = wanted.filter(|id| !published.contains(id)).collect();
+        for id in removed {
+            self.children.stop(ctx, &id);
+        }
+    }
+
+    fn port_done(&mut self, ctx: &Context<Self>, done: ChildDone) -> Result<(), Failure> {
+        match self.children.handle_done(ctx, done) {
+            Some(ChildEvent::Stopped(_)) => self.close_removed(),
+            Some(ChildEvent::Exhausted(id, reason)) => {
+                tracing::warn!(subsystem = "ingress", port = %id, %reason, "port actor exhausted its restarts");
+                if let Some(exhausted) = self.children.get_mut(&id) {
+                    *exhausted = true;
+                }
+                ctx.send_after(RETRY, Msg::RestartPort(id));
+            }
+            Some(ChildEvent::NotStarted(_, error)) => return Err(error.into()),
+            Some(ChildEvent::Started(_)) | None => {}
+        }
+        Ok(())
+    }
+
+    /// Closes ports that are not published any more: an actor that was down did not.
+    fn close_removed(&self) {
+        let published: BTreeSet<_> = keys(&self.seen).map(port_of).collect();
+        for port in self.args.ports.open_ports() {
+            if !published.contains(&port) {
+                self.args.ports.close(port);
+            }
+        }
+    }
+}
+
+/// Published ports of a state, served or not.
+fn keys(state: &State) -> impl Iterator<Item = PortKey> + '_ {
+    state
+        .tcp_routes
+        .values()
+        .filter_map(|route| PortKey::of(route))
+}
+
+/// Id of a port among the children of the manager; `/` would separate levels of a path.
+fn child_id(key: PortKey) -> String {
+    key.to_string().replace('/', ":")
+}
