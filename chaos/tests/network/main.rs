@@ -18,6 +18,7 @@ mod fixture;
 mod gate;
 mod held;
 mod path_mtu;
+mod published;
 mod repair;
 mod resolver;
 mod scopes;
