@@ -11,9 +11,9 @@ packages=(
   # Running: the container engine, a static shell for images built here, an HTTP client.
   busybox-static ca-certificates curl docker.io iproute2 mount util-linux
   # Testing: what the kernel says of rules and tunnels that we wrote, a peer of another make, a second
-  # engine, a real registry with passwords, clocks that can be set, and a foreign gRPC client, which
-  # lives in a virtual environment; git lists the files that a check reads.
-  aardvark-dns apache2-utils docker-registry iptables libfaketime netavark nftables podman
+  # engine, a real registry with passwords, clocks that can be set, a certificate authority, and a
+  # foreign gRPC client, which lives in a virtual environment; git lists the files that a check reads.
+  aardvark-dns apache2-utils docker-registry iptables libfaketime netavark nftables pebble podman
   tcpdump wireguard-go wireguard-tools
   git python3 python3-venv
 )

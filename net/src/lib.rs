@@ -1,5 +1,6 @@
 //! Network mechanisms of JACO, independent of actors and of the replicated state.
 //!
+//! - [`acme`]: certificates from an ACME directory.
 //! - [`dns`]: sockets of DNS servers and forwarders.
 //! - [`firewall`]: tables, chains and sets of the kernel's packet filter.
 //! - [`ingress`]: the HTTP data plane of the ingress.
@@ -16,6 +17,7 @@
 //! - [`tun`]: interfaces whose packets a program reads and writes.
 //! - [`wireguard`]: the data plane of the encrypted mesh.
 
+pub mod acme;
 pub mod dns;
 pub mod firewall;
 pub mod ingress;
