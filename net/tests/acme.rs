@@ -62,7 +62,7 @@ async fn failed_validation_names_the_reason_without_secrets() {
     let pebble = Pebble::start(&[("PEBBLE_AUTHZREUSE", "0")]).await;
     let directory = pebble.directory();
     let (account, _) = Account::create(&directory, "").await.unwrap();
-    // Nobody listens.
+    // No program listens.
     let error = account
         .order("a.example.org", |_| async { Ok(()) })
         .await

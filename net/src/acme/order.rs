@@ -47,8 +47,8 @@ macro_rules! with_nonce_retries {
 impl Account {
     /// Orders a certificate for one domain with a fresh ECDSA P-256 key.
     ///
-    /// `publish` makes the response to the challenge visible everywhere and is awaited before the
-    /// directory is told to validate. It is not called if the directory still trusts an earlier
+    /// `publish` makes the response to the challenge visible everywhere; the directory validates only
+    /// after it. It is not called if the directory still trusts an earlier
     /// validation. Dropping the future cancels the order, which then expires at the directory.
     ///
     /// # Errors
