@@ -5,6 +5,7 @@
 //! state, it resumes its membership.
 
 mod builder;
+mod certificates;
 mod network_probe;
 mod verticals;
 

@@ -2,11 +2,13 @@
 //!
 //! [`jaco_policy::ingress`] decides.
 //!
+//! - [`certificate`]: obtains and publishes certificates.
 //! - [`table`]: the route table of one node.
 //! - [`port`]: published TCP and UDP ports.
 //! - [`ProxyActor`]: keeps the proxy's table and listener up to date.
 
 mod actor;
+pub mod certificate;
 pub mod port;
 pub mod table;
 

@@ -13,7 +13,7 @@ use super::{
     logs, names, network,
     stream::{ResponseStream, guarded},
 };
-use crate::node::NodeContext;
+use crate::{ingress::certificate, node::NodeContext};
 
 pub(super) struct DeployService(pub(super) Arc<NodeContext>);
 
@@ -66,6 +66,7 @@ impl Deploy for DeployService {
         let last_heartbeat = |host: &str| node.failure_detector.last_heartbeat(host);
         let mut response = views::status(&state, request.get_ref(), &last_heartbeat);
         let deployment = &request.get_ref().deployment_filter;
+        response.certs = certificate::status_rows(&state, &response.routes);
         response.network_faults = network::faults_of(&node, &state, deployment);
         Ok(node.read_response(&state, response))
     }

@@ -12,6 +12,7 @@ use jaco_proto::config::HostPort;
 
 use crate::{
     clock::Clock,
+    ingress::certificate::CertificateSettings,
     network::{dns::DnsConfig, ipam::Pool},
     node::{MeshSettings, NodeConfig},
 };
@@ -127,6 +128,12 @@ impl NodeBuilder {
     /// choose.
     pub fn http_port(mut self, port: u16) -> Self {
         self.0.http_port = Some(port);
+        self
+    }
+
+    /// Obtains certificates for the domains whose routes ask for them. Default: none are obtained.
+    pub fn certificates(mut self, settings: CertificateSettings) -> Self {
+        self.0.certificates = Some(settings);
         self
     }
 

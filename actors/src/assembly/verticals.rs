@@ -12,7 +12,7 @@ use jaco_supervision::{ChildSpec, Strategy, SupervisorSpec};
 use ractor::SpawnErr;
 use tokio::sync::watch;
 
-use super::network_probe::network_probe;
+use super::{certificates::certificates, network_probe::network_probe};
 use crate::{
     api::{ApiContext, admission::Transport, service},
     health,
@@ -158,6 +158,11 @@ pub(super) fn build(
         ingress = ingress
             .child(ChildSpec::worker::<ProxyActor>("proxy", proxy).0)
             .child(ChildSpec::worker::<PortManager>("ports", ports).0);
+    }
+    if let Some(settings) = &shared.config.certificates
+        && let Some((child, _)) = certificates(shared, node, settings)
+    {
+        ingress = ingress.child(child);
     }
     let (ingress, _) = ChildSpec::supervisor("ingress", ingress);
     let raft = raft_supervisor(api, node, ca_pem);

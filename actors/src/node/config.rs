@@ -12,6 +12,7 @@ use jaco_proto::config::WgBackend;
 
 use crate::{
     clock::Clock,
+    ingress::certificate::CertificateSettings,
     network::{dns::DnsConfig, ipam::Pool},
 };
 
@@ -51,6 +52,8 @@ pub struct NodeConfig {
     /// TCP port of the plain HTTP ingress, on all addresses; 0 lets the system choose. `None`:
     /// routes are stored but not served.
     pub http_port: Option<u16>,
+    /// How certificates are obtained. `None`: none are, and none are used.
+    pub certificates: Option<CertificateSettings>,
     /// TCP port of the ingress over TLS, on all addresses, beside `http_port`; 0 lets the system
     /// choose. `None`: there is no TLS.
     pub https_port: Option<u16>,
@@ -97,6 +100,7 @@ impl NodeConfig {
             inherited_socket: None,
             docker_socket: DOCKER_SOCKET.into(),
             http_port: None,
+            certificates: None,
             https_port: None,
             metrics_addr: None,
             ipam: Pool::default(),

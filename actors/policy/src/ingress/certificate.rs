@@ -6,6 +6,7 @@
 //! - [`audit`]: audit events.
 //! - [`backoff`]: waits after failures.
 //! - [`domains`]: the domains with a certificate, and the contact of each.
+//! - [`preflight`]: whether the addresses of a domain lead to this cluster.
 //! - [`served`]: the certificate that is presented for a domain.
 //! - [`status`]: the certificate rows of `jaco status`.
 //! - [`store`]: keys of the replicated certificate store.
@@ -15,6 +16,7 @@ pub mod backoff;
 mod core;
 pub mod domains;
 mod input;
+pub mod preflight;
 pub mod served;
 pub mod status;
 pub mod store;
@@ -24,6 +26,6 @@ pub use self::core::{
     PREFLIGHT_TIMEOUT, WINDOW, WRITE_RETRY,
 };
 pub use input::{
-    Chain, Environment, Facts, FailureClass, Lock, OrderFailure, Phase, RenewalWindow, Settings,
-    Slot, Status, jitter,
+    Chain, Environment, Facts, FailureClass, LocalCopies, Lock, OrderFailure, Phase, RenewalWindow,
+    Settings, Slot, Status, jitter,
 };

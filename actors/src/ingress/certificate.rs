@@ -1,0 +1,136 @@
+//! Certificates: one actor per domain obtains them on the leader, every node publishes them to its
+//! data plane.
+//!
+//! [`jaco_policy::ingress::certificate`] decides.
+//!
+//! - [`CertManager`]: reads the state, keeps one [`CertActor`] per domain, and publishes
+//!   [`Certificates`].
+//! - [`CertActor`]: runs the actions of one domain's core.
+//! - [`Authority`]: the ACME directory as the actors see it.
+//! - [`Cache`]: copies of the certificates on the disk of this node.
+
+mod actor;
+mod authority;
+mod cache;
+mod manager;
+mod material;
+mod settings;
+mod spread;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use futures::future::BoxFuture;
+use jaco_net::acme::not_after;
+use jaco_policy::{
+    COMMIT_BUDGET,
+    ingress::certificate::{audit, status, store::Directories},
+};
+use jaco_proto::{
+    secret::SecretString,
+    v1::{self, command::Payload},
+};
+use jaco_raftnode::{Committed, LeaderProposer, State, batch, command};
+use jaco_supervision::ChildSpec;
+use tokio::{sync::watch, time::timeout};
+
+use crate::{clock::Clock, commit::commit};
+
+pub use actor::CertActor;
+pub use authority::{AcmeAuthority, Authority, Challenge, OrderError, Publish};
+pub use cache::Cache;
+pub use manager::CertManager;
+pub use material::Material;
+pub use settings::CertificateSettings;
+pub use spread::{RaftSpread, Spread};
+
+/// Lifetime of a challenge's token.
+const TOKEN_LIFETIME: Duration = Duration::from_secs(10 * 60);
+/// Longest wait until all ready nodes have a token.
+const SPREAD: Duration = Duration::from_secs(5);
+
+/// Checks before a first order whether a domain leads to this cluster.
+pub trait Preflight: Send + Sync + 'static {
+    /// Resolves the domain and asks its addresses; `Err` has the reason for operators.
+    fn check(&self, domain: String) -> BoxFuture<'static, Result<(), String>>;
+}
+
+/// Arguments of the certificate actors of a node; clones share everything.
+#[derive(Clone)]
+pub struct Args {
+    /// Hostname of this node, the lessee of its locks.
+    pub host: String,
+    /// Reads the state, and changes it while this node leads.
+    pub raft: Arc<dyn LeaderProposer>,
+    /// Whether this node leads and has applied an entry of its own term.
+    pub is_leader: watch::Receiver<bool>,
+    /// Source of timestamps, and of the time that certificates are judged by.
+    pub clock: Clock,
+    /// Directories to order from.
+    pub directories: Directories,
+    /// Contact for domains whose deployments have none; may be empty.
+    pub contact: String,
+    /// Talks to the directories.
+    pub authority: Arc<dyn Authority>,
+    /// Reports when all nodes have an entry.
+    pub spread: Arc<dyn Spread>,
+    /// Checks domains before their first order; `None` to order at once.
+    pub preflight: Option<Arc<dyn Preflight>>,
+    /// Copies on disk.
+    pub cache: Cache,
+    /// Held while an account is created, so that two domains share one.
+    pub account_lock: Arc<tokio::sync::Mutex<()>>,
+    /// Receives what the data plane serves.
+    pub certificates: watch::Sender<Certificates>,
+}
+
+/// Certificates and challenge responses that a data plane serves; clones share the maps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Certificates {
+    /// Certificate to present by domain.
+    pub by_domain: Arc<BTreeMap<String, Arc<Material>>>,
+    /// Responses to challenges by token.
+    pub tokens: Arc<BTreeMap<String, Token>>,
+}
+
+/// Response to a challenge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// Body of the response.
+    pub key_auth: SecretString,
+    /// Time after which the token is unknown.
+    pub expires_at: SystemTime,
+}
+
+/// Child specification of the manager, to be placed under the ingress supervisor.
+#[must_use]
+pub fn child(args: Args) -> ChildSpec {
+    ChildSpec::worker::<CertManager>("certificates", args).0
+}
+
+/// Certificate rows of `jaco status` for those of `routes` that ask for a certificate.
+pub(crate) fn status_rows(state: &State, routes: &[v1::Route]) -> Vec<v1::CertState> {
+    let routes = routes.iter().filter(|route| route.tls_auto);
+    let domains = routes.map(|route| route.domain.as_str()).collect();
+    status::rows(state, &domains, |chain| {
+        not_after(std::str::from_utf8(chain).ok()?)
+    })
+}
+
+/// Commits the payloads in one entry.
+async fn write(args: &Args, payloads: Vec<Payload>) -> Result<Committed, String> {
+    let ts = args.clock.timestamp();
+    let children = payloads.into_iter();
+    let children = children.map(|payload| command(audit::IDENTITY, ts, payload));
+    let entry = batch(audit::IDENTITY, ts, children.collect());
+    match timeout(COMMIT_BUDGET, commit(args.raft.as_ref(), entry)).await {
+        Ok(Ok(committed)) => Ok(committed),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("not committed in time".to_owned()),
+    }
+}

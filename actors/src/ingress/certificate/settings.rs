@@ -1,0 +1,33 @@
+//! Settings of the certificates of a node.
+
+use jaco_net::acme::{Directory, RootsError};
+use jaco_policy::ingress::certificate::store::Directories;
+
+use super::AcmeAuthority;
+
+/// Settings of the certificates of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateSettings {
+    /// Directories to order from.
+    pub directories: Directories,
+    /// Contact for domains whose deployments have none; may be empty.
+    pub contact: String,
+    /// Certificates in PEM that directories may verify under, beside the system's roots.
+    pub extra_roots: Option<String>,
+}
+
+impl CertificateSettings {
+    /// Creates an authority of the directories.
+    ///
+    /// # Errors
+    /// [`RootsError`] if there is no root or an extra one is invalid.
+    pub fn authority(&self) -> Result<AcmeAuthority, RootsError> {
+        let staging = self.directories.staging.as_ref();
+        let urls = [Some(&self.directories.production), staging];
+        let roots = self.extra_roots.as_deref();
+        let directories = urls.into_iter().flatten();
+        let directories = directories.map(|url| Directory::new(url, roots));
+        let directories = directories.collect::<Result<Vec<_>, _>>()?;
+        Ok(AcmeAuthority::new(directories))
+    }
+}

@@ -1,0 +1,393 @@
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, atomic::AtomicUsize, atomic::Ordering},
+};
+
+use jaco_net::{acme::Issued, pki::BootstrapCert};
+use jaco_policy::ingress::certificate::{
+    FailureClass, OrderFailure, RenewalWindow, Slot,
+    store::{self, LETS_ENCRYPT, account_key, directory_name},
+};
+use jaco_proto::secret::SecretBytes;
+use jaco_raftnode::{StateReader as _, testing::MemoryRaft};
+use jaco_supervision::{KillMode, Strategy, SupervisorSpec, Tree};
+use prost_types::Timestamp;
+use tokio::time::Instant;
+
+use super::*;
+use crate::lock::lock;
+
+const DOMAIN: &str = "a-example";
+
+/// An authority that publishes a challenge and issues a self-signed certificate.
+struct FakeAuthority {
+    clock: Clock,
+    raft: MemoryRaft,
+    /// Directories that were ordered from.
+    orders: Mutex<Vec<String>>,
+    accounts: AtomicUsize,
+    /// Failures of the next orders.
+    failures: Mutex<VecDeque<OrderError>>,
+    /// Time that an order takes.
+    takes: Duration,
+}
+
+impl FakeAuthority {
+    fn orders(&self) -> Vec<String> {
+        lock(&self.orders).clone()
+    }
+}
+
+/// Shares the fake with the test.
+struct Shared(Arc<FakeAuthority>);
+
+impl Authority for Shared {
+    fn create_account(
+        &self,
+        _: String,
+        _: String,
+    ) -> BoxFuture<'static, Result<SecretBytes, OrderError>> {
+        let number = self.0.accounts.fetch_add(1, Ordering::Relaxed);
+        let account = SecretBytes::new(format!("account {number}").into_bytes());
+        Box::pin(async { Ok(account) })
+    }
+
+    fn order(
+        &self,
+        directory: String,
+        _: SecretBytes,
+        domain: String,
+        publish: Publish,
+    ) -> BoxFuture<'static, Result<Issued, OrderError>> {
+        let fake = Arc::clone(&self.0);
+        Box::pin(async move {
+            lock(&fake.orders).push(directory_name(&directory));
+            if let Some(failure) = lock(&fake.failures).pop_front() {
+                return Err(failure);
+            }
+            let token = format!("token-{}", fake.orders().len());
+            let challenge = Challenge {
+                token: token.clone(),
+                key_auth: SecretString::new("proof".to_owned()),
+            };
+            publish(challenge).await.unwrap();
+            let state = fake.raft.state();
+            assert_eq!(state.challenge_tokens[&token].key_auth, "proof");
+            tokio::time::sleep(fake.takes).await;
+            let cert = BootstrapCert::generate(&domain, &[], fake.clock.now()).unwrap();
+            Ok(Issued {
+                chain_pem: cert.cert_pem().to_owned(),
+                key_pem: cert.key_pem().clone(),
+            })
+        })
+    }
+
+    fn renewal_window(
+        &self,
+        _: String,
+        _: SecretBytes,
+        _: String,
+    ) -> BoxFuture<'static, Option<(RenewalWindow, Duration)>> {
+        Box::pin(async { None })
+    }
+}
+
+/// All nodes have every entry at once.
+struct Everywhere;
+
+impl Spread for Everywhere {
+    fn reached(&self, _: u64) -> BoxFuture<'static, ()> {
+        Box::pin(async {})
+    }
+}
+
+struct Lab {
+    raft: MemoryRaft,
+    lead: watch::Sender<bool>,
+    fake: Arc<FakeAuthority>,
+    certificates: watch::Receiver<Certificates>,
+    cache: Cache,
+    tree: Tree,
+}
+
+impl Lab {
+    async fn start(leads: bool, dir: &std::path::Path) -> Self {
+        Self::start_with(leads, dir, VecDeque::new()).await
+    }
+
+    async fn start_with(
+        leads: bool,
+        dir: &std::path::Path,
+        failures: VecDeque<OrderError>,
+    ) -> Self {
+        let raft = MemoryRaft::with_ready_nodes(&["n1", "n2"]);
+        let begin = Instant::now();
+        let clock = Clock::from_fn(move || {
+            SystemTime::UNIX_EPOCH + Duration::from_secs(1_900_000_000) + begin.elapsed()
+        });
+        let fake = Arc::new(FakeAuthority {
+            clock: clock.clone(),
+            raft: raft.clone(),
+            orders: Mutex::default(),
+            accounts: AtomicUsize::new(0),
+            failures: Mutex::new(failures),
+            takes: Duration::from_secs(3),
+        });
+        let (lead, is_leader) = watch::channel(leads);
+        let (sender, certificates) = watch::channel(Certificates::default());
+        let cache = Cache::new(dir);
+        let args = Args {
+            host: "n1".to_owned(),
+            raft: Arc::new(raft.clone()),
+            is_leader,
+            clock,
+            directories: Directories::of_config(LETS_ENCRYPT, false),
+            contact: String::new(),
+            authority: Arc::new(Shared(Arc::clone(&fake))),
+            spread: Arc::new(Everywhere),
+            preflight: None,
+            cache: cache.clone(),
+            account_lock: Arc::default(),
+            certificates: sender,
+        };
+        let spec = SupervisorSpec::new(Strategy::OneForOne).child(child(args));
+        let tree = Tree::start("ingress", spec).await.unwrap();
+        let lab = Self {
+            raft,
+            lead,
+            fake,
+            certificates,
+            cache,
+            tree,
+        };
+        lab.deploy(true);
+        lab
+    }
+
+    fn deploy(&self, tls_auto: bool) {
+        let route = v1::Route {
+            domain: DOMAIN.to_owned(),
+            deployment: "app".to_owned(),
+            service: "web".to_owned(),
+            port: 80,
+            tls_auto,
+            ..v1::Route::default()
+        };
+        let revision = self
+            .raft
+            .state()
+            .deployments
+            .get("app")
+            .map_or(1, |app| app.applied_revision + 1);
+        let apply = Payload::DeploymentApply(v1::DeploymentApply {
+            deployment: "app".to_owned(),
+            revision,
+            services: vec![v1::ServiceSpec {
+                name: "web".to_owned(),
+                ..v1::ServiceSpec::default()
+            }],
+            routes: vec![route],
+            acme_email: "ops@example.org".to_owned(),
+            ..v1::DeploymentApply::default()
+        });
+        let apply = command("test", Timestamp::default(), apply);
+        self.raft.apply(apply).unwrap();
+    }
+
+    async fn until(&self, holds: impl Fn(&State) -> bool) {
+        let mut states = self.raft.subscribe();
+        let waited = states.wait_for(|state| holds(state));
+        let waited = timeout(Duration::from_secs(7200), waited).await;
+        waited.expect("the state changes within two hours").unwrap();
+    }
+
+    /// Waits until exactly the production certificate is stored and the lock is released.
+    async fn until_issued(&self) {
+        let name = directory_name(LETS_ENCRYPT);
+        self.until(|state| {
+            let stored = store::certificates(state, DOMAIN);
+            let stored: Vec<_> = stored.map(|stored| stored.directory.to_owned()).collect();
+            let locked = state.certs.values().any(|lock| !lock.lessee.is_empty());
+            stored == [name.clone()] && !locked
+        })
+        .await;
+    }
+
+    /// Types of the audit events about certificates.
+    fn events(&self) -> Vec<(String, String)> {
+        let state = self.raft.state();
+        let events = state
+            .audit
+            .values()
+            .filter(|event| event.identity == "ingress");
+        events
+            .map(|event| {
+                let name = event.r#type().as_str_name();
+                let name = name.trim_start_matches("AUDIT_EVENT_TYPE_CERTIFICATE_");
+                (name.to_owned(), event.payload["acme_environment"].clone())
+            })
+            .collect()
+    }
+
+    async fn until_copied(&self, present: bool) {
+        let name = directory_name(LETS_ENCRYPT);
+        let keys = store::CertificateKeys::new(DOMAIN, &name);
+        let copied = async {
+            while self.cache.read(&keys.chain).is_some() != present {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        };
+        let copied = timeout(Duration::from_secs(600), copied).await;
+        copied.expect("the copy follows");
+    }
+}
+
+fn event(name: &str, environment: &str) -> (String, String) {
+    (name.to_owned(), environment.to_owned())
+}
+
+fn failure(account_lost: bool) -> OrderError {
+    OrderError {
+        failure: OrderFailure {
+            class: FailureClass::Validation,
+            retry_after: None,
+            reason: "no".to_owned(),
+        },
+        account_lost,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn leader_stages_promotes_and_publishes() {
+    let dir = tempfile::tempdir().unwrap();
+    let lab = Lab::start(true, dir.path()).await;
+    let mut certificates = lab.certificates.clone();
+    // The staging certificate is served until the other lands.
+    let staged = |all: &Certificates| {
+        let served = all.by_domain.get(DOMAIN);
+        served.is_some_and(|material| material.slot == Slot::Staging)
+    };
+    certificates.wait_for(staged).await.unwrap();
+    lab.until_issued().await;
+    let issued = |all: &Certificates| {
+        let served = all.by_domain.get(DOMAIN);
+        served.is_some_and(|material| material.slot == Slot::Production)
+    };
+    let all = certificates.wait_for(issued).await.unwrap().clone();
+    assert_eq!(all.tokens["token-2"].key_auth.expose(), "proof");
+    let staging = directory_name(store::LETS_ENCRYPT_STAGING);
+    let production = directory_name(LETS_ENCRYPT);
+    assert_eq!(lab.fake.orders(), [staging, production.clone()]);
+    assert_eq!(
+        lab.events(),
+        [event("ISSUED", "staging"), event("ISSUED", "prod")]
+    );
+    let account = account_key(&production, "ops@example.org");
+    assert!(lab.raft.state().cert_blobs.contains_key(&account));
+    let state = lab.raft.state();
+    let routes: Vec<_> = state
+        .routes
+        .values()
+        .map(|route| v1::Route::clone(route))
+        .collect();
+    let rows = status_rows(&state, &routes);
+    assert_eq!((rows.len(), rows[0].environment.as_str()), (1, "prod"));
+    lab.until_copied(true).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn follower_serves_what_the_state_has() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let leader = Lab::start(true, dir.path()).await;
+    leader.until_issued().await;
+    let follower = Lab::start(false, other.path()).await;
+    for blob in leader.raft.state().cert_blobs.values() {
+        let blob = Some(v1::CertBlob::clone(blob));
+        let upsert = Payload::CertBlobUpsert(v1::CertBlobUpsert { blob });
+        let upsert = command("test", Timestamp::default(), upsert);
+        follower.raft.apply(upsert).unwrap();
+    }
+    let mut certificates = follower.certificates.clone();
+    let served = |all: &Certificates| all.by_domain.contains_key(DOMAIN);
+    certificates.wait_for(served).await.unwrap();
+    follower.until_copied(true).await;
+    assert_eq!(follower.fake.orders(), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_are_audited_and_repeated() {
+    let dir = tempfile::tempdir().unwrap();
+    let failures = [failure(false), failure(true)].into();
+    let lab = Lab::start_with(true, dir.path(), failures).await;
+    lab.until_issued().await;
+    let failed = event("FAILED", "staging");
+    let issued = [event("ISSUED", "staging"), event("ISSUED", "prod")];
+    assert_eq!(
+        lab.events(),
+        [failed.clone(), failed, issued[0].clone(), issued[1].clone()]
+    );
+    let accounts = lab.fake.accounts.load(Ordering::Relaxed);
+    assert_eq!(accounts, 3, "the lost account was replaced");
+}
+
+#[tokio::test(start_paused = true)]
+async fn killed_actors_issue_one_certificate() {
+    let dir = tempfile::tempdir().unwrap();
+    let lab = Lab::start(true, dir.path()).await;
+    for path in ["ingress/cert:a-example", "ingress/certificates"] {
+        let ordered = lab.fake.orders().len();
+        while lab.fake.orders().len() == ordered {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        lab.tree.kill(path, KillMode::Kill).unwrap();
+    }
+    lab.until_issued().await;
+    let issued = lab.events();
+    let count = |wanted| issued.iter().filter(|event| **event == wanted).count();
+    assert_eq!(count(event("ISSUED", "prod")), 1, "{issued:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn removed_route_deletes_everything() {
+    let dir = tempfile::tempdir().unwrap();
+    let lab = Lab::start(true, dir.path()).await;
+    lab.until_issued().await;
+    lab.until_copied(true).await;
+    lab.deploy(false);
+    lab.until(|state| store::keys(state, DOMAIN).next().is_none())
+        .await;
+    lab.until_copied(false).await;
+    let mut certificates = lab.certificates.clone();
+    let gone = |all: &Certificates| all.by_domain.is_empty();
+    certificates.wait_for(gone).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn copy_on_disk_spares_an_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = Lab::start(true, dir.path()).await;
+    first.until_issued().await;
+    first.until_copied(true).await;
+    let restored = Lab::start(true, dir.path()).await;
+    restored.until_issued().await;
+    assert_eq!(restored.fake.orders(), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_leadership_ends_the_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let lab = Lab::start(true, dir.path()).await;
+    while lab.fake.orders().is_empty() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    lab.lead.send_replace(false);
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert_eq!(lab.fake.orders().len(), 1);
+    assert_eq!(
+        store::domains(&lab.raft.state()).len(),
+        0,
+        "nothing is stored"
+    );
+    lab.lead.send_replace(true);
+    lab.until_issued().await;
+}
