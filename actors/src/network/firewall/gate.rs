@@ -65,7 +65,9 @@ impl IsolationGate for FirewallGate {
         network: &'a NetworkId,
         block: Cidr,
     ) -> BoxFuture<'a, Result<(), NotEnforced>> {
-        let opens = move |status: &Status| match &status.isolation {
+        // Connections of the block's former network are ended before anything starts on it. If that
+        // fails until the deadline, the ruleset alone has to do.
+        let opens = move |status: &Status, stale: bool| match &status.isolation {
             IsolationStatus::Unavailable(reason) => {
                 Some(Err(NotEnforced::Unavailable(reason.clone())))
             }
@@ -73,7 +75,8 @@ impl IsolationGate for FirewallGate {
             IsolationStatus::Pending => None,
             IsolationStatus::Enforced => {
                 let enforced = status.enforced.as_ref()?;
-                enforced.includes(network, block).then_some(Ok(()))
+                let covered = enforced.includes(network, block);
+                (covered && (stale || !status.has_stale_flows)).then_some(Ok(()))
             }
         };
         let (mut status, mesh) = (self.status.clone(), self.mesh.clone());
@@ -82,16 +85,15 @@ impl IsolationGate for FirewallGate {
             if let Some(mesh) = mesh {
                 wait_protected(mesh, deadline).await?;
             }
-            if let Some(outcome) = opens(&status.borrow()) {
+            if let Some(outcome) = opens(&status.borrow(), false) {
                 return outcome;
             }
             // A restarting actor passes soon anyway.
             let _ = self.firewall.cast(Msg::Wanted(network.clone(), block));
-            let opened = status.wait_for(|status| opens(status).is_some());
-            match timeout_at(deadline, opened).await {
-                Ok(Ok(status)) => opens(&status).unwrap_or(Err(NotEnforced::Pending(block))),
-                Ok(Err(_)) | Err(_) => Err(NotEnforced::Pending(block)),
-            }
+            let opened = status.wait_for(|status| opens(status, false).is_some());
+            // The last status decides after the deadline.
+            let _ = timeout_at(deadline, opened).await;
+            opens(&status.borrow(), true).unwrap_or(Err(NotEnforced::Pending(block)))
         })
     }
 }

@@ -142,7 +142,11 @@ impl Core {
             // That instance had a state that was new enough.
             open: last.enforced.is_some(),
             published: last.clone(),
-            status: last,
+            status: Status {
+                // An earlier process may have ended between a change of the rules and the cut.
+                has_stale_flows: last.has_stale_flows || last.is_fresh(),
+                ..last
+            },
             phase: Phase::Idle,
             actions: Vec::new(),
             urgent: false,

@@ -1,6 +1,6 @@
 //! The ruleset as a value.
 
-use std::{fmt, net::Ipv4Addr};
+use std::{collections::BTreeMap, fmt, net::Ipv4Addr};
 
 use jaco_engine::cidr::Cidr;
 use jaco_state::State;
@@ -153,6 +153,20 @@ impl Ruleset {
             && are_rules_of(&self.chains, &rules)
             && spans.is_sorted_by(|one, next| one.last < next.first)
             && spans.iter().all(covered)
+    }
+
+    /// Whether a network has an address here that it does not have in `before`.
+    #[must_use]
+    pub fn gives_addresses(&self, before: &Self) -> bool {
+        let before: BTreeMap<&str, &Set> = { before.sets.iter() }
+            .map(|set| (set.name.as_str(), set))
+            .collect();
+        let networks = self.sets.iter().filter(|set| set.name != POOL_SET);
+        networks.into_iter().any(|set| {
+            let held = before.get(set.name.as_str());
+            let holds = |span| held.is_some_and(|held| held.elements.binary_search(span).is_ok());
+            !set.elements.iter().all(holds)
+        })
     }
 
     /// Fate of a forwarded packet under these rules.

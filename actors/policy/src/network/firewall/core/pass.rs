@@ -70,8 +70,10 @@ impl Core {
         }
         // That of a failed pass is kept: it may be all that the kernel took back.
         let drift = self.status.drift(&self.expected.ruleset, found.as_ref());
-        // After a change of the rows connections that were allowed go on.
-        if drift.is_some() || found.is_none() {
+        // Addresses that were another network's may still have its connections. After any other
+        // change of the rows connections that were allowed go on.
+        let moved = found.is_none_or(|found| self.expected.ruleset.gives_addresses(&found));
+        if drift.is_some() || moved {
             self.suspect_flows();
         }
         self.drift = drift.or(self.drift.take());

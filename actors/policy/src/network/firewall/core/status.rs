@@ -72,7 +72,8 @@ pub struct Status {
     pub enforced: Option<Arc<Rendered>>,
     /// The ruleset that was last handed to the kernel.
     pub attempted: Option<Arc<Rendered>>,
-    /// Whether connections may be established that the ruleset forbids: they began without it.
+    /// Whether connections may be established that the ruleset forbids: they began without it, or
+    /// when their addresses were those of other networks.
     pub has_stale_flows: bool,
     /// Number of repairs of changes that were made by others.
     pub repairs: u64,

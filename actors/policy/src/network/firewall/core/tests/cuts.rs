@@ -7,12 +7,6 @@ fn repair_cuts_connections_begun_without_the_ruleset() {
     let mut bench = Bench::enforced();
     // The table was absent at the start.
     assert_eq!(bench.cuts, 1);
-    bench.rows(&[
-        ("web", "a", "n1", "10.244.1.0/24"),
-        ("web", "b", "n1", "10.244.2.0/24"),
-    ]);
-    bench.advance(SECOND * 3);
-    assert_eq!(bench.cuts, 1, "an ordinary change");
     let changes: [fn(&mut Option<Ruleset>); 2] = [
         |table| *table = None,
         |table| table.as_mut().unwrap().sets[0].elements.clear(),
@@ -37,6 +31,43 @@ fn repair_cuts_connections_begun_without_the_ruleset() {
     bench.cut_fails = false;
     bench.advance(TICK * 2);
     assert!(!bench.status.has_stale_flows);
+}
+
+#[test]
+fn addresses_given_to_a_network_lose_their_connections() {
+    let mut bench = Bench::enforced();
+    let own = ("web", "a", "n1", "10.244.1.0/24");
+    let first = ("web", "b", "n2", "10.244.2.0/24");
+    let next = ("web", "c", "n2", "10.244.2.0/24");
+    let more = ("web", "c", "n3", "10.244.3.0/24");
+    // Rows, and whether connections are cut: not if networks only lose addresses.
+    let changes: [(&[_], bool); 6] = [
+        (&[own, first], true),
+        (&[own], false),
+        (&[own, next], true),
+        (&[own, next, more], true),
+        (&[own, next, more], false),
+        (&[own], false),
+    ];
+    for (rows, is_cut) in changes {
+        let before = bench.cuts;
+        bench.rows(rows);
+        bench.advance(SECOND * 3);
+        assert_eq!(bench.cuts > before, is_cut, "{rows:?}");
+        assert!(!bench.status.has_stale_flows);
+    }
+}
+
+#[test]
+fn first_pass_of_a_process_cuts_connections() {
+    let mut bench = Bench::enforced();
+    let mut next = Bench::new();
+    next.kernel = bench.kernel.take();
+    next.rows(&[("web", "a", "n1", "10.244.1.0/24")]);
+    next.leader(true);
+    next.advance(SECOND * 3);
+    assert_eq!((next.cuts, next.applies), (1, 0));
+    assert!(!next.status.has_stale_flows);
 }
 
 #[test]
