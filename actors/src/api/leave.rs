@@ -150,7 +150,9 @@ impl Removal<'_> {
                     drain.handle_remaining(Instant::now().into_std(), left);
                     Instant::from_std(drain.last()) + PROGRESS_BUDGET
                 }
-                Progress::Leaving if self.is_last_chance(&raft, hostname, raft_id) => return Ok(()),
+                Progress::Leaving if self.is_last_chance(&raft, hostname, raft_id) => {
+                    return self.last_answer(hostname);
+                }
                 Progress::Leaving => {
                     *leaving_since.get_or_insert_with(Instant::now) + REMOVAL_BUDGET
                 }
@@ -190,6 +192,17 @@ impl Removal<'_> {
         }
         let sender = self.caller.sender.as_ref();
         sender.is_some_and(|sender| sender.hostname == hostname) && !raft.voters.contains(&raft_id)
+    }
+
+    /// Answer of a call that cannot see its end. A member that forwarded it to the leaving one sees
+    /// it, and asks the next leader.
+    fn last_answer(&self, hostname: &str) -> Result<(), Error> {
+        match self.caller.transport {
+            Transport::Peer if hostname == self.node.hostname => Err(forward::to_be_resumed(
+                "another member leads and removes this one",
+            )),
+            Transport::Peer | Transport::Process | Transport::Local | Transport::Api => Ok(()),
+        }
     }
 
     /// Error of a call whose node stops. A member that forwarded it watches the state instead.

@@ -275,6 +275,20 @@ async fn forwarded_call_outlives_the_stopping_leader() {
     call.await.unwrap().unwrap();
 }
 
+#[tokio::test(start_paused = true)]
+async fn call_outlives_the_leadership_of_the_leaver() {
+    let drained = Drained::start(&[]).await;
+    drained.0.group.elect(Some(3));
+    let call = drained.remove(2, false);
+    drained.until(2, leaving).await;
+    // The leaver sees that another member leads, and not the end of its own removal.
+    drained.0.group.elect(Some(1));
+    pause(3).await;
+    assert!(!call.is_finished());
+    drained.delete_row_on(1).await;
+    call.await.unwrap().unwrap();
+}
+
 fn row(id: &str, service: &str, host: &str) -> v1::ReplicaDesired {
     v1::ReplicaDesired {
         id: id.to_owned(),
