@@ -233,7 +233,8 @@ impl<'a> Receiver<'a> {
                 }
             }
             TunnResult::Done => {}
-            TunnResult::Err(WireGuardError::UnderLoad) => {}
+            // The latter is a response after both sides began a handshake and the other one won.
+            TunnResult::Err(WireGuardError::UnderLoad | WireGuardError::UnexpectedPacket) => {}
             TunnResult::Err(_)
             | TunnResult::WriteToTunnelV4(..)
             | TunnResult::WriteToTunnelV6(..) => count(&self.shared.drops.invalid),
