@@ -9,7 +9,7 @@ use super::{
     testing::{publish, put},
     *,
 };
-use crate::ingress::table::testing::{add_replica, state_with_route};
+use crate::ingress::table::testing::{add_replica, change_observation, state_with_route};
 
 const TCP: PortKey = PortKey {
     port: 9001,
@@ -47,11 +47,7 @@ fn addrs(served: &BTreeMap<PortKey, ServedPort>, key: PortKey) -> Vec<String> {
 fn served_if(change: impl FnOnce(&mut v1::ReplicaObserved)) -> BTreeMap<PortKey, ServedPort> {
     let mut state = state_with_ports();
     add_replica(&mut state, "web-0", "here", "10.1.0.2");
-    let mut observed = (**state.replicas_observed.get("web-0").unwrap()).clone();
-    change(&mut observed);
-    state
-        .replicas_observed
-        .insert("web-0".to_owned(), Arc::new(observed));
+    change_observation(&mut state, "web-0", change);
     served_ports(&state, &facts(true), &BTreeSet::new())
 }
 

@@ -58,3 +58,19 @@ pub fn add_replica(state: &mut State, id: &str, host: &str, ip: &str) {
         .replicas_observed
         .insert(id.to_owned(), Arc::new(observed));
 }
+
+/// Changes the observation of replica `id`.
+///
+/// # Panics
+/// If it has none.
+pub fn change_observation(
+    state: &mut State,
+    id: &str,
+    change: impl FnOnce(&mut v1::ReplicaObserved),
+) {
+    let observed = state.replicas_observed.get_mut(id);
+    assert!(observed.is_some(), "{id} is not observed");
+    if let Some(observed) = observed {
+        change(Arc::make_mut(observed));
+    }
+}

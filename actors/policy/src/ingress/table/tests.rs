@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    testing::{add_replica, state_with_route},
+    testing::{add_replica, change_observation, state_with_route},
     *,
 };
 
@@ -25,11 +25,7 @@ fn served(state: &State) -> Vec<SocketAddr> {
 fn served_if(change: impl FnOnce(&mut v1::ReplicaObserved)) -> Vec<SocketAddr> {
     let mut state = state_with_route();
     add_replica(&mut state, "web-0", "here", "10.1.0.2");
-    let mut observed = (**state.replicas_observed.get("web-0").unwrap()).clone();
-    change(&mut observed);
-    state
-        .replicas_observed
-        .insert("web-0".to_owned(), Arc::new(observed));
+    change_observation(&mut state, "web-0", change);
     served(&state)
 }
 
