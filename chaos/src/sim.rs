@@ -75,6 +75,7 @@ mod engine;
 mod expected;
 mod fault;
 mod find_bug;
+mod flows;
 mod health;
 mod inject;
 mod ipam;

@@ -19,6 +19,7 @@ use super::{
     drains::Drains,
     engine::Engine,
     fault::{BenignFault, Fault, Often, Promise, StartStep, Victim},
+    flows::Flows,
     isolation::FirewallStep,
     kernel::Kernel,
     mesh::MeshStep,
@@ -212,6 +213,7 @@ pub(super) struct Cluster {
     pub(super) orphans: Orphans,
     pub(super) drains: Drains,
     pub(super) reachability: Reachability,
+    pub(super) flows: Flows,
     /// Faults have stopped.
     pub(super) faults_over: bool,
     pub(super) steps: u64,
@@ -260,6 +262,7 @@ impl Cluster {
             orphans: Orphans::default(),
             drains: Drains::default(),
             reachability: Reachability::default(),
+            flows: Flows::default(),
             faults_over: false,
             steps: 0,
             zero,

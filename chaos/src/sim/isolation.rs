@@ -39,6 +39,7 @@ pub(super) struct Isolation {
 pub(super) enum FirewallStep {
     Read,
     Apply(Arc<Rendered>),
+    CutFlows(Arc<Rendered>),
 }
 
 impl Isolation {
@@ -116,11 +117,9 @@ impl Cluster {
                 let takes = self.kernel_chance.within(MS..100 * MS);
                 self.ask_firewall(id, takes, FirewallStep::Apply(rendered));
             }
-            // The connections of the simulation are as short as a packet.
-            Action::CutFlows(_) => {
-                if let Some(daemon) = self.daemon(id) {
-                    daemon.isolation.core.handle_flows_cut(true);
-                }
+            Action::CutFlows(rendered) => {
+                let takes = self.kernel_chance.within(MS / 2..8 * MS);
+                self.ask_firewall(id, takes, FirewallStep::CutFlows(rendered));
             }
             Action::Publish(status) => {
                 let enforced = status.enforced.clone().unwrap_or_default();
@@ -207,6 +206,13 @@ impl Cluster {
                     self.table_loaded(id);
                 }
                 self.drive_isolation(id, |core, instant| core.handle_applied(instant, outcome));
+            }
+            FirewallStep::CutFlows(rendered) => {
+                if !failing {
+                    machine.kernel.cut_flows(&rendered.ruleset, mutation);
+                    self.count("passes that cut connections");
+                }
+                self.drive_isolation(id, |core, _| core.handle_flows_cut(!failing));
             }
         }
     }

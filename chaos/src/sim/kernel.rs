@@ -18,7 +18,7 @@ use jaco_policy::network::{
 };
 use jaco_state::State;
 
-use super::{mutation::Mutation, time::Time};
+use super::{mutation::Mutation, reachability::Packet, time::Time};
 
 /// A part of the kernel. With a planted bug the daemon is shown something else than packets meet.
 #[derive(Debug, Default)]
@@ -40,6 +40,8 @@ pub(super) struct Kernel {
     table: Part<Option<Ruleset>>,
     /// Whether the table drops packets between two networks of 256 addresses, as far as known.
     verdicts: RefCell<BTreeMap<(u32, u32), bool>>,
+    /// Source and destination of the tracked connections, which were answered.
+    flows: BTreeSet<(Ipv4Addr, Ipv4Addr)>,
     device: Option<DeviceState>,
     /// Peers that the device has beside those it was given.
     former_peers: Vec<Peer>,
@@ -234,16 +236,31 @@ impl Kernel {
         };
     }
 
-    /// Whether the isolation drops a packet that begins a connection.
-    pub(super) fn drops(&self, from: Ipv4Addr, to: Ipv4Addr) -> bool {
+    /// Whether the isolation drops a packet.
+    pub(super) fn drops(&self, from: Ipv4Addr, to: Ipv4Addr, packet: Packet) -> bool {
         let Some(table) = &self.table.real else {
             return false;
         };
+        if packet == Packet::Next && self.flows.contains(&(from, to)) {
+            return table.verdict(from, to, true) == Verdict::Drop;
+        }
         // Blocks are no smaller, so all addresses of such a network share their fate.
         let pair = (u32::from(from) >> 8, u32::from(to) >> 8);
         let mut verdicts = self.verdicts.borrow_mut();
         let drops = || table.verdict(from, to, false) == Verdict::Drop;
         *verdicts.entry(pair).or_insert_with(drops)
+    }
+
+    /// Tracks a connection that was answered.
+    pub(super) fn track(&mut self, from: Ipv4Addr, to: Ipv4Addr) {
+        self.flows.insert((from, to));
+    }
+
+    /// Ends the tracked connections that `ruleset` forbids, except with the planted bug.
+    pub(super) fn cut_flows(&mut self, ruleset: &Ruleset, mutation: Option<Mutation>) {
+        if mutation != Some(Mutation::KeepFlows) {
+            self.flows.retain(|(from, to)| !ruleset.forbids(*from, *to));
+        }
     }
 
     /// Next hop of a packet to `to` on a machine with these bridges.

@@ -82,11 +82,13 @@ pub enum Mutation {
     NoDriftRepair,
     /// Blackholes are not installed, though the mesh is shown them.
     ForgetBlackhole,
+    /// Connections that the rules forbid stay tracked, though the request to end them succeeds.
+    KeepFlows,
 }
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::SkipSync,
         Self::StaleVote,
         Self::ApplyBeforePersist,
@@ -118,6 +120,7 @@ impl Mutation {
         Self::KeepOldPeers,
         Self::NoDriftRepair,
         Self::ForgetBlackhole,
+        Self::KeepFlows,
     ];
 
     /// Other properties that the bug breaks, so that a run may fail before the bug is found.
@@ -183,7 +186,8 @@ impl Mutation {
             | Self::MergeEqualNames
             | Self::StaleBlocksKept
             | Self::KeepOldPeers
-            | Self::NoDriftRepair => &["no forbidden connection"],
+            | Self::NoDriftRepair
+            | Self::KeepFlows => &["no forbidden connection"],
             Self::ForgetBlackhole => &["no plaintext"],
             Self::ForgetFreedBlocks => &["freed blocks rest"],
         }

@@ -48,16 +48,25 @@ pub(super) struct Reachability {
 
 /// Address of a running container in one of its networks.
 #[derive(Clone, Copy, Debug)]
-struct Endpoint<'a> {
-    machine: u64,
-    network: &'a NetworkId,
-    address: Ipv4Addr,
-    container: &'a str,
+pub(super) struct Endpoint<'a> {
+    pub(super) machine: u64,
+    pub(super) network: &'a NetworkId,
+    pub(super) address: Ipv4Addr,
+    pub(super) container: &'a str,
+}
+
+/// Place of a packet in its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Packet {
+    /// It begins the connection.
+    First,
+    /// An earlier one was answered.
+    Next,
 }
 
 /// End of a packet's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+pub(super) enum Fate {
     /// It arrives at the container with this address on this machine.
     Arrives(u64),
     Dropped,
@@ -106,13 +115,19 @@ impl Reachability {
         now <= from + REPAIR_BOUND + if slow { 5 * SLOWEST } else { 0 }
     }
 
+    /// Whether the table of a machine may still be under repair.
+    pub(super) fn excuses_table(&self, machine: &Machine, now: Time) -> bool {
+        self.excuses(&self.tables, machine, now)
+    }
+
     fn excuses(&self, changes: &BTreeMap<u64, Time>, machine: &Machine, now: Time) -> bool {
         let changed = changes.get(&machine.id);
         changed.is_some_and(|since| self.is_excused(machine, *since, now))
     }
 }
 
-fn endpoints(machine: &Machine) -> impl Iterator<Item = Endpoint<'_>> {
+/// Endpoints of the running containers of a machine.
+pub(super) fn endpoints(machine: &Machine) -> impl Iterator<Item = Endpoint<'_>> {
     machine.engine.running().flat_map(move |container| {
         let addresses = container.addresses.iter();
         addresses.map(move |(network, address)| Endpoint {
@@ -125,7 +140,7 @@ fn endpoints(machine: &Machine) -> impl Iterator<Item = Endpoint<'_>> {
 }
 
 /// One endpoint of each network on each machine: the others share its fate.
-fn distinct(machine: &Machine) -> Vec<Endpoint<'_>> {
+pub(super) fn distinct(machine: &Machine) -> Vec<Endpoint<'_>> {
     let mut seen = BTreeSet::new();
     endpoints(machine)
         .filter(|endpoint| seen.insert(endpoint.network))
@@ -133,32 +148,44 @@ fn distinct(machine: &Machine) -> Vec<Endpoint<'_>> {
 }
 
 impl Cluster {
-    /// Path of the first packet of a connection from `from` on a machine to the address `to`.
-    fn fate(&self, machine: &Machine, from: Ipv4Addr, to: Ipv4Addr) -> Fate {
+    /// Path of a packet from `from` on a machine to the address `to`.
+    pub(super) fn fate(
+        &self,
+        machine: &Machine,
+        from: Ipv4Addr,
+        to: Ipv4Addr,
+        packet: Packet,
+    ) -> Fate {
         let bridges = machine.engine.networks();
         let same = |cidr: &&Cidr| contains(**cidr, from) && contains(**cidr, to);
         if bridges.values().any(|cidr| same(&cidr)) {
             return Fate::Arrives(machine.id);
         }
-        if machine.kernel.drops(from, to) {
+        if machine.kernel.drops(from, to, packet) {
             return Fate::Dropped;
         }
         match machine.kernel.route(bridges, to) {
             Route::Bridge => Fate::Arrives(machine.id),
             Route::Discard => Fate::Dropped,
             Route::Default => Fate::Leaves,
-            Route::Mesh => self.fate_in_mesh(machine, from, to),
+            Route::Mesh => self.fate_in_mesh(machine, from, to, packet),
         }
     }
 
-    fn fate_in_mesh(&self, machine: &Machine, from: Ipv4Addr, to: Ipv4Addr) -> Fate {
+    fn fate_in_mesh(
+        &self,
+        machine: &Machine,
+        from: Ipv4Addr,
+        to: Ipv4Addr,
+        packet: Packet,
+    ) -> Fate {
         let peer = machine.kernel.peer_of(to).map(machine_of);
         let Some(receiver) = peer.and_then(|peer| self.machines.get(&peer)) else {
             return Fate::Dropped;
         };
         let sender = public_key(machine.id);
         let accepted = receiver.kernel.peer_of(from) == Some(sender);
-        if !accepted || receiver.kernel.drops(from, to) {
+        if !accepted || receiver.kernel.drops(from, to, packet) {
             return Fate::Dropped;
         }
         match receiver.kernel.route(receiver.engine.networks(), to) {
@@ -169,7 +196,8 @@ impl Cluster {
 
     /// Judges all packets to and from containers of machine `changed`.
     pub(super) fn judge(&mut self, changed: u64) {
-        if let Some((invariant, what)) = self.judged(changed) {
+        let found = self.judged(changed);
+        if let Some((invariant, what)) = found.or_else(|| self.judge_flows(changed)) {
             self.oracle.violate(invariant, what);
         }
     }
@@ -233,11 +261,11 @@ impl Cluster {
                 to.machine,
             )
         };
-        match self.fate(machine, from.address, to.address) {
+        match self.fate(machine, from.address, to.address, Packet::First) {
             Fate::Arrives(at) if at == to.machine && !allowed => {
                 let excused = [machine, receiver]
                     .into_iter()
-                    .any(|machine| judge.excuses(&judge.tables, machine, self.now));
+                    .any(|machine| judge.excuses_table(machine, self.now));
                 (!excused).then(|| ("no forbidden connection", what()))
             }
             Fate::Leaves if from.machine != to.machine => {
@@ -386,7 +414,7 @@ impl Cluster {
             for source in distinct(from) {
                 let same = |to: &Endpoint<'_>| to.network == source.network;
                 for target in distinct(to).into_iter().filter(same) {
-                    let fate = self.fate(from, source.address, target.address);
+                    let fate = self.fate(from, source.address, target.address, Packet::First);
                     if fate != Fate::Arrives(to.id) {
                         return Some(format!("{source:?} does not reach {target:?}: {fate:?}"));
                     }
