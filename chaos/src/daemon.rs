@@ -49,6 +49,16 @@ pub struct Settings {
     pub quiet: bool,
 }
 
+/// Line of a configuration that keeps a daemon of a test from asking Let's Encrypt for certificates,
+/// unless `config` has settings of its own.
+pub(crate) fn acme(config: &str) -> &'static str {
+    if config.contains("acme_") {
+        ""
+    } else {
+        "acme_enabled: false\n"
+    }
+}
+
 /// A daemon and its directory, which outlives its processes.
 ///
 /// Dropping it kills the process, prints the end of its log, and removes everything its cluster
@@ -92,7 +102,7 @@ impl Daemon {
         let config = format!(
             "data_dir: {}\nunix_socket: {}\ndocker_socket: unix://{}\n\
              listen_addr: 127.0.0.1:{listen}\ncluster_addr: 127.0.0.1:{cluster}\n\
-             http_port: {http}\nhttps_port: {https}\nhostname: {hostname}\nipam_pool: {}\n{}{}",
+             http_port: {http}\nhttps_port: {https}\nhostname: {hostname}\nipam_pool: {}\n{}{}{}",
             data_dir.display(),
             dir.path().join(SOCKET).display(),
             docker.display(),
@@ -104,6 +114,7 @@ impl Daemon {
             } else {
                 "isolation: off\n"
             },
+            acme(&settings.config),
             settings.config,
         );
         fs::write(dir.path().join("jacod.yaml"), config)?;

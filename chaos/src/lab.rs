@@ -93,6 +93,14 @@ impl Builder {
         self
     }
 
+    /// Gives every daemon these lines as `/etc/hosts`, to let names of the internet lead into the
+    /// lab.
+    #[must_use]
+    pub fn hosts(mut self, lines: &str) -> Self {
+        self.options.hosts = Some(lines.to_owned());
+        self
+    }
+
     /// Seeds the choices about packets on impaired links; random unless given.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {

@@ -294,6 +294,14 @@ fn invalid_configuration_is_logged_and_exits_with_one() {
         ),
         ("nosuch: 1\n", "unknown key \"nosuch\" on line 7"),
         (
+            "acme_root_ca: /no/such/file\n",
+            "acme_root_ca /no/such/file",
+        ),
+        (
+            "acme_root_ca: /etc/hostname\n",
+            "acme_root_ca /etc/hostname: an extra root is not a valid certificate",
+        ),
+        (
             "metrics_addr: nowhere.invalid:1\n",
             "metrics_addr \"nowhere.invalid:1\" does not resolve",
         ),

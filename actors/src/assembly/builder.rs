@@ -131,7 +131,9 @@ impl NodeBuilder {
         self
     }
 
-    /// Obtains certificates for the domains whose routes ask for them. Default: none are obtained.
+    /// Obtains certificates for the domains whose routes ask for them, and redirects their plain
+    /// HTTP to HTTPS. Default: none are obtained, and these domains are served in plain HTTP. Has no
+    /// effect without [`NodeBuilder::http_port`].
     pub fn certificates(mut self, settings: CertificateSettings) -> Self {
         self.0.certificates = Some(settings);
         self

@@ -2,42 +2,48 @@
 
 use std::sync::Arc;
 
+use jaco_raftnode::LeaderProposer;
 use jaco_supervision::ChildSpec;
 use tokio::sync::watch;
 
 use crate::{
-    ingress::certificate::{Args, Cache, CertificateSettings, Certificates, RaftSpread, child},
+    ingress::certificate::{
+        AcmeAuthority, Args, Cache, CertificateSettings, Certificates, HeartbeatSpread, child,
+    },
     node::{MemberContext, NodeContext, leader::leading},
 };
 
-/// Creates the certificate actors of a member, and the channel that its data plane follows. `None`
-/// if the node cannot verify directories.
+/// Creates the manager of a member's certificates, and the channel that its data plane follows.
+///
+/// A node that cannot verify directories serves what other nodes obtain.
 pub(super) fn certificates(
     shared: &Arc<NodeContext>,
     node: &Arc<MemberContext>,
     settings: &CertificateSettings,
-) -> Option<(ChildSpec, watch::Receiver<Certificates>)> {
-    let authority = match settings.authority() {
-        Ok(authority) => Arc::new(authority),
-        Err(error) => {
-            tracing::error!(subsystem = "stagefirst", %error, "no certificates are obtained");
-            return None;
-        }
-    };
+) -> (ChildSpec, watch::Receiver<Certificates>) {
+    let authority = settings.authority().unwrap_or_else(|error| {
+        tracing::error!(subsystem = "stagefirst", %error, "this node obtains no certificates");
+        AcmeAuthority::unusable(&error)
+    });
     let (sender, receiver) = watch::channel(Certificates::default());
+    let raft: Arc<dyn LeaderProposer> = Arc::new(node.raft.clone());
     let args = Args {
         host: node.hostname.clone(),
-        raft: Arc::new(node.raft.clone()),
+        raft: raft.clone(),
         is_leader: leading(&node.raft),
         clock: node.clock.clone(),
         directories: settings.directories.clone(),
         contact: settings.contact.clone(),
-        authority,
-        spread: Arc::new(RaftSpread(node.raft.clone())),
+        authority: Arc::new(authority),
+        spread: Arc::new(HeartbeatSpread {
+            raft,
+            host: node.hostname.clone(),
+            applied: node.failure_detector.applied(),
+        }),
         preflight: None,
         cache: Cache::new(&shared.config.data_dir),
         account_lock: Arc::default(),
         certificates: sender,
     };
-    Some((child(args), receiver))
+    (child(args), receiver)
 }

@@ -18,6 +18,7 @@ use crate::{
     health,
     ingress::{
         self, ProxyActor, ProxyArgs,
+        certificate::serving,
         port::{PortManager, PortManagerArgs},
     },
     membership,
@@ -140,13 +141,18 @@ pub(super) fn build(
     if let Some(port) = shared.config.http_port {
         let facts = ingress::table::NodeFacts {
             hostname: node.hostname.clone(),
-            https: false,
+            https: shared.config.certificates.is_some() && shared.config.https_port.is_some(),
             mesh: false,
         };
         let fresh = node.failure_detector.fresh();
         let ports = ingress::port::data_plane(&node.hostname, fresh.clone());
         let mut ports = PortManagerArgs::new(raft.clone(), facts.clone(), fresh.clone(), ports);
         let proxy = Proxy::observed(Settings::default(), Arc::new(shared.metrics().clone()));
+        if let Some(settings) = &shared.config.certificates {
+            let (manager, published) = certificates(shared, node, settings);
+            let tls = serving::child(proxy.clone(), published);
+            ingress = ingress.child(manager).child(tls);
+        }
         let mut proxy = ProxyArgs::new(raft, facts, fresh, port, proxy);
         if let Some(port) = shared.config.https_port {
             proxy = proxy.with_https(port);
@@ -158,11 +164,6 @@ pub(super) fn build(
         ingress = ingress
             .child(ChildSpec::worker::<ProxyActor>("proxy", proxy).0)
             .child(ChildSpec::worker::<PortManager>("ports", ports).0);
-    }
-    if let Some(settings) = &shared.config.certificates
-        && let Some((child, _)) = certificates(shared, node, settings)
-    {
-        ingress = ingress.child(child);
     }
     let (ingress, _) = ChildSpec::supervisor("ingress", ingress);
     let raft = raft_supervisor(api, node, ca_pem);

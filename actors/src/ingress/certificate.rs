@@ -8,12 +8,14 @@
 //! - [`CertActor`]: runs the actions of one domain's core.
 //! - [`Authority`]: the ACME directory as the actors see it.
 //! - [`Cache`]: copies of the certificates on the disk of this node.
+//! - `serving`: hands certificates and challenges to the data plane.
 
 mod actor;
 mod authority;
 mod cache;
 mod manager;
 mod material;
+pub(crate) mod serving;
 mod settings;
 mod spread;
 #[cfg(test)]
@@ -29,7 +31,7 @@ use futures::future::BoxFuture;
 use jaco_net::acme::not_after;
 use jaco_policy::{
     COMMIT_BUDGET,
-    ingress::certificate::{audit, status, store::Directories},
+    ingress::certificate::{audit, status},
 };
 use jaco_proto::{
     secret::SecretString,
@@ -41,13 +43,15 @@ use tokio::{sync::watch, time::timeout};
 
 use crate::{clock::Clock, commit::commit};
 
+pub use jaco_policy::ingress::certificate::store::Directories;
+
 pub use actor::CertActor;
 pub use authority::{AcmeAuthority, Authority, Challenge, OrderError, Publish};
 pub use cache::Cache;
 pub use manager::CertManager;
 pub use material::Material;
 pub use settings::CertificateSettings;
-pub use spread::{RaftSpread, Spread};
+pub use spread::{HeartbeatSpread, Spread};
 
 /// Lifetime of a challenge's token.
 const TOKEN_LIFETIME: Duration = Duration::from_secs(10 * 60);
@@ -94,8 +98,9 @@ pub struct Args {
 pub struct Certificates {
     /// Certificate to present by domain.
     pub by_domain: Arc<BTreeMap<String, Arc<Material>>>,
-    /// Responses to challenges by token.
-    pub tokens: Arc<BTreeMap<String, Token>>,
+    /// Responses to challenges by token; `None` while no domain asks for a certificate, so that the
+    /// paths of challenges are ordinary ones.
+    pub tokens: Option<Arc<BTreeMap<String, Token>>>,
 }
 
 /// Response to a challenge.

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     Api, Engine,
-    daemon::{proc, resources},
+    daemon::{self, proc, resources},
     fill::SmallDisk,
     until,
     wait::WAIT_TIMEOUT,
@@ -52,6 +52,8 @@ pub(crate) struct NodeOptions {
     pub(crate) clock: bool,
     /// Additional lines of the configuration file.
     pub(crate) config: String,
+    /// Content of the daemon's `/etc/hosts`; the machine's if `None`.
+    pub(crate) hosts: Option<String>,
 }
 
 /// A machine of a lab, removed with it.
@@ -87,14 +89,18 @@ impl Node {
         let config = format!(
             "data_dir: {}\nunix_socket: {}\ndocker_socket: unix://{}\nhostname: {host}\n\
              listen_addr: {address}:{API_PORT}\ncluster_addr: {address}:{PEER_PORT}\n\
-             http_port: {HTTP_PORT}\n{}",
+             http_port: {HTTP_PORT}\n{}{}",
             data.display(),
             dir.join("s").display(),
             dir.join("d").display(),
+            daemon::acme(&options.config),
             options.config,
         );
         fs::write(dir.join("jacod.yaml"), config)?;
         fs::write(dir.join("clock"), "+0\n")?;
+        if let Some(hosts) = &options.hosts {
+            fs::write(dir.join("hosts"), hosts)?;
+        }
         let mut node = Self {
             index,
             host,
@@ -249,7 +255,20 @@ impl Node {
             "the daemon of {} runs already",
             self.host
         );
-        let mut command = self.command(resources::program("jacod")?);
+        let binary = resources::program("jacod")?;
+        let mut command = match &self.options.hosts {
+            None => self.command(binary),
+            Some(_) => {
+                // Each program replaces the one before it, so the process id is the daemon's.
+                let mut command = self.command("unshare");
+                command
+                    .args(["--mount", "--propagation", "private", "--", "sh", "-c"])
+                    .arg("mount --bind \"$0\" /etc/hosts && exec \"$@\"")
+                    .arg(self.path("hosts"))
+                    .arg(binary);
+                command
+            }
+        };
         command
             .arg("--config")
             .arg(self.path("jacod.yaml"))

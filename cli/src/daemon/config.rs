@@ -4,12 +4,13 @@ use std::{
     fs, io,
     net::{IpAddr, SocketAddr, ToSocketAddrs},
     os::unix::net::UnixListener,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use anyhow::{Context, Result, bail};
 use jaco_actors::{
     MeshSettings, Node, NodeConfig,
+    ingress::certificate::{CertificateSettings, Directories},
     network::{cidr::Cidr, dns::DnsConfig, ipam::Pool},
 };
 use jaco_net::interfaces;
@@ -69,6 +70,9 @@ pub(crate) fn node(
             backend: config.wg_backend,
         });
     }
+    if config.acme_enabled {
+        node = node.certificates(certificates(config)?);
+    }
     if let Some(addr) = &config.metrics_addr {
         node = node.metrics_addr(socket_addr("metrics_addr", addr)?);
     }
@@ -79,6 +83,24 @@ pub(crate) fn node(
         node = node.hostname(name);
     }
     Ok(node.build()?)
+}
+
+/// The settings of the certificates. Roots are checked here, so that a wrong file is noticed at the
+/// start and not at the first order; a machine without any may still serve what others obtain.
+fn certificates(config: &DaemonConfig) -> Result<CertificateSettings> {
+    let read = |path: &PathBuf| {
+        let named = || format!("acme_root_ca {}", path.display());
+        fs::read_to_string(path).with_context(named)
+    };
+    let settings = CertificateSettings {
+        directories: Directories::of_config(&config.acme_ca, config.acme_skip_staging),
+        contact: config.acme_email.clone(),
+        extra_roots: config.acme_root_ca.as_ref().map(read).transpose()?,
+    };
+    if let (Some(path), Err(error)) = (&config.acme_root_ca, settings.authority()) {
+        return Err(error).with_context(|| format!("acme_root_ca {}", path.display()));
+    }
+    Ok(settings)
 }
 
 /// The address to bind and advertise. A name is resolved only here, because certificates and member

@@ -86,7 +86,7 @@ impl Daemon {
         let config = format!(
             "data_dir: {0}/data\nunix_socket: {0}/s\ndocker_socket: unix://{1}\n\
              listen_addr: {address}\ncluster_addr: {cluster}\nhttp_port: {2}\nhttps_port: {3}\nhostname: one\n\
-             log_level: debug\nipam_pool: {pool}\nisolation: off\n",
+             log_level: debug\nipam_pool: {pool}\nisolation: off\nacme_enabled: false\n",
             dir.path().display(),
             docker.display(),
             ingress.port(),

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use futures::future::BoxFuture;
-use jaco_net::acme::{self, Account, Class, Directory, Issued};
+use jaco_net::acme::{self, Account, Class, Directory, Issued, RootsError};
 use jaco_policy::ingress::certificate::{FailureClass, OrderFailure, RenewalWindow};
 use jaco_proto::secret::SecretBytes;
 
@@ -52,7 +52,8 @@ pub trait Authority: Send + Sync + 'static {
 
 /// Talks to real directories.
 pub struct AcmeAuthority {
-    directories: BTreeMap<String, Directory>,
+    /// Directories by address, or the reason why none can be verified.
+    directories: Result<BTreeMap<String, Directory>, String>,
 }
 
 impl AcmeAuthority {
@@ -61,17 +62,29 @@ impl AcmeAuthority {
         let directories = directories.into_iter();
         let named = directories.map(|directory| (directory.url().to_owned(), directory));
         Self {
-            directories: named.collect(),
+            directories: Ok(named.collect()),
+        }
+    }
+
+    /// Creates an authority whose orders all fail for this reason.
+    #[must_use]
+    pub fn unusable(reason: &RootsError) -> Self {
+        Self {
+            directories: Err(reason.to_string()),
         }
     }
 
     fn directory(&self, url: &str) -> Result<Directory, OrderError> {
-        let directory = self.directories.get(url).cloned();
-        directory.ok_or_else(|| OrderError {
+        let directories = self.directories.as_ref().map_err(Clone::clone);
+        let found = directories.and_then(|directories| {
+            let directory = directories.get(url).cloned();
+            directory.ok_or_else(|| format!("{url} is not configured"))
+        });
+        found.map_err(|reason| OrderError {
             failure: OrderFailure {
                 class: FailureClass::Unknown,
                 retry_after: None,
-                reason: format!("{url} is not configured"),
+                reason,
             },
             account_lost: false,
         })

@@ -158,7 +158,7 @@ impl CertManager {
         }
         let certificates = Certificates {
             by_domain: Arc::new(served),
-            tokens: Arc::new(tokens(state)),
+            tokens: (!wanted.is_empty()).then(|| Arc::new(tokens(state))),
         };
         self.args.certificates.send_if_modified(|last| {
             let differs = *last != certificates;

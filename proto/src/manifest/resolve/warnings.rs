@@ -1,7 +1,5 @@
 //! Warnings about valid manifests: settings that were probably not meant, or have no effect.
 
-use std::collections::BTreeSet;
-
 use crate::{
     manifest::{
         compose::{Compose, NetworkMode},
@@ -48,22 +46,6 @@ fn of_jaco(jaco: &Jaco, warnings: &mut Vec<String>) {
                 given.name.value
             ));
         }
-    }
-    let domains: BTreeSet<&str> = jaco
-        .routes
-        .iter()
-        .filter(|route| route.tls_auto)
-        .map(|route| route.domain.as_str())
-        .collect();
-    if !domains.is_empty() {
-        let domains = Vec::from_iter(domains).join(", ");
-        warnings.push(format!(
-            "tls is auto for {domains}, but this version obtains no certificates and serves plain \
-             HTTP: set tls: off"
-        ));
-    }
-    if !jaco.acme_email.is_empty() {
-        warnings.push("acme_email has no effect: this version obtains no certificates".to_owned());
     }
 }
 
