@@ -22,5 +22,7 @@ in_full() {
 in_full cluster "$@"
 # Isolation and the mesh under random changes, and large transfers over it.
 (($#)) || in_full network
+# Certificates, with leaders killed in the middle of orders.
+(($#)) || in_full ingress
 # A single node, which restarts within its limit after each power cut.
 (($#)) || in_full faults daemon_kills

@@ -39,6 +39,8 @@ pub(crate) struct TlsActor {
     proxy: Proxy,
     /// Parsed certificates by name, so that each is parsed once; `None` for an unusable one.
     parsed: BTreeMap<String, (Arc<Material>, Option<Arc<CertifiedKey>>)>,
+    /// Whether this instance has handed over certificates; an earlier one may have left others.
+    served: bool,
 }
 
 impl Worker for TlsActor {
@@ -53,6 +55,7 @@ impl Worker for TlsActor {
         Ok(Self {
             proxy: args.proxy,
             parsed: BTreeMap::new(),
+            served: false,
         })
     }
 
@@ -76,7 +79,8 @@ impl TlsActor {
                 let known = self.parsed.get(name);
                 known.is_some_and(|(known, _)| known == material)
             });
-        if unchanged && !by_domain.is_empty() {
+        let first = !std::mem::replace(&mut self.served, true);
+        if unchanged && !first {
             return;
         }
         let mut before = std::mem::take(&mut self.parsed);

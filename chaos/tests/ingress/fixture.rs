@@ -1,0 +1,194 @@
+//! A cluster of three nodes, a balancer in front of it, and an authority.
+
+use std::time::Duration;
+
+use jaco_chaos::{Lab, lab::Builder, test_permits, until};
+use jaco_proto::v1::{self, AuditEventType, AuditQueryRequest, NodeStatus};
+use rustls_pki_types::CertificateDer;
+use serde_json::json;
+use tokio::sync::SemaphorePermit;
+
+use crate::{
+    authority::{Authority, Environment, Identity, Mode},
+    balancer::Balancer,
+    client::Connection,
+};
+
+/// Far more than any step here takes.
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+/// The domain of the deployment.
+pub(crate) const DOMAIN: &str = "shop.example.org";
+/// Number of nodes.
+pub(crate) const NODES: u8 = 3;
+
+/// The running cluster. Its nodes have engines, without which they would not become ready, and run
+/// no container: a route needs no replica to be served.
+pub(crate) struct Running {
+    pub(crate) authority: Authority,
+    pub(crate) balancer: Balancer,
+    pub(crate) lab: Lab,
+    /// Root of the staging directory.
+    pub(crate) staging: CertificateDer<'static>,
+    /// Root of the production directory.
+    pub(crate) production: CertificateDer<'static>,
+    /// Released after the lab is removed.
+    _permits: Option<SemaphorePermit<'static>>,
+}
+
+/// Settings of a cluster.
+#[derive(Default)]
+pub(crate) struct Settings {
+    /// Lines of the daemons' configuration.
+    pub(crate) config: &'static str,
+    /// Lifetime of the production directory's certificates; zero for the default.
+    pub(crate) validity: Duration,
+    /// Whether the clocks of the nodes can be set.
+    pub(crate) clocks: bool,
+    /// Node that the balancer picks first.
+    pub(crate) first: usize,
+}
+
+impl Running {
+    pub(crate) async fn start(settings: Settings) -> Self {
+        let permits = test_permits::heavy().await;
+        let identity = Identity::new();
+        let config = format!("isolation: off\n{}{}", identity.config(), settings.config);
+        let builder: Builder = Lab::builder().nodes(NODES).engines(true);
+        let builder = builder.clocks(settings.clocks);
+        let builder = builder.hosts(&Identity::hosts()).config(&config);
+        let mut lab = builder.start().await.unwrap();
+        let authority = Authority::start(&lab, identity, settings.validity).await;
+        let balancer = Balancer::start(&lab, settings.first);
+        lab.join_all().await.unwrap();
+        lab.wait_voters(NODES.into()).await.unwrap();
+        let staging = authority.root(Environment::Staging).await;
+        let production = authority.root(Environment::Production).await;
+        let running = Self {
+            authority,
+            balancer,
+            lab,
+            staging,
+            production,
+            _permits: permits,
+        };
+        running.all_ready().await;
+        running
+    }
+
+    async fn all_ready(&self) {
+        until("all nodes are ready", LIMIT, || async {
+            let leader = self.lab.leader().await.map_err(|error| error.to_string())?;
+            let status = self.lab.node(leader).api().status().await;
+            let status = status.map_err(|error| error.to_string())?;
+            let ready = |node: &&v1::Node| node.status() == NodeStatus::Ready;
+            match status.nodes.iter().filter(ready).count() {
+                count if count == usize::from(NODES) => Ok(()),
+                _ => Err(format!("{:?}", status.nodes)),
+            }
+        })
+        .await
+        .unwrap();
+    }
+
+    /// Applies a deployment with one route.
+    pub(crate) async fn deploy(&self) {
+        let jaco = json!({
+            "deployment": "shop",
+            "routes": [{ "domain": DOMAIN, "service": "web", "port": 80 }],
+        });
+        let compose = json!({ "services": { "web": { "image": "none" } } });
+        let request = v1::ApplyRequest {
+            jaco_yaml: jaco.to_string().into_bytes(),
+            compose_yaml: compose.to_string().into_bytes(),
+            dry_run: false,
+        };
+        let leader = self.lab.leader().await.unwrap();
+        self.lab
+            .node(leader)
+            .api()
+            .deploy()
+            .apply(request)
+            .await
+            .unwrap();
+    }
+
+    /// The leaf of a node that verifies under `root`.
+    pub(crate) async fn leaf(
+        &self,
+        node: u8,
+        root: &CertificateDer<'static>,
+    ) -> Result<CertificateDer<'static>, String> {
+        let (hub, node) = (
+            self.lab.network().namespace(),
+            self.lab.node(node).address(),
+        );
+        let connection = Connection::open(hub, node, DOMAIN, root).await?;
+        Ok(connection.leaf())
+    }
+
+    /// Waits until all nodes present one leaf that verifies under the production root.
+    pub(crate) async fn promoted(&self) -> CertificateDer<'static> {
+        until(
+            "all nodes serve one production certificate",
+            LIMIT,
+            || async {
+                let mut leaves = Vec::new();
+                for node in 1..=NODES {
+                    let leaf = self.leaf(node, &self.production).await;
+                    leaves.push(leaf.map_err(|error| format!("n{node}: {error}"))?);
+                }
+                leaves.dedup();
+                match &leaves[..] {
+                    [leaf] => Ok(leaf.clone()),
+                    _ => Err("the nodes serve different certificates".to_owned()),
+                }
+            },
+        )
+        .await
+        .unwrap()
+    }
+
+    /// Waits until the log has an event of this kind with these values.
+    pub(crate) async fn audited(&self, kind: AuditEventType, values: &[(&str, &str)]) {
+        until("the event is audited", LIMIT, || async {
+            let events = self.events().await?;
+            let holds = |event: &v1::AuditEvent| {
+                let mut values = values.iter();
+                event.r#type() == kind
+                    && values
+                        .all(|(key, value)| event.payload.get(*key).is_some_and(|v| v == value))
+            };
+            let found = events.iter().any(holds);
+            found.then_some(()).ok_or_else(|| format!("{events:?}"))
+        })
+        .await
+        .unwrap();
+    }
+
+    /// Events about certificates.
+    pub(crate) async fn events(&self) -> Result<Vec<v1::AuditEvent>, String> {
+        let leader = self.lab.leader().await.map_err(|error| error.to_string())?;
+        let mut api = self.lab.node(leader).api().audit();
+        let stream = api.query(AuditQueryRequest::default()).await;
+        let mut stream = stream.map_err(|error| error.to_string())?.into_inner();
+        let mut events = Vec::new();
+        while let Some(event) = stream.message().await.map_err(|error| error.to_string())? {
+            if event.identity == "ingress" {
+                events.push(event);
+            }
+        }
+        Ok(events)
+    }
+
+    /// Kinds and environments of the events about certificates.
+    pub(crate) async fn history(&self) -> Vec<(AuditEventType, String)> {
+        let events = self.events().await.unwrap().into_iter();
+        let named = events.map(|event| (event.r#type(), event.payload["acme_environment"].clone()));
+        named.collect()
+    }
+
+    /// Sets what the authority answers.
+    pub(crate) fn set_mode(&self, mode: Mode) {
+        self.authority.set_mode(mode);
+    }
+}
