@@ -173,7 +173,7 @@ async fn renewal_replaces_the_certificate_and_keeps_connections() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn order_is_repeated_after_an_outage_of_the_authority() {
+async fn order_is_repeated_after_an_outage() {
     let mut running = Running::start(Settings::default()).await;
     running.set_mode(Mode::Down);
     running.deploy().await;

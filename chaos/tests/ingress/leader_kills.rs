@@ -69,7 +69,7 @@ async fn killed_leaders_issue_one_certificate() {
     println!("{leaderships} leaderships: {spent:?}, {history:?}");
     assert!(spent.staging <= leaderships, "{spent:?}");
     assert!(spent.production <= leaderships, "{spent:?}");
-    // Nobody orders another one.
+    // The next leader orders nothing: the certificate is stored.
     let leader = running.lab.leader().await.unwrap();
     running.lab.node_mut(leader).kill().unwrap();
     running.lab.node_mut(leader).start().await.unwrap();
