@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use jaco_chaos::{size, until};
 use jaco_net::acme::{Issued, inspect};
+use jaco_policy::ingress::certificate::NEW_LEADER;
 use jaco_proto::{
     secret::SecretString,
     v1::AuditEventType::{CertificateFailed, CertificateIssued, CertificateRenewed},
@@ -186,12 +187,13 @@ async fn order_is_repeated_after_an_outage() {
     running.set_mode(Mode::Up);
     let outage = Instant::now();
     if size("JACO_STEPS", 2) <= 2 {
-        // The wait of a minute is memory of the leader.
+        // The waits are memory of the leader.
         let leader = running.lab.leader().await.unwrap();
         running.lab.node_mut(leader).kill().unwrap();
         running.lab.node_mut(leader).start().await.unwrap();
     }
-    running.promoted().await;
+    // Otherwise a leader waits a minute, and spends one attempt in its first five.
+    running.promoted_within(LIMIT + NEW_LEADER).await;
     println!("issued {:?} after the outage", outage.elapsed());
     let history = running.history().await;
     let issued = |environment: &str| (CertificateIssued, environment.to_owned());

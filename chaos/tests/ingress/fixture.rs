@@ -128,9 +128,14 @@ impl Running {
 
     /// Waits until all nodes present one leaf that verifies under the production root.
     pub(crate) async fn promoted(&self) -> CertificateDer<'static> {
+        self.promoted_within(LIMIT).await
+    }
+
+    /// As [`Running::promoted`], with a limit of its own.
+    pub(crate) async fn promoted_within(&self, limit: Duration) -> CertificateDer<'static> {
         until(
             "all nodes serve one production certificate",
-            LIMIT,
+            limit,
             || async {
                 let mut leaves = Vec::new();
                 for node in 1..=NODES {
