@@ -100,6 +100,15 @@ pub enum Scheme {
 }
 
 impl Scheme {
+    /// Name of the listening sockets for a successor of this process.
+    #[must_use]
+    pub fn socket_name(self) -> &'static str {
+        match self {
+            Self::Http => "ingress.http",
+            Self::Https => "ingress.https",
+        }
+    }
+
     /// Name of the scheme in a URI.
     fn name(self) -> &'static str {
         match self {

@@ -41,6 +41,18 @@ pub struct Port {
     pub protocol: Protocol,
 }
 
+impl Port {
+    /// Name of the port's socket for a successor of this process, such as `port.5432.tcp`.
+    #[must_use]
+    pub fn socket_name(self) -> String {
+        let protocol = match self.protocol {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+        };
+        format!("port.{}.{protocol}", self.number)
+    }
+}
+
 impl fmt::Display for Port {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let protocol = match self.protocol {

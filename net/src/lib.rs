@@ -3,6 +3,7 @@
 //! - [`acme`]: certificates from an ACME directory.
 //! - [`dns`]: sockets of DNS servers and forwarders.
 //! - [`firewall`]: tables, chains and sets of the kernel's packet filter.
+//! - [`handover`]: listening sockets that pass to the next process.
 //! - [`ingress`]: the HTTP data plane of the ingress.
 //! - [`interfaces`]: the network interfaces of this machine and their addresses.
 //! - [`l4`]: the data plane of published TCP and UDP ports.
@@ -20,11 +21,13 @@
 pub mod acme;
 pub mod dns;
 pub mod firewall;
+pub mod handover;
 pub mod ingress;
 pub mod interfaces;
 pub mod l4;
 pub mod limit;
 pub mod link;
+mod listen;
 pub mod netns;
 pub mod pki;
 pub mod probe;

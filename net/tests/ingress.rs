@@ -9,7 +9,7 @@ use std::{
     num::NonZeroUsize,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, SystemTime},
 };
@@ -19,8 +19,17 @@ use fixture::*;
 use http::{Method, Request, Response, StatusCode, header::SERVER};
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::Frame;
-use jaco_net::ingress::{Challenge, ListenSockets, Proxy, RouteTable, Rule, Scheme, Settings};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use jaco_net::{
+    handover::{
+        Inherited,
+        channel::{Offer, take_over},
+    },
+    ingress::{Challenge, ListenSockets, Proxy, RouteTable, Rule, Scheme, Settings},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -414,7 +423,7 @@ async fn drain_finishes_running_requests_and_closes_idle_connections() {
 
     let proxy = fixture.proxy.clone();
     let drained = tokio::spawn(async move { proxy.drain(TIMEOUT).await });
-    assert_eq!(resting.read(&mut [0]).await.unwrap(), 0, "closed at once");
+    assert_eq!(resting.read(&mut [0]).await.unwrap(), 0, "closed soon");
     fixture.closed().await;
     assert!(!drained.is_finished());
     chunks.send(Frame::data("rest".into())).unwrap();
@@ -471,6 +480,72 @@ async fn inherited_sockets_serve_while_the_previous_drain() {
             before.client().await.send(get("/")).await.status(),
             StatusCode::OK
         );
+    }
+}
+
+/// Opens connections to `addr` one after the other, with one request each, and returns the number of requests
+/// until `stop`. Every one must be answered.
+async fn load(addr: std::net::SocketAddr, stop: Arc<AtomicBool>) -> usize {
+    let request = format!("GET / HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n");
+    let mut answered = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let mut client = TcpStream::connect(addr).await.expect("not refused");
+        client.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.expect("not reset");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer:?}");
+        answered += 1;
+        // There are only so many ports for connections to one address.
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    answered
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn successors_lose_no_connection() {
+    let settings = Settings {
+        workers: NonZeroUsize::new(3).unwrap(),
+        ..Settings::default()
+    };
+    let table = RouteTable::new([rule([replica(async |_| text("x")).await])]);
+    let ProxyFixture { mut proxy, addr } = ProxyFixture::start(settings.clone());
+    proxy.swap(table.clone());
+    let stop = Arc::new(AtomicBool::new(false));
+    let clients: Vec<_> = (0..16)
+        .map(|_| tokio::spawn(load(addr, stop.clone())))
+        .collect();
+    for round in 0..20 {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("handover.sock");
+        let offer = Offer::bind(&path).unwrap();
+        let mut named = Vec::new();
+        for (scheme, sockets) in proxy.sockets().unwrap() {
+            let fds = sockets.into_fds().into_iter();
+            named.extend(fds.map(|fd| (scheme.socket_name().to_owned(), fd)));
+        }
+        assert_eq!(named.len(), 3);
+        let passing =
+            tokio::task::spawn_blocking(move || offer.accept().unwrap().send(&named).unwrap());
+        let taken = tokio::task::spawn_blocking(move || take_over(&path)).await;
+        let inherited = Inherited::new(taken.unwrap().unwrap().unwrap());
+        passing.await.unwrap();
+        let sockets = || ListenSockets::inherited(inherited.take(Scheme::Http.socket_name()));
+        let next = Proxy::new(settings.clone());
+        next.swap(table.clone());
+        // The next process begins to accept while the previous one still does, or after its end.
+        if round % 2 == 0 {
+            next.listen(Scheme::Http, sockets().unwrap()).unwrap();
+            proxy.drain(TIMEOUT).await;
+        } else {
+            proxy.drain(TIMEOUT).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            next.listen(Scheme::Http, sockets().unwrap()).unwrap();
+        }
+        proxy = next;
+    }
+    stop.store(true, Ordering::Relaxed);
+    for client in clients {
+        assert!(client.await.unwrap() > 20);
     }
 }
 

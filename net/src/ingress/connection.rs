@@ -46,6 +46,10 @@ const SEND_BUFFER: usize = 256 * 1024;
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Time that a drain gives a connection that was just accepted to send its request: the client would
+/// see a failed one.
+const FIRST_REQUEST: Duration = Duration::from_secs(1);
+
 /// State shared by the requests of one client connection.
 pub(super) struct Connection {
     pub(super) worker: Arc<Worker>,
@@ -82,7 +86,8 @@ pub(super) async fn serve(
     };
     let accepted = tokio::select! {
         accepted = tls.accept(stream, limit) => accepted,
-        _ = phase.wait_for(|phase| *phase != Phase::Serving) => return,
+        // A drain lets the handshake end: the client would see a failed request.
+        _ = phase.wait_for(|phase| *phase == Phase::Closed) => return,
     };
     match accepted {
         Ok(stream) if stream.get_ref().1.alpn_protocol() == Some(H2) => {
@@ -159,6 +164,16 @@ impl Connection {
     }
 }
 
+/// End of a poll of a connection.
+enum Polled {
+    /// The connection has ended.
+    Ended(hyper::Result<()>),
+    /// The client has exceeded its timeout.
+    Expired,
+    /// The drain waits no longer for a request on the connection.
+    ShutDown,
+}
+
 /// Runs a connection until it ends, times out or is drained.
 async fn drive<C>(
     mut connection: Pin<&mut C>,
@@ -169,25 +184,39 @@ async fn drive<C>(
     C: Future<Output = hyper::Result<()>>,
 {
     let mut timer = pin!(sleep_until(Instant::now()));
-    let mut draining = false;
+    let mut grace = pin!(sleep_until(Instant::now()));
+    let (mut draining, mut is_shut_down) = (false, false);
     loop {
-        let ended = poll_fn(|cx| match connection.as_mut().poll(cx) {
-            Poll::Ready(ended) => Poll::Ready(Some(ended)),
-            Poll::Pending => poll_expired(timeouts, timer.as_mut(), cx).map(|()| None),
+        let polled = poll_fn(|cx| {
+            if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
+                return Poll::Ready(Polled::Ended(ended));
+            }
+            if draining
+                && !is_shut_down
+                && (!timeouts.awaits_head() || grace.as_mut().poll(cx).is_ready())
+            {
+                return Poll::Ready(Polled::ShutDown);
+            }
+            poll_expired(timeouts, timer.as_mut(), cx).map(|()| Polled::Expired)
         });
         tokio::select! {
-            ended = ended => {
-                if let Some(Err(why)) = ended {
+            polled = polled => match polled {
+                Polled::Ended(Ok(())) | Polled::Expired => return,
+                Polled::Ended(Err(why)) => {
                     tracing::debug!(subsystem = "ingress", %why, "client connection ended");
+                    return;
                 }
-                return;
-            }
+                Polled::ShutDown => {
+                    is_shut_down = true;
+                    shut_down(connection.as_mut());
+                }
+            },
             changed = phase.wait_for(|phase| {
                 *phase == Phase::Closed || (*phase == Phase::Draining && !draining)
             }) => match changed.map(|phase| *phase) {
                 Ok(Phase::Draining) => {
                     draining = true;
-                    shut_down(connection.as_mut());
+                    grace.as_mut().reset(Instant::now() + FIRST_REQUEST);
                 }
                 // An error means that the proxy was dropped without a drain.
                 Ok(Phase::Serving | Phase::Closed) | Err(_) => return,

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
+    net::{SocketAddr, TcpListener},
     num::NonZeroUsize,
     os::fd::{AsFd, OwnedFd},
 };
@@ -12,6 +12,11 @@ use rustix::net::{
     sockopt::{
         set_ipv6_v6only, set_socket_reuseaddr, set_socket_reuseport, socket_acceptconn, socket_type,
     },
+};
+
+use crate::{
+    handover::{Inherited, is_on_all_addresses},
+    listen::on_all_addresses,
 };
 
 /// Length of the accept queue of each socket in the kernel.
@@ -55,16 +60,33 @@ impl ListenSockets {
     /// # Errors
     /// The system's error, most often that the address is in use.
     pub fn bind_all(port: u16, count: NonZeroUsize) -> io::Result<Self> {
-        let without_v6 = |why: &io::Error| {
-            matches!(
-                why.kind(),
-                io::ErrorKind::Unsupported | io::ErrorKind::AddrNotAvailable
-            ) || why.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error())
-        };
-        match Self::bind((Ipv6Addr::UNSPECIFIED, port).into(), count) {
-            Err(why) if without_v6(&why) => Self::bind((Ipv4Addr::UNSPECIFIED, port).into(), count),
-            bound => bound,
+        on_all_addresses(port, |addr| Self::bind(addr, count))
+    }
+
+    /// Takes over the inherited sockets of `name` if they listen on `port` of all addresses, or binds
+    /// that port. Inherited ones that do not fit are closed.
+    ///
+    /// # Errors
+    /// As [`ListenSockets::bind_all`].
+    pub fn open(
+        inherited: &Inherited,
+        name: &str,
+        port: u16,
+        count: NonZeroUsize,
+    ) -> io::Result<Self> {
+        let passed = inherited.take(name);
+        if !passed.is_empty() {
+            match Self::inherited(passed) {
+                Ok(sockets) if is_on_all_addresses(sockets.addr, port) => return Ok(sockets),
+                Ok(sockets) => {
+                    tracing::info!(subsystem = "ingress", name, addr = %sockets.addr, "inherited sockets closed: the port is another");
+                }
+                Err(why) => {
+                    tracing::warn!(subsystem = "ingress", name, %why, "inherited sockets closed");
+                }
+            }
         }
+        Self::bind_all(port, count)
     }
 
     /// Takes over sockets that another process has bound.
@@ -157,7 +179,7 @@ fn bound(addr: SocketAddr, reuse_port: bool) -> io::Result<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpStream;
+    use std::net::{Ipv4Addr, TcpStream};
 
     use super::*;
 

@@ -65,6 +65,11 @@ impl ClientTimeouts {
         }
     }
 
+    /// Whether the head of a request is due: the connection was accepted, or its first bytes arrived.
+    pub(super) fn awaits_head(&self) -> bool {
+        matches!(*self.activity(), ClientActivity::ReceivingHead(_))
+    }
+
     /// Suspends the timeouts until the guard is dropped; called when a request has arrived.
     pub(super) fn serve(self: &Arc<Self>) -> ServingGuard {
         let mut activity = self.activity();

@@ -1,18 +1,43 @@
 //! Listening sockets on all addresses of the machine, IPv4 and IPv6 where available.
 
-use std::{
-    io,
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
-};
+use std::{io, os::fd::OwnedFd};
 
-use rustix::{
-    io::Errno,
-    net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt},
-};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 use tokio::net::{TcpListener, TcpSocket};
+
+use crate::{handover::is_on_all_addresses, listen::on_all_addresses};
 
 /// Length of the accept queue in the kernel.
 const BACKLOG: u32 = 1024;
+
+/// Takes over a listening TCP socket of an earlier process.
+///
+/// # Errors
+/// If it does not listen for TCP connections on `port` of all addresses.
+pub(super) fn inherited_tcp(socket: OwnedFd, port: u16) -> io::Result<TcpListener> {
+    let listens = sockopt::socket_type(&socket)? == SocketType::STREAM
+        && sockopt::socket_acceptconn(&socket)?;
+    let listener = std::net::TcpListener::from(socket);
+    if !listens || !is_on_all_addresses(listener.local_addr()?, port) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+/// Takes over a UDP socket of an earlier process.
+///
+/// # Errors
+/// If it is not a UDP socket bound to `port` of all addresses.
+pub(super) fn inherited_udp(socket: OwnedFd, port: u16) -> io::Result<std::net::UdpSocket> {
+    let datagrams = sockopt::socket_type(&socket)? == SocketType::DGRAM;
+    let socket = std::net::UdpSocket::from(socket);
+    if !datagrams || !is_on_all_addresses(socket.local_addr()?, port) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
 
 /// Listens for TCP connections, even while connections of an earlier listener are open.
 pub(super) fn tcp(port: u16) -> io::Result<TcpListener> {
@@ -47,17 +72,4 @@ pub(super) fn udp(port: u16) -> io::Result<std::net::UdpSocket> {
         bind(&socket, &addr)?;
         Ok(socket.into())
     })
-}
-
-/// Binds `::`, which takes IPv4 too, or `0.0.0.0` on a machine without IPv6.
-fn on_all_addresses<T>(port: u16, bind: impl Fn(SocketAddr) -> io::Result<T>) -> io::Result<T> {
-    match bind((Ipv6Addr::UNSPECIFIED, port).into()) {
-        Err(error) if is_without_v6(&error) => bind((Ipv4Addr::UNSPECIFIED, port).into()),
-        bound => bound,
-    }
-}
-
-fn is_without_v6(error: &io::Error) -> bool {
-    let no_address = error.kind() == io::ErrorKind::AddrNotAvailable;
-    no_address || error.raw_os_error() == Some(Errno::AFNOSUPPORT.raw_os_error())
 }

@@ -4,11 +4,14 @@ use std::{
     collections::BTreeMap,
     fmt, io,
     net::SocketAddr,
+    os::fd::{AsFd as _, OwnedFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use tokio::{sync::watch, task::AbortHandle, time::timeout};
+
+use crate::handover::{Inherited, NamedSocket};
 
 use super::{
     Backends, Port, Protocol, Settings, bind, relay::Pipes, tcp::Acceptor, udp::Forwarder,
@@ -27,6 +30,8 @@ pub struct Ports(Arc<Inner>);
 struct Inner {
     shared: Arc<Shared>,
     listeners: Mutex<BTreeMap<Port, Listener>>,
+    /// Sockets of an earlier process.
+    inherited: Inherited,
     /// Set to true when the streams have to end. A drain replaces the channel, so it affects only
     /// streams accepted before.
     closed: Mutex<watch::Sender<bool>>,
@@ -43,6 +48,9 @@ struct Listener {
     /// Its task has the only receiver, which it drops after the socket.
     backends: watch::Sender<Arc<Backends>>,
     local: SocketAddr,
+    /// Duplicate of the socket, for a successor of this process; closed before the task ends, so
+    /// that the port is.
+    socket: Option<OwnedFd>,
     task: AbortHandle,
     /// The task was aborted and may still hold the socket.
     closing: bool,
@@ -52,6 +60,12 @@ impl Ports {
     /// Creates a data plane without open ports.
     #[must_use]
     pub fn new(settings: Settings, is_fresh: FreshHost) -> Self {
+        Self::inheriting(settings, is_fresh, Inherited::default())
+    }
+
+    /// As [`Ports::new`]; a port that an earlier process left open is opened with its socket.
+    #[must_use]
+    pub fn inheriting(settings: Settings, is_fresh: FreshHost, inherited: Inherited) -> Self {
         let shared = Shared {
             settings,
             is_fresh,
@@ -60,6 +74,7 @@ impl Ports {
         Self(Arc::new(Inner {
             shared: Arc::new(shared),
             listeners: Mutex::default(),
+            inherited,
             closed: Mutex::new(watch::Sender::new(false)),
         }))
     }
@@ -83,6 +98,8 @@ impl Ports {
                         return Ok(listener.local);
                     }
                     Some(_) | None => {
+                        // One that ended by a fault may hold the port.
+                        listeners.remove(&port);
                         let listener = self.listen(port, backends)?;
                         let local = listener.local;
                         listeners.insert(port, listener);
@@ -98,6 +115,18 @@ impl Ports {
         }
     }
 
+    /// Replaces the upstreams of a port that is open; new connections use them from now on. Without
+    /// any, they are reset. Returns whether the port is open.
+    pub fn replace(&self, port: Port, backends: Backends) -> bool {
+        let listeners = lock(&self.0.listeners);
+        let open = |listener: &&Listener| !listener.closing && !listener.has_ended();
+        let Some(listener) = listeners.get(&port).filter(open) else {
+            return false;
+        };
+        listener.replace(backends);
+        true
+    }
+
     /// Closes a port: new TCP connections are refused while established ones stay, and UDP sessions
     /// end. Does nothing if the port is not open. Returns whether it was open.
     pub fn close(&self, port: Port) -> bool {
@@ -107,8 +136,23 @@ impl Ports {
             return false;
         };
         listener.closing = true;
+        listener.socket = None;
         listener.task.abort();
         true
+    }
+
+    /// Duplicates of the sockets of all open ports, to be handed to another process.
+    ///
+    /// # Errors
+    /// If the process is out of descriptors.
+    pub fn sockets(&self) -> io::Result<Vec<NamedSocket>> {
+        let listeners = lock(&self.0.listeners);
+        let sockets = listeners.iter().filter_map(|(port, listener)| {
+            let socket = listener.socket.as_ref()?;
+            Some((port, socket))
+        });
+        let named = sockets.map(|(port, socket)| Ok((port.socket_name(), socket.try_clone()?)));
+        named.collect()
     }
 
     /// Address of an open port.
@@ -159,10 +203,14 @@ impl Ports {
     fn listen(&self, port: Port, backends: Backends) -> io::Result<Listener> {
         let (sender, receiver) = watch::channel(Arc::new(backends));
         let (shared, closed) = (self.0.shared.clone(), lock(&self.0.closed).subscribe());
-        let (local, task) = match port.protocol {
+        let (local, socket, task) = match port.protocol {
             Protocol::Tcp => {
-                let listener = bind::tcp(port.number)?;
+                let listener = match self.inherited(port, bind::inherited_tcp) {
+                    Some(listener) => listener,
+                    None => bind::tcp(port.number)?,
+                };
                 let local = listener.local_addr()?;
+                let socket = listener.as_fd().try_clone_to_owned()?;
                 let acceptor = Acceptor {
                     listener,
                     port,
@@ -170,21 +218,38 @@ impl Ports {
                     closed,
                     backends: receiver,
                 };
-                (local, tokio::spawn(acceptor.run()))
+                (local, socket, tokio::spawn(acceptor.run()))
             }
             Protocol::Udp => {
-                let socket = bind::udp(port.number)?;
+                let socket = match self.inherited(port, bind::inherited_udp) {
+                    Some(socket) => socket,
+                    None => bind::udp(port.number)?,
+                };
                 let local = socket.local_addr()?;
+                let duplicate = socket.as_fd().try_clone_to_owned()?;
                 let forwarder = Forwarder::new(socket, port, shared, receiver)?;
-                (local, tokio::spawn(forwarder.run()))
+                (local, duplicate, tokio::spawn(forwarder.run()))
             }
         };
         Ok(Listener {
             backends: sender,
             local,
+            socket: Some(socket),
             task: task.abort_handle(),
             closing: false,
         })
+    }
+
+    /// The socket of a port that an earlier process left open, if it fits; another is closed.
+    fn inherited<T>(&self, port: Port, adopt: fn(OwnedFd, u16) -> io::Result<T>) -> Option<T> {
+        let socket = self.0.inherited.take(&port.socket_name()).pop()?;
+        match adopt(socket, port.number) {
+            Ok(socket) => Some(socket),
+            Err(error) => {
+                tracing::warn!(subsystem = "ingress", %port, %error, "inherited socket closed");
+                None
+            }
+        }
     }
 }
 

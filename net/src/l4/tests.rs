@@ -309,3 +309,100 @@ async fn oldest_session_ends_at_the_limit() {
     assert_eq!(ask(&a, b"").await, b"a", "the turn is at the first again");
     assert_eq!(ask(&c, b"").await, b"b", "a new session, at the next turn");
 }
+
+/// A port of the system's choice that is free on all addresses.
+fn free(protocol: Protocol) -> Port {
+    let number = match protocol {
+        Protocol::Tcp => std::net::TcpListener::bind("[::]:0").unwrap().local_addr(),
+        Protocol::Udp => std::net::UdpSocket::bind("[::]:0").unwrap().local_addr(),
+    };
+    Port {
+        number: number.unwrap().port(),
+        protocol,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn successors_of_a_port_refuse_no_connection() {
+    let port = free(Protocol::Tcp);
+    let backends = || async {
+        Backends {
+            upstreams: vec![Upstream {
+                replica: "r".into(),
+                host: "h".into(),
+                addr: tcp_server("x").await,
+            }],
+            proxy_v2: false,
+        }
+    };
+    let backends = backends().await;
+    let mut previous = ports();
+    let addr = previous.open(port, backends.clone()).await.unwrap();
+    let addr = SocketAddr::from(([127, 0, 0, 1], addr.port()));
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    let client = tokio::spawn(async move {
+        let mut served = 0;
+        while !stopped.load(Ordering::Relaxed) {
+            let mut stream = TcpStream::connect(addr).await.expect("not refused");
+            assert_eq!(stream.read_u8().await.expect("not reset"), b'x');
+            served += 1;
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        served
+    });
+    for _ in 0..20 {
+        let inherited = crate::handover::Inherited::new(previous.sockets().unwrap());
+        previous.drain(Duration::from_secs(5)).await;
+        let fresh = Arc::new(|_: &str| true);
+        let next = Ports::inheriting(Settings::default(), fresh, inherited.clone());
+        next.open(port, backends.clone()).await.unwrap();
+        assert!(inherited.names().is_empty());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        previous = next;
+    }
+    stop.store(true, Ordering::Relaxed);
+    assert!(client.await.unwrap() > 20);
+    previous.close(port);
+    previous.closed(port).await;
+    assert!(TcpStream::connect(addr).await.is_err());
+}
+
+#[tokio::test]
+async fn datagrams_wait_for_the_successor() {
+    let port = free(Protocol::Udp);
+    let backends = Backends {
+        upstreams: vec![Upstream {
+            replica: "r".into(),
+            host: "h".into(),
+            addr: udp_server("x").await,
+        }],
+        proxy_v2: false,
+    };
+    let previous = ports();
+    previous.open(port, backends.clone()).await.unwrap();
+    let inherited = crate::handover::Inherited::new(previous.sockets().unwrap());
+    previous.drain(Duration::ZERO).await;
+    previous.closed(port).await;
+    let client = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    client.connect(("127.0.0.1", port.number)).await.unwrap();
+    client.send(b"ping").await.unwrap();
+    let next = Ports::inheriting(Settings::default(), Arc::new(|_: &str| true), inherited);
+    next.open(port, backends).await.unwrap();
+    let mut answer = [0; 8];
+    let len = client.recv(&mut answer).await.unwrap();
+    assert_eq!(&answer[..len], b"xping");
+}
+
+#[tokio::test]
+async fn inherited_socket_of_another_port_is_not_used() {
+    let (port, other) = (free(Protocol::Tcp), free(Protocol::Tcp));
+    let previous = ports();
+    previous.open(other, Backends::default()).await.unwrap();
+    let mut sockets = previous.sockets().unwrap();
+    sockets[0].0 = port.socket_name();
+    let inherited = crate::handover::Inherited::new(sockets);
+    let next = Ports::inheriting(Settings::default(), Arc::new(|_: &str| true), inherited);
+    let opened = next.open(port, Backends::default()).await.unwrap();
+    assert_eq!(opened.port(), port.number);
+}
