@@ -9,9 +9,12 @@ mod certificates;
 mod network_probe;
 mod verticals;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
-use jaco_net::tls::{self, CertSlot};
+use jaco_net::{
+    handover::NamedSocket,
+    tls::{self, CertSlot},
+};
 use jaco_policy::network::readiness::IsolationStatus;
 use jaco_proto::v1::NodeStatus;
 use jaco_raftnode::{RaftHandle, RaftStatus, State, StateReader as _};
@@ -243,6 +246,30 @@ impl Node {
     #[must_use]
     pub fn tree(&self) -> &Tree {
         &self.tree
+    }
+
+    /// Duplicates of the listening sockets of the ingress, for the next process of this node. As
+    /// long as they are open, clients can connect; once this node has stopped, their connections
+    /// wait for the next process.
+    ///
+    /// # Errors
+    /// If the process is out of descriptors.
+    pub fn listening_sockets(&self) -> io::Result<Vec<NamedSocket>> {
+        let member = self.shared.try_running();
+        let Some((proxy, ports)) = member.as_ref().and_then(|it| it.data_planes.get()) else {
+            return Ok(Vec::new());
+        };
+        let mut sockets = ports.sockets()?;
+        for (scheme, listening) in proxy.sockets()? {
+            let name = || scheme.socket_name().to_owned();
+            sockets.extend(
+                listening
+                    .into_fds()
+                    .into_iter()
+                    .map(|socket| (name(), socket)),
+            );
+        }
+        Ok(sockets)
     }
 
     /// Waits until the node cannot continue.

@@ -5,11 +5,14 @@
 //! - [`certificate`]: obtains and publishes certificates.
 //! - [`table`]: the route table of one node.
 //! - [`port`]: published TCP and UDP ports.
+//! - [`view`]: the input that the proxy and the published ports share.
 //! - [`ProxyActor`]: keeps the proxy's table and listener up to date.
 
 mod actor;
 pub mod certificate;
 pub mod port;
 pub mod table;
+pub mod view;
 
 pub use actor::{Msg, ProxyActor, ProxyArgs};
+pub use view::ServingInput;

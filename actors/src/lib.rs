@@ -159,6 +159,7 @@
 //! - [`runtime`]: one actor per container of this machine; log tails.
 //! - [`network`]: one actor per bridge; addresses.
 //! - [`ingress`]: the route table and its proxy.
+//! - [`serving`]: how far the data planes of the nodes have followed the state.
 //! - [`telemetry`]: metrics, and the listener that serves them.
 //! - [`supervision`]: the supervision kit of all of them; usable on its own.
 //! - [`engine`]: the port to the container engine.
@@ -181,6 +182,7 @@ pub mod node;
 pub mod peer;
 pub mod runtime;
 pub mod scheduler;
+pub mod serving;
 pub mod telemetry;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

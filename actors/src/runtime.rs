@@ -32,7 +32,9 @@ use jaco_raftnode::ForwardingProposer;
 use jaco_supervision::{ChildSpec, Handle, Strategy, SupervisorHandle, SupervisorSpec};
 use tokio::sync::{broadcast, watch};
 
-use crate::{clock::Clock, health::Contact, network::BridgeDirectory, telemetry::Metrics};
+use crate::{
+    clock::Clock, health::Contact, network::BridgeDirectory, serving::Spread, telemetry::Metrics,
+};
 
 pub use jaco_policy::node::writers::RUNTIME as IDENTITY;
 
@@ -110,6 +112,8 @@ pub struct Deps {
     pub contact: Contact,
     /// Counts container starts.
     pub metrics: Metrics,
+    /// Routing of the cluster, which a container leaves before it is stopped.
+    pub routing: Arc<dyn Spread>,
 }
 
 impl fmt::Debug for Deps {

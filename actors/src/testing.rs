@@ -5,6 +5,7 @@
 
 #[cfg(test)]
 pub(crate) mod cluster;
+mod state;
 
 use std::{
     convert::Infallible,
@@ -33,6 +34,8 @@ use crate::{
     peer::Peers,
     telemetry::Metrics,
 };
+
+pub use state::FakeState;
 
 /// Decodes a peer frame as each kind of frame, encodes the result and decodes that again. For
 /// fuzzing.

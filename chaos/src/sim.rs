@@ -28,6 +28,7 @@
 //! | containers belong to rows | a container is created only by the host of the row it is labelled with |
 //! | starts wait for the cluster | a node that is out of touch, or does not apply the log, creates and starts containers only to restart one that failed there |
 //! | reports are true | a container reported as running was created on that node, from the row named in the report |
+//! | withdrawn before the stop | a container that is not wanted any more gets its stop signal only once every ready node routes nothing to it, or after two seconds |
 //! | ready when settled | a node that reports itself ready runs no container whose row moved away before it confirmed its state |
 //! | one container per replica * | a node that has applied a row's removal, move or new issue stops the old container as soon as it can |
 //! | drains end * | after the faults, a member that leaves hands a replica over within two minutes after the last one, and is then removed; a removal is forced only if nothing else can end its drain |
@@ -40,8 +41,8 @@
 //!
 //! A move lets the old container serve until the new one runs, so for a while a replica may have
 //! one container on its old host (`previous_host`) and one on its new; both hosts know this from
-//! the row. Every other container of the replica must be gone within one stop grace and a few
-//! engine requests after its node applied the change, and in any case within one more sweep after
+//! the row. Every other container of the replica must be gone within its withdrawal, one stop grace
+//! and a few engine requests after its node applied the change, and in any case within one more sweep after
 //! the node is in touch with the leader. Time in which the daemon is down or paused does not count,
 //! and a request that a failing engine refused may be retried after half a minute.
 //!
@@ -90,6 +91,7 @@ mod oracle;
 mod orphan_check;
 mod proposals;
 mod reachability;
+mod routing;
 mod run;
 mod runtime;
 mod shrink;

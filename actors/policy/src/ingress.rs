@@ -4,7 +4,9 @@
 //! - [`certificate`]: issuance and renewal of the certificate of one domain.
 //! - [`ports`]: the replicas that serve each published port.
 //! - [`table`]: the replicas that serve each route.
+//! - [`view`]: when a node derives its routing again from the state.
 
 pub mod certificate;
 pub mod ports;
 pub mod table;
+pub mod view;

@@ -181,6 +181,15 @@ impl Internal for InternalService {
         Ok(Response::new(response))
     }
 
+    async fn await_routing(
+        &self,
+        request: Request<v1::AwaitRoutingRequest>,
+    ) -> Result<Response<v1::AwaitRoutingResponse>, Status> {
+        let (_, node) = self.member(&request)?;
+        let response = node.routing().answer(request.get_ref()).await;
+        Ok(Response::new(response))
+    }
+
     async fn report_network(
         &self,
         request: Request<v1::ReportNetworkRequest>,

@@ -218,6 +218,7 @@ pub const METHODS: &[Method] = {
         Method::new("Internal/Logs", Peer, Read, Local).streaming(),
         Method::new("Internal/EnsureSubnet", Peer, Write, Local),
         Method::new("Internal/StateDigest", Peer, Read, Local),
+        Method::new("Internal/AwaitRouting", Peer, Read, Local),
         Method::new("Internal/ReportNetwork", Peer, Write, Local).max_bytes(REPORT_BYTES),
     ]
 };

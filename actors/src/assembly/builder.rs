@@ -7,6 +7,7 @@ use std::{
     sync::Arc,
 };
 
+use jaco_net::handover::Inherited;
 use jaco_policy::network::dns::forwarders::loops_back;
 use jaco_proto::config::HostPort;
 
@@ -114,6 +115,15 @@ impl NodeBuilder {
     /// is never removed.
     pub fn inherited_socket(mut self, socket: UnixListener) -> Self {
         self.0.inherited_socket = Some(Arc::new(socket));
+        self
+    }
+
+    /// Serves the ingress on sockets that an earlier process left ([`Node::listening_sockets`]), as
+    /// far as they fit its ports.
+    ///
+    /// [`Node::listening_sockets`]: crate::Node::listening_sockets
+    pub fn inherited_ingress(mut self, sockets: Inherited) -> Self {
+        self.0.inherited = sockets;
         self
     }
 

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use jaco_raftnode::LeaderProposer;
 use jaco_supervision::ChildSpec;
 use tokio::sync::watch;
 
 use crate::{
     ingress::certificate::{
-        AcmeAuthority, Args, Cache, CertificateSettings, Certificates, HeartbeatSpread, child,
+        AcmeAuthority, Args, Cache, CertificateSettings, Certificates, child,
     },
     node::{MemberContext, NodeContext, leader::leading},
 };
@@ -26,20 +25,15 @@ pub(super) fn certificates(
         AcmeAuthority::unusable(&error)
     });
     let (sender, receiver) = watch::channel(Certificates::default());
-    let raft: Arc<dyn LeaderProposer> = Arc::new(node.raft.clone());
     let args = Args {
         host: node.hostname.clone(),
-        raft: raft.clone(),
+        raft: Arc::new(node.raft.clone()),
         is_leader: leading(&node.raft),
         clock: node.clock.clone(),
         directories: settings.directories.clone(),
         contact: settings.contact.clone(),
         authority: Arc::new(authority),
-        spread: Arc::new(HeartbeatSpread {
-            raft,
-            host: node.hostname.clone(),
-            applied: node.failure_detector.applied(),
-        }),
+        spread: Arc::new(node.routing().clone()),
         preflight: None,
         cache: Cache::new(&shared.config.data_dir),
         account_lock: Arc::default(),

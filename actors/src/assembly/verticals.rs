@@ -17,7 +17,7 @@ use crate::{
     api::{ApiContext, admission::Transport, service},
     health,
     ingress::{
-        self, ProxyActor, ProxyArgs,
+        self, ProxyActor, ProxyArgs, ServingInput,
         certificate::serving,
         port::{PortManager, PortManagerArgs},
     },
@@ -58,6 +58,7 @@ pub(super) fn build(
         config,
         metrics: shared.metrics().clone(),
         directory: directory.clone(),
+        installed: node.serving.part(network::dns::same_input),
     });
     let responders: Arc<dyn network::responders::Responders> = match &dns {
         Some(_) => Arc::new(directory),
@@ -117,6 +118,7 @@ pub(super) fn build(
             clock: clock.clone(),
             contact: health::Contact::of(&node.failure_detector),
             metrics: shared.metrics().clone(),
+            routing: Arc::new(node.routing().clone()),
         },
     );
     let health = health::worker(health::Args {
@@ -145,21 +147,27 @@ pub(super) fn build(
             mesh: false,
         };
         let fresh = node.failure_detector.fresh();
-        let ports = ingress::port::data_plane(&node.hostname, fresh.clone());
-        let mut ports = PortManagerArgs::new(raft.clone(), facts.clone(), fresh.clone(), ports);
+        let inherited = &shared.config.inherited;
+        let ports = ingress::port::data_plane(&node.hostname, fresh.clone(), inherited.clone());
+        let mut input = ServingInput::new(raft, facts, fresh);
+        if let Some(mesh) = mesh {
+            input = input.with_mesh(mesh.status.subscribe());
+        }
         let proxy = Proxy::observed(Settings::default(), Arc::new(shared.metrics().clone()));
         if let Some(settings) = &shared.config.certificates {
             let (manager, published) = certificates(shared, node, settings);
             let tls = serving::child(proxy.clone(), published);
             ingress = ingress.child(manager).child(tls);
         }
-        let mut proxy = ProxyArgs::new(raft, facts, fresh, port, proxy);
+        // Set once: the verticals are assembled once.
+        let _ = node.data_planes.set((proxy.clone(), ports.clone()));
+        let installed = node.serving.part(jaco_policy::ingress::ports::same_input);
+        let ports = PortManagerArgs::new(input.clone(), installed, ports);
+        let installed = node.serving.part(ingress::table::same_input);
+        let proxy = ProxyArgs::new(input, installed, port, proxy);
+        let mut proxy = proxy.with_inherited(inherited.clone());
         if let Some(port) = shared.config.https_port {
             proxy = proxy.with_https(port);
-        }
-        if let Some(mesh) = mesh {
-            ports = ports.with_mesh(mesh.status.subscribe());
-            proxy = proxy.with_mesh(mesh.status.subscribe());
         }
         ingress = ingress
             .child(ChildSpec::worker::<ProxyActor>("proxy", proxy).0)

@@ -78,8 +78,6 @@ pub struct FailureDetector {
     fresh: watch::Sender<Hosts>,
     contact: watch::Sender<Option<ContactEpoch>>,
     claim: LeaderClaim,
-    /// Index of the last applied entry by raft id, from the heartbeats of the other members.
-    applied: watch::Sender<BTreeMap<u64, u64>>,
     /// Whether this node was ready at any time since its process started.
     was_ready: AtomicBool,
     /// Whether the state of this node has members.
@@ -108,7 +106,6 @@ impl FailureDetector {
             fresh: watch::Sender::new(Arc::new(BTreeSet::from([host.to_owned()]))),
             contact: watch::Sender::new(None),
             claim: LeaderClaim::default(),
-            applied: watch::Sender::default(),
             was_ready: AtomicBool::new(false),
             has_members: AtomicBool::new(false),
             early: Mutex::default(),
@@ -121,12 +118,6 @@ impl FailureDetector {
     #[must_use]
     pub fn fresh(&self) -> watch::Receiver<Hosts> {
         self.fresh.subscribe()
-    }
-
-    /// Index of the last entry that each other member has applied, by its raft id. Late by up to a
-    /// heartbeat interval, and kept while a member is silent.
-    pub(crate) fn applied(&self) -> watch::Receiver<BTreeMap<u64, u64>> {
-        self.applied.subscribe()
     }
 
     /// Newest claim of another member to lead.
@@ -169,12 +160,6 @@ impl FailureDetector {
         self.handle(|core, now| core.handle_state(now, state));
         let has_members = !state.nodes.is_empty();
         self.has_members.store(has_members, Ordering::Relaxed);
-        let ids: BTreeSet<u64> = state.nodes.values().map(|node| node.raft_id).collect();
-        self.applied.send_if_modified(|applied| {
-            let known = applied.len();
-            applied.retain(|id, _| ids.contains(id));
-            applied.len() != known
-        });
         self.handle_early();
     }
 
@@ -356,10 +341,6 @@ impl HeartbeatHandler for FailureDetector {
         let sender = (&*from.hostname, from.raft_id);
         if core.handle_heartbeat(now, sender, report).is_ok() {
             self.publish(&core, now);
-            // A restarted member may report an earlier index until it has caught up.
-            let index = heartbeat.applied;
-            self.applied
-                .send_if_modified(|applied| applied.insert(from.raft_id, index) != Some(index));
         }
     }
 }

@@ -10,36 +10,37 @@ use std::{
     time::Duration,
 };
 
-use jaco_net::ingress::{ListenSockets, Proxy, Scheme};
-use jaco_policy::{
-    debounce::{Action, Debounce},
-    network::readiness::MeshStatus,
+use jaco_net::{
+    handover::Inherited,
+    ingress::{ListenSockets, Proxy, Scheme},
 };
-use jaco_raftnode::{State, StateReader};
+use jaco_policy::ingress::table::is_settled;
 use jaco_supervision::{Context, Failure, Reply, Worker};
-use tokio::{sync::watch, time::Instant};
+use tokio::time::Instant;
 
-use super::table::{NodeFacts, route_table, same_input};
-use crate::{health::Hosts, log_dedup::LogDedup};
+use super::{
+    table::{route_table, same_input},
+    view::{Event, ServingInput, View},
+};
+use crate::{log_dedup::LogDedup, serving::Installed};
 
-/// Debounce time after the last change.
-const DEBOUNCE: Duration = Duration::from_millis(200);
-/// Longest delay of a table update by further changes.
-const MAX_DEBOUNCE: Duration = Duration::from_secs(1);
 /// Delay between attempts to bind the port.
 const BIND_RETRY: Duration = Duration::from_secs(30);
 /// Time for requests in flight when the node stops; shorter than a worker's shutdown timeout.
 const DRAIN: Duration = Duration::from_secs(4);
 
+/// Longest time for which requests wait in the queues of inherited sockets: a few heartbeats, and
+/// the handshakes of the mesh.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Arguments of a [`ProxyActor`]; clones share the data plane.
 #[derive(Clone)]
 pub struct ProxyArgs {
-    state: Arc<dyn StateReader>,
-    facts: NodeFacts,
-    fresh: watch::Receiver<Hosts>,
-    mesh: Option<watch::Receiver<MeshStatus>>,
+    input: ServingInput,
+    installed: Installed,
     ports: Vec<(Scheme, u16)>,
     proxy: Proxy,
+    inherited: Inherited,
     /// Whether there ever was a route; from then on the ports stay open for the lifetime of the
     /// node.
     opened: Arc<AtomicBool>,
@@ -47,26 +48,26 @@ pub struct ProxyArgs {
 
 impl ProxyArgs {
     /// Creates arguments for the data plane `proxy` of a node that listens on `http_port` of all
-    /// addresses; port 0 lets the system choose. Only replicas of this host and of the hosts in
-    /// `fresh` serve.
+    /// addresses; port 0 lets the system choose. `installed` records the states of its tables.
     #[must_use]
-    pub fn new(
-        state: Arc<dyn StateReader>,
-        facts: NodeFacts,
-        fresh: watch::Receiver<Hosts>,
-        http_port: u16,
-        proxy: Proxy,
-    ) -> Self {
+    pub fn new(input: ServingInput, installed: Installed, http_port: u16, proxy: Proxy) -> Self {
         let opened = Arc::new(AtomicBool::new(false));
         Self {
-            state,
-            facts,
-            fresh,
-            mesh: None,
+            input,
+            installed,
             ports: vec![(Scheme::Http, http_port)],
             proxy,
+            inherited: Inherited::default(),
             opened,
         }
+    }
+
+    /// Listens on the sockets that an earlier process left. They are not accepted on before every
+    /// route has a replica again that may have one, or ten seconds have passed.
+    #[must_use]
+    pub fn with_inherited(mut self, sockets: Inherited) -> Self {
+        self.inherited = sockets;
+        self
     }
 
     /// Serves TLS as well, on `port` of all addresses.
@@ -75,19 +76,12 @@ impl ProxyArgs {
         self.ports.push((Scheme::Https, port));
         self
     }
-
-    /// Serves replicas of other hosts while the mesh is up.
-    #[must_use]
-    pub fn with_mesh(mut self, status: watch::Receiver<MeshStatus>) -> Self {
-        self.mesh = Some(status);
-        self
-    }
 }
 
 impl fmt::Debug for ProxyArgs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ProxyArgs")
-            .field("facts", &self.facts)
+            .field("input", &self.input)
             .field("ports", &self.ports)
             .finish_non_exhaustive()
     }
@@ -96,12 +90,10 @@ impl fmt::Debug for ProxyArgs {
 /// Messages of a [`ProxyActor`].
 #[derive(Debug)]
 pub enum Msg {
-    /// The state changed.
-    Changed(Arc<State>),
-    /// The set of fresh hosts changed, or the mesh went up or down.
-    Fresh,
-    /// The debounce deadline passed.
-    DebounceElapsed,
+    /// The state or the reachable hosts changed.
+    Changed(Event),
+    /// Inherited sockets wait no longer for the routes.
+    Settled,
     /// The bind retry is due.
     Bind,
     /// Requests the address of a listener.
@@ -115,9 +107,9 @@ pub enum Msg {
 /// stop closes the listeners.
 pub struct ProxyActor {
     args: ProxyArgs,
-    /// Newest state processed.
-    seen: Arc<State>,
-    debounce: Debounce,
+    view: View<Self>,
+    /// Time at which inherited sockets are served even if routes lack replicas.
+    settles_by: Option<Instant>,
     /// Whether the last attempt to bind failed and a retry is scheduled.
     retrying: bool,
     ports: Vec<Port>,
@@ -136,10 +128,8 @@ impl Worker for ProxyActor {
     const KIND: &'static str = "ProxyActor";
 
     async fn start(ctx: &Context<Self>, args: ProxyArgs) -> Result<Self, Failure> {
-        let mut states = args.state.follow();
-        let seen = states.borrow_and_update().clone();
-        let mut fresh = args.fresh.clone();
-        fresh.mark_unchanged();
+        let installed = args.installed.clone();
+        let view = View::follow(ctx, args.input.clone(), same_input, installed, Msg::Changed);
         let port = |&(scheme, number): &(Scheme, u16)| Port {
             scheme,
             number,
@@ -148,38 +138,24 @@ impl Worker for ProxyActor {
         let mut actor = Self {
             ports: args.ports.iter().map(port).collect(),
             args,
-            seen,
-            debounce: Debounce::new(DEBOUNCE, MAX_DEBOUNCE),
+            view,
+            settles_by: None,
             retrying: false,
         };
         actor.publish();
         actor.open(ctx);
-        ctx.watch(states, Msg::Changed);
-        ctx.watch(fresh, |_| Msg::Fresh);
-        if let Some(mut mesh) = actor.args.mesh.clone() {
-            mesh.mark_unchanged();
-            ctx.watch(mesh, |_| Msg::Fresh);
-        }
         Ok(actor)
     }
 
     async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
         match msg {
-            Msg::Changed(newest) => {
-                let before = std::mem::replace(&mut self.seen, newest);
-                if !same_input(&before, &self.seen) {
-                    self.debounce.handle_change(Instant::now().into_std());
-                    self.drive(ctx);
+            Msg::Changed(event) => {
+                if self.view.handle(ctx, event) {
+                    self.publish();
+                    self.open(ctx);
                 }
             }
-            Msg::Fresh => {
-                self.debounce.handle_change(Instant::now().into_std());
-                self.drive(ctx);
-            }
-            Msg::DebounceElapsed => {
-                self.debounce.handle_timeout(Instant::now().into_std());
-                self.drive(ctx);
-            }
+            Msg::Settled => self.open(ctx),
             Msg::Bind => {
                 self.retrying = false;
                 self.open(ctx);
@@ -195,43 +171,41 @@ impl Worker for ProxyActor {
 }
 
 impl ProxyActor {
-    /// Runs the debouncer's actions, then sets the deadline.
-    fn drive(&mut self, ctx: &Context<Self>) {
-        while let Some(action) = self.debounce.poll_action() {
-            match action {
-                Action::Run => {
-                    self.publish();
-                    self.open(ctx);
-                }
-            }
-        }
-        let due = self.debounce.poll_timeout().map(Instant::from_std);
-        ctx.set_deadline(due, Msg::DebounceElapsed);
-    }
-
     /// Installs the table of the current state in the proxy.
     fn publish(&self) {
-        let fresh = self.args.fresh.borrow().clone();
-        let mut facts = self.args.facts.clone();
-        if let Some(mesh) = &self.args.mesh {
-            facts.mesh = *mesh.borrow() == MeshStatus::Up;
+        self.view.install(route_table, |table| {
+            if !table.is_empty() {
+                self.args.opened.store(true, Ordering::Relaxed);
+            }
+            if self.args.proxy.swap(table) {
+                let index = self.view.state().applied_index;
+                tracing::debug!(subsystem = "ingress", index, "route table swapped");
+            }
+        });
+    }
+
+    /// Whether requests in the queues of inherited sockets have to wait. They would be refused
+    /// because the node does not know yet which other hosts it reaches, though the process before it
+    /// served them.
+    fn awaits_routes(&mut self, ctx: &Context<Self>) -> bool {
+        let inherited = self.args.inherited.names();
+        let waits =
+            |(scheme, _): &(Scheme, u16)| inherited.iter().any(|name| name == scheme.socket_name());
+        if !self.args.ports.iter().any(waits) {
+            return false;
         }
-        let table = route_table(&self.seen, &facts, &fresh);
-        if !table.is_empty() {
-            self.args.opened.store(true, Ordering::Relaxed);
-        }
-        if self.args.proxy.swap(table) {
-            tracing::debug!(
-                subsystem = "ingress",
-                index = self.seen.applied_index,
-                "route table swapped"
-            );
-        }
+        let settled = self.view.derive(is_settled);
+        let now = Instant::now();
+        let until = *self.settles_by.get_or_insert_with(|| {
+            ctx.send_after(SETTLE_TIMEOUT, Msg::Settled);
+            now + SETTLE_TIMEOUT
+        });
+        !settled && now < until
     }
 
     /// Opens the listeners that are not open, unless there has never been a route.
     fn open(&mut self, ctx: &Context<Self>) {
-        if !self.args.opened.load(Ordering::Relaxed) || self.retrying {
+        if !self.args.opened.load(Ordering::Relaxed) || self.retrying || self.awaits_routes(ctx) {
             return;
         }
         let proxy = &self.args.proxy;
@@ -239,7 +213,7 @@ impl ProxyActor {
             if proxy.listening(port.scheme).is_some() {
                 continue;
             }
-            match port.bind(proxy) {
+            match port.bind(proxy, &self.args.inherited) {
                 Ok(addr) => {
                     tracing::info!(subsystem = "ingress", %addr, "ingress listens");
                     port.errors.clear();
@@ -259,8 +233,9 @@ impl ProxyActor {
 }
 
 impl Port {
-    fn bind(&self, proxy: &Proxy) -> io::Result<SocketAddr> {
-        let sockets = ListenSockets::bind_all(self.number, proxy.workers())?;
+    fn bind(&self, proxy: &Proxy, inherited: &Inherited) -> io::Result<SocketAddr> {
+        let name = self.scheme.socket_name();
+        let sockets = ListenSockets::open(inherited, name, self.number, proxy.workers())?;
         let addr = sockets.local_addr();
         proxy.listen(self.scheme, sockets)?;
         Ok(addr)

@@ -17,7 +17,6 @@ mod manager;
 mod material;
 pub(crate) mod serving;
 mod settings;
-mod spread;
 #[cfg(test)]
 mod tests;
 
@@ -41,7 +40,7 @@ use jaco_raftnode::{Committed, LeaderProposer, State, batch, command};
 use jaco_supervision::ChildSpec;
 use tokio::{sync::watch, time::timeout};
 
-use crate::{clock::Clock, commit::commit};
+use crate::{clock::Clock, commit::commit, serving::Spread};
 
 pub use jaco_policy::ingress::certificate::store::Directories;
 
@@ -51,7 +50,6 @@ pub use cache::Cache;
 pub use manager::CertManager;
 pub use material::Material;
 pub use settings::CertificateSettings;
-pub use spread::{HeartbeatSpread, Spread};
 
 /// Lifetime of a challenge's token.
 const TOKEN_LIFETIME: Duration = Duration::from_secs(10 * 60);

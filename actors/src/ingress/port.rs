@@ -10,7 +10,7 @@ mod manager;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use jaco_net::l4;
+use jaco_net::{handover::Inherited, l4};
 use jaco_policy::ingress::ports::{PortKey, ServedPort};
 use jaco_proto::v1::TransportProtocol;
 use tokio::sync::watch;
@@ -22,12 +22,17 @@ pub use manager::{Msg, PortManager, PortManagerArgs};
 pub type PortTable = Arc<BTreeMap<PortKey, ServedPort>>;
 
 /// Returns a data plane whose new connections avoid hosts that are not in `fresh`; replicas on
-/// `host`, this node, always count as fresh.
+/// `host`, this node, always count as fresh. Ports are opened with the `inherited` sockets where
+/// there are some.
 #[must_use]
-pub fn data_plane(host: &str, fresh: watch::Receiver<crate::health::Hosts>) -> l4::Ports {
+pub fn data_plane(
+    host: &str,
+    fresh: watch::Receiver<crate::health::Hosts>,
+    inherited: Inherited,
+) -> l4::Ports {
     let this = host.to_owned();
     let is_fresh = move |host: &str| host == this || fresh.borrow().contains(host);
-    l4::Ports::new(l4::Settings::default(), Arc::new(is_fresh))
+    l4::Ports::inheriting(l4::Settings::default(), Arc::new(is_fresh), inherited)
 }
 
 fn port_of(key: PortKey) -> l4::Port {
@@ -36,6 +41,16 @@ fn port_of(key: PortKey) -> l4::Port {
         protocol: match key.protocol {
             TransportProtocol::Tcp => l4::Protocol::Tcp,
             TransportProtocol::Udp => l4::Protocol::Udp,
+        },
+    }
+}
+
+fn key_of(port: l4::Port) -> PortKey {
+    PortKey {
+        port: port.number,
+        protocol: match port.protocol {
+            l4::Protocol::Tcp => TransportProtocol::Tcp,
+            l4::Protocol::Udp => TransportProtocol::Udp,
         },
     }
 }

@@ -28,8 +28,9 @@ use jaco_supervision::ChildSpec;
 use tokio::sync::watch;
 
 pub use directory::Directory;
+pub use records::same_input;
 
-use crate::{health::Hosts, telemetry::Metrics};
+use crate::{health::Hosts, serving::Installed, telemetry::Metrics};
 use forwarder::Forwarder;
 use lookup::UpstreamLookup;
 use manager::ResponderManager;
@@ -81,6 +82,8 @@ pub struct Args {
     pub metrics: Metrics,
     /// Requests of the bridges.
     pub directory: Directory,
+    /// Records the states that the answers are derived from.
+    pub installed: Installed,
 }
 
 /// Creates the actors of a node's name resolution.
@@ -96,6 +99,7 @@ pub fn children(args: Args) -> Vec<ChildSpec> {
     let records = records::Args {
         raft: args.raft,
         names: Arc::clone(&names),
+        installed: args.installed,
     };
     let (records, _) = ChildSpec::worker::<RecordsActor>("dns-records", records);
     let manager = manager::Args {

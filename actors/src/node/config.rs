@@ -7,7 +7,10 @@ use std::{
     sync::Arc,
 };
 
-use jaco_net::pki::{MAX_REQUEST_ADDRESSES, dialable};
+use jaco_net::{
+    handover::Inherited,
+    pki::{MAX_REQUEST_ADDRESSES, dialable},
+};
 use jaco_proto::config::WgBackend;
 
 use crate::{
@@ -47,6 +50,8 @@ pub struct NodeConfig {
     /// A socket that is already listening, used instead of `unix_socket`, which is then neither
     /// created nor removed.
     pub inherited_socket: Option<Arc<UnixListener>>,
+    /// Listening sockets of the ingress that an earlier process left.
+    pub inherited: Inherited,
     /// Path of the engine's unix socket.
     pub docker_socket: PathBuf,
     /// TCP port of the plain HTTP ingress, on all addresses; 0 lets the system choose. `None`:
@@ -98,6 +103,7 @@ impl NodeConfig {
             certificate_ips: Vec::new(),
             unix_socket: None,
             inherited_socket: None,
+            inherited: Inherited::default(),
             docker_socket: DOCKER_SOCKET.into(),
             http_port: None,
             certificates: None,

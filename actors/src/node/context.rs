@@ -11,6 +11,8 @@ use std::{
 
 use jaco_engine::{Engine, docker::DockerEngine};
 use jaco_net::{
+    ingress::Proxy,
+    l4,
     tls::CertSlot,
     wireguard::{PrivateKey, PublicKey},
 };
@@ -38,6 +40,7 @@ use crate::{
     network::{firewall, ipam::SharedAllocator, reports::NetworkReports},
     peer::{PeerTransport, Peers},
     runtime::Runtime,
+    serving::{ClusterRouting, Serving},
     telemetry::Metrics,
 };
 
@@ -148,6 +151,11 @@ pub struct MemberContext {
     pub(crate) membership: OnceLock<Membership>,
     /// Newest report of each member about its container networks.
     pub(crate) network_reports: NetworkReports,
+    /// How far the routing of this node has followed the state.
+    pub(crate) serving: Serving,
+    routing: ClusterRouting,
+    /// Data planes of the ingress; set once the ingress is assembled, if there is one.
+    pub(crate) data_planes: OnceLock<(Proxy, l4::Ports)>,
 }
 
 /// Parts of a [`NodeContext`] that are known before its actors run.
@@ -409,6 +417,13 @@ impl MemberContext {
         let status = raft.subscribe_status();
         let failure_detector = FailureDetector::new(&hostname, status, clock.clone());
         let claim = failure_detector.leader_claim();
+        let serving = Serving::default();
+        let routing = ClusterRouting::new(
+            hostname.clone(),
+            Arc::new(raft.clone()),
+            serving.clone(),
+            peers.clone(),
+        );
         Self {
             hostname,
             failure_detector: Arc::new(failure_detector),
@@ -429,6 +444,9 @@ impl MemberContext {
             drain_mark_lock: CommitLock::default(),
             membership: OnceLock::new(),
             network_reports: NetworkReports::default(),
+            serving,
+            routing,
+            data_planes: OnceLock::new(),
         }
     }
 
@@ -465,6 +483,11 @@ impl MemberContext {
         self.runtime
             .get()
             .ok_or_else(|| Error::new(ErrorCode::LogsUnavailable, "the runtime is starting"))
+    }
+
+    /// Routing of the cluster as this node sees it.
+    pub(crate) fn routing(&self) -> &ClusterRouting {
+        &self.routing
     }
 
     /// Allocator of network address blocks, which allocates while this node leads.

@@ -109,6 +109,12 @@ pub enum FilesError {
 }
 
 impl FilesError {
+    /// Whether another process uses the directory.
+    #[must_use]
+    pub fn is_locked(&self) -> bool {
+        matches!(self, Self::Locked(_))
+    }
+
     pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io {

@@ -66,6 +66,20 @@ impl Node {
         caught_up: bool,
         networks: Arc<dyn Networks>,
     ) -> Self {
+        let routing = Arc::new(crate::serving::Everywhere);
+        Self::routed(root, raft, host, engine, caught_up, networks, routing).await
+    }
+
+    /// Starts a node whose containers leave `routing`.
+    async fn routed(
+        root: SupervisorSpec,
+        raft: MemoryRaft,
+        host: &str,
+        engine: FakeEngine,
+        caught_up: bool,
+        networks: Arc<dyn Networks>,
+        routing: Arc<dyn Spread>,
+    ) -> Self {
         let contact = ContactSwitch::new(caught_up);
         let deps = Deps {
             host: host.into(),
@@ -75,6 +89,7 @@ impl Node {
             clock: Clock::system(),
             contact: contact.contact(),
             metrics: Metrics::new(host, Clock::system()),
+            routing,
         };
         let (spec, runtime) = supervisor("runtime", deps);
         let tree = Tree::start("node", root.child(spec)).await.unwrap();
@@ -532,3 +547,4 @@ mod boot;
 mod cut_off;
 mod exhaustion;
 mod moves;
+mod withdrawal;

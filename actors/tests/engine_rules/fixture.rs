@@ -90,6 +90,7 @@ impl EngineFixture {
             clock: Clock::system(),
             contact: ContactSwitch::new(true).contact(),
             metrics: Metrics::new(HOST, Clock::system()),
+            routing: Arc::new(jaco_actors::serving::Everywhere),
         };
         let (runtime, _) = runtime::supervisor("runtime", deps);
         let root = SupervisorSpec::new(Strategy::OneForOne)

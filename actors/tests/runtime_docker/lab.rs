@@ -76,6 +76,7 @@ impl Lab {
             clock: Clock::system(),
             contact: contact.contact(),
             metrics: Metrics::new(HOST, Clock::system()),
+            routing: Arc::new(jaco_actors::serving::Everywhere),
         };
         let (spec, runtime) = runtime::supervisor("runtime", deps);
         let root = SupervisorSpec::new(Strategy::OneForOne).child(spec);

@@ -29,6 +29,7 @@ use super::{
     oracle::{Oracle, hash},
     orphan_check::Orphans,
     reachability::Reachability,
+    routing::{WithdrawalWait, Withdrawals},
     runtime::EngineRequest,
     time::{Agenda, Clock, MS, SECOND, Time, Wake},
     trace::Trace,
@@ -132,6 +133,10 @@ pub(super) enum Local {
     Due(String),
     /// The engine emitted an event about a replica.
     EngineEvent(String),
+    /// The deadline of the routing.
+    Routing,
+    /// An actor looks whether its container is withdrawn from routing.
+    Withdrawal(WithdrawalWait),
     /// The engine's answer to a request.
     Engine(EngineRequest),
     /// A call to another node times out.
@@ -200,6 +205,7 @@ pub(super) struct Cluster {
     pub(super) ticks: (usize, usize),
     /// Occurrences of noteworthy events, by name, to prove that runs exercise them.
     pub(super) counts: BTreeMap<&'static str, u64>,
+    pub(super) withdrawals: Withdrawals,
     /// Armed traps: the next node that makes a promise of this kind crashes.
     pub(super) traps: BTreeMap<usize, (Promise, Crash, Time)>,
     /// Armed pauses, by fault: the next daemon that begins this step of a start is paused for this
@@ -255,6 +261,7 @@ impl Cluster {
             compact_entries: *chance.choose(&[24, 80, 200]).unwrap_or(&80),
             ticks: (3, 10),
             counts: BTreeMap::new(),
+            withdrawals: Withdrawals::new(),
             traps: BTreeMap::new(),
             start_pauses: BTreeMap::new(),
             calls: 0,
@@ -431,6 +438,8 @@ impl Cluster {
             Local::Sweep => self.runtime_tick(id),
             Local::Due(replica) => self.replica_due(id, &replica),
             Local::EngineEvent(replica) => self.replica_engine_event(id, &replica),
+            Local::Routing => self.routing_due(id),
+            Local::Withdrawal(wait) => self.withdrawal(id, wait),
             Local::Engine(request) => self.engine_answered(id, request),
             Local::CallTimeout(call) => self.call_timeout(id, call),
             Local::ProposalDue(ticket) => self.proposal_due(id, ticket),

@@ -143,6 +143,7 @@ impl Cluster {
         }
         self.drive_health(id);
         self.observe_state(id);
+        self.route(id);
         self.reconcile(id);
         self.drive_scheduler(id);
     }

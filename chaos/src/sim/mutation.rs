@@ -84,11 +84,13 @@ pub enum Mutation {
     ForgetBlackhole,
     /// Connections that the rules forbid stay tracked, though the request to end them succeeds.
     KeepFlows,
+    /// A container counts as withdrawn from routing at once.
+    StopWithoutWithdrawal,
 }
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 33] = [
         Self::SkipSync,
         Self::StaleVote,
         Self::ApplyBeforePersist,
@@ -121,6 +123,7 @@ impl Mutation {
         Self::NoDriftRepair,
         Self::ForgetBlackhole,
         Self::KeepFlows,
+        Self::StopWithoutWithdrawal,
     ];
 
     /// Other properties that the bug breaks, so that a run may fail before the bug is found.
@@ -189,6 +192,7 @@ impl Mutation {
             | Self::NoDriftRepair
             | Self::KeepFlows => &["no forbidden connection"],
             Self::ForgetBlackhole => &["no plaintext"],
+            Self::StopWithoutWithdrawal => &["withdrawn before the stop"],
             Self::ForgetFreedBlocks => &["freed blocks rest"],
         }
     }

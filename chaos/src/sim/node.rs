@@ -25,6 +25,7 @@ use super::{
     mesh::Mesh,
     mutation::Mutation,
     proposals::Proposal,
+    routing::Routing,
     runtime::Runtime,
     step::Step,
     time::{MS, SECOND, Time},
@@ -85,6 +86,7 @@ pub(super) struct Daemon {
     pub(super) bridges: Bridges,
     pub(super) isolation: Isolation,
     pub(super) mesh: Mesh,
+    pub(super) routing: Routing,
 }
 
 impl Daemon {
@@ -113,6 +115,7 @@ impl Daemon {
             bridges: Bridges::default(),
             isolation: Isolation::new(now, host, state),
             mesh: Mesh::new(now, host),
+            routing: Routing::new(state),
         }
     }
 

@@ -21,9 +21,9 @@ use super::{
     time::{SECOND, Time},
 };
 
-/// Bound for a replica actor that holds the row: it finishes the start under way, inspects, and
-/// stops.
-const STOP_BOUND: Time = GRACE + 2 * SECOND;
+/// Bound for a replica actor that holds the row: it finishes the start under way, inspects, withdraws
+/// the container from routing, and stops it.
+const STOP_BOUND: Time = GRACE + 5 * SECOND;
 /// Bound for a node that has just started: no actor holds the row, so the node first has to catch
 /// up, which may take it a few attempts.
 const CATCH_UP_BOUND: Time = STOP_BOUND + 10 * SECOND;

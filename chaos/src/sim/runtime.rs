@@ -32,6 +32,7 @@ use super::{
     engine::{Answer, Request},
     fault::StartStep,
     mutation::Mutation,
+    routing::WithdrawalWait,
     time::{MS, SECOND, Time},
 };
 
@@ -279,6 +280,17 @@ impl Cluster {
         }
     }
 
+    /// Handles that the container of a replica is withdrawn from routing.
+    pub(super) fn withdrawn(&mut self, id: u64, wait: &WithdrawalWait) {
+        let actor = self.actor(id, &wait.replica);
+        if actor.is_some_and(|actor| actor.instance == wait.instance) {
+            self.refresh(id, &wait.replica);
+            self.drive_replica(id, &wait.replica, |core, _| {
+                core.handle_withdrawn(wait.generation);
+            });
+        }
+    }
+
     pub(super) fn replica_engine_event(&mut self, id: u64, replica: &str) {
         self.drive_replica(id, replica, |core, _| core.handle_engine_event());
     }
@@ -329,6 +341,7 @@ impl Cluster {
                 (Request::Start(container), Goal::Start(g))
             }
             Action::Inspect(g, container) => (Request::Inspect(container), Goal::Inspect(g)),
+            Action::Withdraw(g) => return self.withdraw(id, replica, instance, g),
             Action::Discard(g, containers) => {
                 for container in containers.into_iter().rev() {
                     rest.push(Request::Remove(container.clone()));

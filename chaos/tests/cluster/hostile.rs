@@ -249,6 +249,12 @@ async fn peers_calls_on_the_api(lab: &Lab, from: &str) {
                         .await,
                 )
                 .unwrap(),
+                code(
+                    internal
+                        .await_routing(request(Default::default(), shown))
+                        .await,
+                )
+                .unwrap(),
             ];
             for answer in answers {
                 assert_eq!(answer, "peer_only");

@@ -61,6 +61,7 @@ impl Node {
             clock: Clock::system(),
             contact: ContactSwitch::new(true).contact(),
             metrics: Metrics::new(HOST, Clock::system()),
+            routing: Arc::new(jaco_actors::serving::Everywhere),
         };
         let (spec, _) = runtime::supervisor("runtime", deps);
         let root = SupervisorSpec::new(Strategy::OneForOne).child(spec);

@@ -92,6 +92,21 @@ pub fn served_routes<'a>(
     served.collect()
 }
 
+/// Whether every route with a running replica has one that this node can serve: false for a while
+/// after the start of a node, which does not know yet which hosts are fresh and reachable.
+#[must_use]
+pub fn is_settled(state: &State, facts: &NodeFacts, fresh: &BTreeSet<String>) -> bool {
+    let services = wanted(state);
+    let mut routes = served_routes(state, facts, fresh).into_iter();
+    routes.all(|served| {
+        let route = served.route;
+        let service = (route.deployment.as_str(), route.service.as_str());
+        let mut ids = services.get(&service).into_iter().flatten();
+        !served.upstreams.is_empty()
+            || ids.all(|id| replica_addr(state, |_| true, route, id).is_none())
+    })
+}
+
 /// Whether two states agree on everything [`served_routes`] depends on.
 #[must_use]
 pub fn same_input(a: &State, b: &State) -> bool {

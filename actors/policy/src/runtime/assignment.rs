@@ -146,6 +146,14 @@ fn replicas_of<'a>(
         .filter_map(|row| Some((row.as_ref(), state.replicas_observed.get(&row.id)?.as_ref())))
 }
 
+/// Whether the state leads clients to a container of replica `id` on `host`.
+#[must_use]
+pub fn is_routed(state: &State, host: &str, id: &str) -> bool {
+    let seen = state.replicas_observed.get(id);
+    state.replicas_desired.contains_key(id)
+        && seen.is_some_and(|seen| seen.host == host && seen.state() == ReplicaState::Running)
+}
+
 /// Container of the first running replica of a service on `host`, lowest index first.
 #[must_use]
 pub fn running_here(state: &State, host: &str, deployment: &str, service: &str) -> Option<String> {

@@ -173,6 +173,13 @@ impl Internal for Member {
         Err(Status::unimplemented(""))
     }
 
+    async fn await_routing(
+        &self,
+        _: tonic::Request<v1::AwaitRoutingRequest>,
+    ) -> Result<tonic::Response<v1::AwaitRoutingResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
     async fn state_digest(
         &self,
         _: tonic::Request<v1::StateDigestRequest>,

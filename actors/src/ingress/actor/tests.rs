@@ -3,60 +3,49 @@
 use std::{io::ErrorKind, net::Ipv6Addr};
 
 use jaco_net::ingress::Settings;
-use jaco_policy::ingress::table::testing::{add_replica, state_with_route};
+use jaco_policy::{
+    ingress::{
+        table::{
+            NodeFacts,
+            testing::{add_replica, state_with_route},
+        },
+        view::{DEBOUNCE, MAX_DEBOUNCE},
+    },
+    network::readiness::MeshStatus,
+};
+use jaco_raftnode::State;
 use jaco_supervision::{ChildSpec, Handle, KillMode, Strategy, SupervisorSpec, Tree};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    sync::oneshot,
-    time::sleep,
+    sync::{oneshot, watch},
+    time::{Instant, sleep},
 };
 
 use super::*;
-
-/// Replicated state without raft.
-struct Fake(watch::Sender<Arc<State>>);
-
-impl Fake {
-    fn new(state: State) -> Arc<Self> {
-        Arc::new(Self(watch::Sender::new(Arc::new(state))))
-    }
-
-    fn set(&self, state: &State) {
-        self.0.send_replace(Arc::new(state.clone()));
-    }
-}
-
-impl StateReader for Fake {
-    fn state(&self) -> Arc<State> {
-        self.0.borrow().clone()
-    }
-
-    fn subscribe(&self) -> watch::Receiver<Arc<State>> {
-        self.0.subscribe()
-    }
-}
+use crate::{health::Hosts, serving::Serving, testing::FakeState};
 
 struct World {
     proxy: Proxy,
+    serving: Serving,
     handle: Handle<Msg>,
     tree: Tree,
 }
 
 const PATH: &str = "node/proxy";
 
-async fn start(state: Arc<Fake>, http_port: u16) -> World {
+async fn start(state: Arc<FakeState>, http_port: u16) -> World {
     // No other host is ever fresh.
     let (_, fresh) = watch::channel(Hosts::default());
     start_with(state, fresh, http_port).await
 }
 
-async fn start_with(state: Arc<Fake>, fresh: watch::Receiver<Hosts>, http_port: u16) -> World {
+async fn start_with(state: Arc<FakeState>, fresh: watch::Receiver<Hosts>, http_port: u16) -> World {
     start_in(state, fresh, None, http_port).await
 }
 
 async fn start_in(
-    state: Arc<Fake>,
+    state: Arc<FakeState>,
     fresh: watch::Receiver<Hosts>,
     mesh: Option<watch::Receiver<MeshStatus>>,
     http_port: u16,
@@ -66,12 +55,13 @@ async fn start_in(
         https: false,
         mesh: true,
     };
-    let proxy = Proxy::new(Settings::default());
-    let args = ProxyArgs::new(state, facts, fresh, http_port, proxy.clone());
-    let mut args = args.with_https(0);
+    let (proxy, serving) = (Proxy::new(Settings::default()), Serving::default());
+    let mut input = ServingInput::new(state, facts, fresh);
     if let Some(mesh) = mesh {
-        args = args.with_mesh(mesh);
+        input = input.with_mesh(mesh);
     }
+    let installed = serving.part(same_input);
+    let args = ProxyArgs::new(input, installed, http_port, proxy.clone()).with_https(0);
     let (child, handle) = ChildSpec::worker::<ProxyActor>("proxy", args);
     let tree = Tree::start(
         "node",
@@ -81,6 +71,7 @@ async fn start_in(
     handle.running().await;
     World {
         proxy,
+        serving,
         handle,
         tree,
     }
@@ -121,7 +112,7 @@ impl World {
 #[tokio::test(start_paused = true)]
 async fn burst_of_changes_becomes_one_table() {
     let mut state = state_with_route();
-    let fake = Fake::new(state.clone());
+    let fake = FakeState::new(state.clone());
     let world = start(fake.clone(), 0).await;
     for n in 0..3 {
         add_replica(&mut state, &format!("web-{n}"), "here", "10.1.0.2");
@@ -136,7 +127,7 @@ async fn burst_of_changes_becomes_one_table() {
 #[tokio::test(start_paused = true)]
 async fn steady_changes_are_applied_within_a_second() {
     let mut state = state_with_route();
-    let fake = Fake::new(state.clone());
+    let fake = FakeState::new(state.clone());
     let world = start(fake.clone(), 0).await;
     for n in 0..10 {
         assert_eq!(world.served(), [""; 0]);
@@ -151,7 +142,7 @@ async fn steady_changes_are_applied_within_a_second() {
 #[tokio::test(start_paused = true)]
 async fn unrelated_changes_do_not_delay_a_table() {
     let mut state = state_with_route();
-    let fake = Fake::new(state.clone());
+    let fake = FakeState::new(state.clone());
     let world = start(fake.clone(), 0).await;
     add_replica(&mut state, "web-0", "here", "10.1.0.2");
     for n in 0..4 {
@@ -165,7 +156,7 @@ async fn unrelated_changes_do_not_delay_a_table() {
 
 #[tokio::test(start_paused = true)]
 async fn port_opens_with_first_route_and_stays_open() {
-    let fake = Fake::new(State::default());
+    let fake = FakeState::new(State::default());
     let world = start(fake.clone(), 0).await;
     assert_eq!(world.listening().await, None);
 
@@ -187,7 +178,7 @@ async fn port_opens_with_first_route_and_stays_open() {
 async fn port_in_use_is_retried() {
     let holder = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).await.unwrap();
     let port = holder.local_addr().unwrap().port();
-    let world = start(Fake::new(state_with_route()), port).await;
+    let world = start(FakeState::new(state_with_route()), port).await;
     assert_eq!(world.listening().await, None);
     drop(holder);
     sleep(BIND_RETRY - Duration::from_millis(1)).await;
@@ -200,7 +191,7 @@ async fn port_in_use_is_retried() {
 async fn busy_port_does_not_affect_the_other() {
     let holder = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).await.unwrap();
     let port = holder.local_addr().unwrap().port();
-    let world = start(Fake::new(state_with_route()), port).await;
+    let world = start(FakeState::new(state_with_route()), port).await;
     assert_eq!(world.listening().await, None);
     let secure = world.proxy.listening(Scheme::Https).unwrap();
     TcpStream::connect(("127.0.0.1", secure.port()))
@@ -212,7 +203,7 @@ async fn busy_port_does_not_affect_the_other() {
 // close on threads of their own.
 #[tokio::test]
 async fn stop_closes_the_port() {
-    let world = start(Fake::new(state_with_route()), 0).await;
+    let world = start(FakeState::new(state_with_route()), 0).await;
     let port = world.listening().await.unwrap().port();
     world.tree.stop().await;
     let refused = TcpStream::connect(("127.0.0.1", port)).await.unwrap_err();
@@ -241,7 +232,7 @@ async fn running_request_survives_its_actor() {
     let mut route = (**state.routes.get(&key).unwrap()).clone();
     route.port = replica.local_addr().unwrap().port().into();
     state.routes.insert(key, Arc::new(route));
-    let world = start(Fake::new(state), 0).await;
+    let world = start(FakeState::new(state), 0).await;
 
     let port = world.listening().await.unwrap().port();
     for mode in [KillMode::Kill, KillMode::Panic] {
@@ -276,7 +267,7 @@ async fn stop_drains_running_requests() {
     let mut route = (**state.routes.get(&key).unwrap()).clone();
     route.port = replica.local_addr().unwrap().port().into();
     state.routes.insert(key, Arc::new(route));
-    let world = start(Fake::new(state), 0).await;
+    let world = start(FakeState::new(state), 0).await;
     let port = world.listening().await.unwrap().port();
     let client = ask(port).await;
     let (mut asked, _) = replica.accept().await.unwrap();
@@ -304,7 +295,7 @@ async fn replicas_serve_only_while_their_host_is_fresh() {
     let hosts =
         |hosts: &[&str]| -> Hosts { Arc::new(hosts.iter().map(|&host| host.to_owned()).collect()) };
     let (fresh, watched) = watch::channel(hosts(&["here", "there"]));
-    let world = start_with(Fake::new(state), watched, 0).await;
+    let world = start_with(FakeState::new(state), watched, 0).await;
     assert_eq!(world.served(), ["web-0", "web-1"]);
     for (now, expected) in [
         (&["here"][..], &["web-0"][..]),
@@ -326,7 +317,7 @@ async fn remote_replicas_serve_while_the_mesh_is_up() {
     let down = || MeshStatus::Unavailable("no device".to_owned());
     let (mesh, watched) = watch::channel(down());
     let fresh = watch::channel(fresh).1;
-    let world = start_in(Fake::new(state), fresh, Some(watched), 0).await;
+    let world = start_in(FakeState::new(state), fresh, Some(watched), 0).await;
     assert_eq!(world.served(), ["web-0"]);
     for (status, expected) in [
         (MeshStatus::Up, &["web-0", "web-1"][..]),
@@ -335,5 +326,75 @@ async fn remote_replicas_serve_while_the_mesh_is_up() {
         mesh.send_replace(status);
         sleep(MAX_DEBOUNCE).await;
         assert_eq!(world.served(), expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn withdrawal_is_reported_once_the_table_lacks_it() {
+    let mut state = state_with_route();
+    add_replica(&mut state, "web-0", "here", "10.1.0.2");
+    state.applied_index = 7;
+    let fake = FakeState::new(state.clone());
+    let world = start(fake.clone(), 0).await;
+    assert_eq!(world.serving.reached(&*fake, 7).await, 7);
+
+    state.replicas_desired.remove("web-0");
+    state.applied_index = 8;
+    let reached = tokio::spawn(world.serving.reached(&*fake, 8));
+    fake.set(&state);
+    sleep(DEBOUNCE - Duration::from_millis(1)).await;
+    assert_eq!(world.served(), ["web-0"]);
+    assert!(!reached.is_finished());
+    assert_eq!(reached.await.unwrap(), 8);
+    assert_eq!(world.served(), [""; 0]);
+
+    // An entry without an effect on the routing is in force as soon as it is applied.
+    state.applied_index = 9;
+    fake.set(&state);
+    let now = Instant::now();
+    assert_eq!(world.serving.reached(&*fake, 9).await, 9);
+    assert_eq!(now.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn inherited_sockets_wait_for_the_routes() {
+    for known in [true, false] {
+        let mut state = state_with_route();
+        add_replica(&mut state, "web-1", "there", "10.1.1.2");
+        let proxy = Proxy::new(Settings::default());
+        let sockets = ListenSockets::bind_all(0, proxy.workers()).unwrap();
+        let addr = sockets.local_addr();
+        let named = sockets.into_fds().into_iter();
+        let named = named.map(|socket| (Scheme::Http.socket_name().to_owned(), socket));
+        let inherited = Inherited::new(named);
+        let facts = NodeFacts {
+            hostname: "here".to_owned(),
+            https: false,
+            mesh: true,
+        };
+        let (fresh, watched) = watch::channel(Hosts::default());
+        let input = ServingInput::new(FakeState::new(state), facts, watched);
+        let installed = Serving::default().part(same_input);
+        let args = ProxyArgs::new(input, installed, addr.port(), proxy.clone());
+        let args = args.with_inherited(inherited.clone());
+        let (child, handle) = ChildSpec::worker::<ProxyActor>("proxy", args);
+        let spec = SupervisorSpec::new(Strategy::OneForOne).child(child);
+        let tree = Tree::start("node", spec).await.unwrap();
+        handle.running().await;
+        sleep(SETTLE_TIMEOUT / 2).await;
+        assert_eq!(proxy.listening(Scheme::Http), None);
+        // Clients connect meanwhile, and wait.
+        TcpStream::connect(("127.0.0.1", addr.port()))
+            .await
+            .unwrap();
+        if known {
+            fresh.send_replace(Arc::new(["there".to_owned()].into()));
+            sleep(MAX_DEBOUNCE).await;
+        } else {
+            sleep(SETTLE_TIMEOUT).await;
+        }
+        assert_eq!(proxy.listening(Scheme::Http), Some(addr), "{known}");
+        assert!(inherited.names().is_empty());
+        tree.kill("node/proxy", KillMode::Kill).unwrap();
     }
 }

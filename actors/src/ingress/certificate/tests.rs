@@ -92,15 +92,6 @@ impl Authority for Shared {
     }
 }
 
-/// All nodes have every entry at once.
-struct Everywhere;
-
-impl Spread for Everywhere {
-    fn reached(&self, _: u64) -> BoxFuture<'static, ()> {
-        Box::pin(async {})
-    }
-}
-
 struct Lab {
     raft: MemoryRaft,
     lead: watch::Sender<bool>,
@@ -144,7 +135,7 @@ impl Lab {
             directories: Directories::of_config(LETS_ENCRYPT, false),
             contact: String::new(),
             authority: Arc::new(Shared(Arc::clone(&fake))),
-            spread: Arc::new(Everywhere),
+            spread: Arc::new(crate::serving::Everywhere),
             preflight: None,
             cache: cache.clone(),
             account_lock: Arc::default(),

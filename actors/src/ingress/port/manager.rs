@@ -3,27 +3,19 @@
 use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
 use jaco_net::l4::Ports;
-use jaco_policy::{
-    debounce::{Action, Debounce},
-    ingress::{
-        ports::{PortKey, same_input, served_ports},
-        table::NodeFacts,
-    },
-    network::readiness::MeshStatus,
-};
-use jaco_raftnode::{State, StateReader};
+use jaco_policy::ingress::ports::{PortKey, same_input, served_ports};
+use jaco_raftnode::State;
 use jaco_supervision::{
     ActorState, ChildDone, ChildEvent, ChildSpec, Context, Failure, KeyedChildren, Worker,
 };
-use tokio::{sync::watch, time::Instant};
+use tokio::sync::watch;
 
-use super::{PortActor, PortArgs, PortTable, port_of};
-use crate::health::Hosts;
+use super::{PortActor, PortArgs, PortTable, backends, key_of, port_of};
+use crate::{
+    ingress::view::{Event, ServingInput, View},
+    serving::Installed,
+};
 
-/// Debounce time after the last change.
-const DEBOUNCE: Duration = Duration::from_millis(200);
-/// Longest delay of a table update by further changes.
-const MAX_DEBOUNCE: Duration = Duration::from_secs(1);
 /// Delay before restarting an exhausted port actor.
 const RETRY: Duration = Duration::from_secs(30);
 /// Time for which established connections may go on when the node stops; shorter than a worker's
@@ -33,46 +25,30 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// Arguments of a [`PortManager`]; clones share the data plane and the table.
 #[derive(Clone)]
 pub struct PortManagerArgs {
-    state: Arc<dyn StateReader>,
-    facts: NodeFacts,
-    fresh: watch::Receiver<Hosts>,
-    mesh: Option<watch::Receiver<MeshStatus>>,
+    input: ServingInput,
+    installed: Installed,
     ports: Ports,
     table: watch::Sender<PortTable>,
 }
 
 impl PortManagerArgs {
-    /// Creates arguments for the data plane `ports` of a node. Only replicas of this host and of the
-    /// hosts in `fresh` serve.
+    /// Creates arguments for the data plane `ports` of a node. `installed` records the states of
+    /// its tables.
     #[must_use]
-    pub fn new(
-        state: Arc<dyn StateReader>,
-        facts: NodeFacts,
-        fresh: watch::Receiver<Hosts>,
-        ports: Ports,
-    ) -> Self {
+    pub fn new(input: ServingInput, installed: Installed, ports: Ports) -> Self {
         Self {
-            state,
-            facts,
-            fresh,
-            mesh: None,
+            input,
+            installed,
             ports,
             table: watch::Sender::default(),
         }
-    }
-
-    /// Serves replicas of other hosts while the mesh is up.
-    #[must_use]
-    pub fn with_mesh(mut self, status: watch::Receiver<MeshStatus>) -> Self {
-        self.mesh = Some(status);
-        self
     }
 }
 
 impl fmt::Debug for PortManagerArgs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PortManagerArgs")
-            .field("facts", &self.facts)
+            .field("input", &self.input)
             .field("ports", &self.ports)
             .finish_non_exhaustive()
     }
@@ -81,12 +57,8 @@ impl fmt::Debug for PortManagerArgs {
 /// Messages of a [`PortManager`].
 #[derive(Debug)]
 pub enum Msg {
-    /// The state changed.
-    Changed(Arc<State>),
-    /// The set of fresh hosts changed, or the mesh went up or down.
-    Fresh,
-    /// The debounce deadline passed.
-    DebounceElapsed,
+    /// The state or the reachable hosts changed.
+    Changed(Event),
     /// A request about a port actor has ended, or the actor exhausted its restarts.
     PortDone(ChildDone),
     /// Restart the port actor with this child id, if it is exhausted.
@@ -96,9 +68,7 @@ pub enum Msg {
 /// Starts and stops the sibling port actors.
 pub struct PortManager {
     args: PortManagerArgs,
-    /// Newest state processed.
-    seen: Arc<State>,
-    debounce: Debounce,
+    view: View<Self>,
     /// Whether the actor of each port has exhausted its restarts.
     children: KeyedChildren<Self, bool>,
 }
@@ -109,13 +79,11 @@ impl Worker for PortManager {
     const KIND: &'static str = "PortManager";
 
     async fn start(ctx: &Context<Self>, args: PortManagerArgs) -> Result<Self, Failure> {
-        let mut states = args.state.follow();
-        let seen = states.borrow_and_update().clone();
-        let mut fresh = args.fresh.clone();
-        fresh.mark_unchanged();
+        let installed = args.installed.clone();
+        let view = View::follow(ctx, args.input.clone(), same_input, installed, Msg::Changed);
         let mut children = KeyedChildren::new("port:", Msg::PortDone).report_exhausted();
         // Port actors need nothing of their manager, so those of an earlier instance stay.
-        let published: BTreeSet<String> = keys(&seen).map(child_id).collect();
+        let published: BTreeSet<String> = keys(view.state()).map(child_id).collect();
         let mut exhausted = Vec::new();
         children.adopt(ctx, |id, info| {
             if info.state == ActorState::Exhausted {
@@ -125,33 +93,23 @@ impl Worker for PortManager {
         });
         let mut manager = Self {
             args,
-            seen,
-            debounce: Debounce::new(DEBOUNCE, MAX_DEBOUNCE),
+            view,
             children,
         };
         manager.publish(ctx);
         for id in exhausted {
             manager.children.restart(ctx, &id);
         }
-        ctx.watch(states, Msg::Changed);
-        ctx.watch(fresh, |_| Msg::Fresh);
-        if let Some(mut mesh) = manager.args.mesh.clone() {
-            mesh.mark_unchanged();
-            ctx.watch(mesh, |_| Msg::Fresh);
-        }
         Ok(manager)
     }
 
     async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
         match msg {
-            Msg::Changed(newest) => {
-                let before = std::mem::replace(&mut self.seen, newest);
-                if !same_input(&before, &self.seen) {
-                    self.debounce.handle_change(Instant::now().into_std());
+            Msg::Changed(event) => {
+                if self.view.handle(ctx, event) {
+                    self.publish(ctx);
                 }
             }
-            Msg::Fresh => self.debounce.handle_change(Instant::now().into_std()),
-            Msg::DebounceElapsed => self.debounce.handle_timeout(Instant::now().into_std()),
             Msg::PortDone(done) => self.port_done(ctx, done)?,
             Msg::RestartPort(id) => {
                 // The port may have been replaced since it was exhausted.
@@ -161,7 +119,6 @@ impl Worker for PortManager {
                 }
             }
         }
-        self.drive(ctx);
         Ok(())
     }
 
@@ -171,33 +128,25 @@ impl Worker for PortManager {
 }
 
 impl PortManager {
-    /// Runs the debouncer's actions, then sets the deadline.
-    fn drive(&mut self, ctx: &Context<Self>) {
-        while let Some(action) = self.debounce.poll_action() {
-            match action {
-                Action::Run => self.publish(ctx),
-            }
-        }
-        let due = self.debounce.poll_timeout().map(Instant::from_std);
-        ctx.set_deadline(due, Msg::DebounceElapsed);
-    }
-
     /// Publishes the table of the current state, and starts and stops port actors.
     fn publish(&mut self, ctx: &Context<Self>) {
-        let fresh = self.args.fresh.borrow().clone();
-        let mut facts = self.args.facts.clone();
-        if let Some(mesh) = &self.args.mesh {
-            facts.mesh = *mesh.borrow() == MeshStatus::Up;
-        }
-        let table = served_ports(&self.seen, &facts, &fresh);
-        self.args.table.send_if_modified(|current| {
-            let differs = **current != table;
-            if differs {
-                *current = Arc::new(table);
+        let (ports, current) = (&self.args.ports, &self.args.table);
+        self.view.install(served_ports, |table| {
+            // The actors open and close ports later; until then an open one must not lead to a
+            // replica that the table lacks.
+            for port in ports.open_ports() {
+                let served = table.get(&key_of(port)).map(backends);
+                ports.replace(port, served.unwrap_or_default());
             }
-            differs
+            current.send_if_modified(|current| {
+                let differs = **current != table;
+                if differs {
+                    *current = Arc::new(table);
+                }
+                differs
+            });
         });
-        let published: BTreeSet<PortKey> = keys(&self.seen).collect();
+        let published: BTreeSet<PortKey> = keys(self.view.state()).collect();
         for key in &published {
             let id = child_id(*key);
             if self.children.get(&id).is_some() {
@@ -237,7 +186,7 @@ impl PortManager {
 
     /// Closes ports that are not published any more: an actor that was down did not.
     fn close_removed(&self) {
-        let published: BTreeSet<_> = keys(&self.seen).map(port_of).collect();
+        let published: BTreeSet<_> = keys(self.view.state()).map(port_of).collect();
         for port in self.args.ports.open_ports() {
             if !published.contains(&port) {
                 self.args.ports.close(port);

@@ -4,14 +4,14 @@
 use std::{io::ErrorKind, net::SocketAddr, time::Duration};
 
 use jaco_policy::ingress::{
-    ports::testing::put,
+    ports::{same_input, testing::put},
     table::{
         NodeFacts,
         testing::{add_replica, state_with_route},
     },
 };
 use jaco_proto::v1::TcpRoute;
-use jaco_raftnode::{State, StateReader};
+use jaco_raftnode::State;
 use jaco_supervision::{
     ActorInfo, ActorState, ChildSpec, KillMode, Strategy, SupervisorSpec, Tree,
 };
@@ -22,29 +22,17 @@ use tokio::{
 };
 
 use super::*;
-use crate::health::Hosts;
+use crate::{health::Hosts, ingress::ServingInput, serving::Serving, testing::FakeState};
 
 /// Longer than the debounce.
 const SETTLE: Duration = Duration::from_secs(2);
 /// Longer than the delay between attempts to bind.
 const RETRY: Duration = Duration::from_secs(31);
 
-/// Replicated state without raft.
-struct Fake(watch::Sender<Arc<State>>);
-
-impl StateReader for Fake {
-    fn state(&self) -> Arc<State> {
-        self.0.borrow().clone()
-    }
-
-    fn subscribe(&self) -> watch::Receiver<Arc<State>> {
-        self.0.subscribe()
-    }
-}
-
 struct World {
     state: State,
-    fake: Arc<Fake>,
+    fake: Arc<FakeState>,
+    serving: Serving,
     fresh: watch::Sender<Hosts>,
     ports: l4::Ports,
     tree: Tree,
@@ -52,15 +40,18 @@ struct World {
 
 impl World {
     async fn start() -> Self {
-        let fake = Arc::new(Fake(watch::Sender::default()));
+        let fake = FakeState::new(State::default());
         let fresh = watch::Sender::new(Hosts::default());
         let facts = NodeFacts {
             hostname: "here".to_owned(),
             https: false,
             mesh: true,
         };
-        let ports = data_plane("here", fresh.subscribe());
-        let args = PortManagerArgs::new(fake.clone(), facts, fresh.subscribe(), ports.clone());
+        let ports = data_plane("here", fresh.subscribe(), Inherited::default());
+        let input = ServingInput::new(fake.clone(), facts, fresh.subscribe());
+        let serving = Serving::default();
+        let installed = serving.part(same_input);
+        let args = PortManagerArgs::new(input, installed, ports.clone());
         let (child, handle) = ChildSpec::worker::<PortManager>("ports", args);
         let spec = SupervisorSpec::new(Strategy::OneForOne).child(child);
         let tree = Tree::start("node", spec).await.unwrap();
@@ -69,6 +60,7 @@ impl World {
         Self {
             state,
             fake,
+            serving,
             fresh,
             ports,
             tree,
@@ -101,7 +93,7 @@ impl World {
 
     /// Hands the state to the actors and waits until they have acted on it.
     async fn settle(&self) {
-        self.fake.0.send_replace(Arc::new(self.state.clone()));
+        self.fake.set(&self.state);
         sleep(SETTLE).await;
     }
 
@@ -269,4 +261,24 @@ async fn datagrams_pass_on_a_port_of_both_protocols() {
     assert_eq!(&buffer[..len], b"pong");
     connect(port).await;
     assert!(world.actor(&path(port, "udp")).is_some() && world.actor(&path(port, "tcp")).is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn withdrawn_replica_gets_no_connection_once_reported() {
+    let mut world = World::start().await;
+    let port = world.publish(TransportProtocol::Tcp, tcp_server().await);
+    world.add_replica();
+    world.state.applied_index = 7;
+    world.settle().await;
+    let mut stream = connect(port).await;
+    world.remove_replica();
+    world.state.applied_index = 8;
+    world.fake.set(&world.state);
+    assert_eq!(world.serving.reached(&*world.fake, 8).await, 8);
+    // The port may still be open for a moment, but leads to no replica.
+    if let Ok(mut late) = TcpStream::connect(port).await {
+        let _ = late.write_all(b"ping").await;
+        assert!(!matches!(late.read(&mut [0]).await, Ok(1)));
+    }
+    echoes(&mut stream).await;
 }

@@ -7,12 +7,14 @@ use jaco_raftnode::{State, StateReader};
 use jaco_supervision::{Context, Failure, Worker};
 
 use super::names::Names;
+use crate::serving::Installed;
 
 /// Arguments of a [`RecordsActor`].
 #[derive(Clone)]
 pub(super) struct Args {
     pub(super) raft: Arc<dyn StateReader>,
     pub(super) names: Arc<Names>,
+    pub(super) installed: Installed,
 }
 
 /// Publishes the index of the newest state.
@@ -20,6 +22,7 @@ pub(super) struct Args {
 /// The published index outlives the actor: while it restarts, names are answered as before.
 pub(super) struct RecordsActor {
     names: Arc<Names>,
+    installed: Installed,
     state: Arc<State>,
     records: Records,
 }
@@ -37,9 +40,12 @@ impl Worker for RecordsActor {
         let state = states.borrow_and_update().clone();
         let records = Records::of(&state);
         args.names.publish(records.clone());
+        args.installed.set(Arc::clone(&state));
+        let differs = |a: &Arc<State>, b: &Arc<State>| !same_input(a, b);
         ctx.watch_if(states, Arc::clone(&state), differs, Changed);
         Ok(Self {
             names: args.names,
+            installed: args.installed,
             state,
             records,
         })
@@ -49,13 +55,14 @@ impl Worker for RecordsActor {
         self.records.update(&self.state, &state);
         self.state = state;
         self.names.publish(self.records.clone());
+        self.installed.set(Arc::clone(&self.state));
         Ok(())
     }
 }
 
-/// Whether the index of two states may differ.
-fn differs(a: &Arc<State>, b: &Arc<State>) -> bool {
-    !(a.deployments.ptr_eq(&b.deployments)
+/// Whether two states agree on everything that the index depends on.
+pub fn same_input(a: &State, b: &State) -> bool {
+    a.deployments.ptr_eq(&b.deployments)
         && a.replicas_desired.ptr_eq(&b.replicas_desired)
-        && a.replicas_observed.ptr_eq(&b.replicas_observed))
+        && a.replicas_observed.ptr_eq(&b.replicas_observed)
 }

@@ -27,7 +27,7 @@ use jaco_supervision::{KillMode, Strategy, SupervisorSpec, Tree};
 use tokio::{net::UdpSocket, time::timeout};
 
 use super::*;
-use crate::{clock::Clock, network::responders::Responders};
+use crate::{clock::Clock, network::responders::Responders, testing::FakeState};
 
 /// Longest wait for something that must happen.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -37,22 +37,10 @@ const BACK: u8 = 17;
 /// Number of the next test.
 static WORLDS: AtomicU8 = AtomicU8::new(0);
 
-struct Fake(watch::Sender<Arc<State>>);
-
-impl StateReader for Fake {
-    fn state(&self) -> Arc<State> {
-        self.0.borrow().clone()
-    }
-
-    fn subscribe(&self) -> watch::Receiver<Arc<State>> {
-        self.0.subscribe()
-    }
-}
-
 struct World {
     tree: Tree,
     directory: Directory,
-    state: Arc<Fake>,
+    state: Arc<FakeState>,
     fresh: watch::Sender<Hosts>,
     metrics: Metrics,
     number: u8,
@@ -87,7 +75,7 @@ async fn world_with(config: DnsConfig, state: State) -> World {
 }
 
 async fn world_at(port: u16, config: DnsConfig, state: State) -> World {
-    let state = Arc::new(Fake(watch::Sender::new(Arc::new(state))));
+    let state = FakeState::new(state);
     let (fresh, watched) = watch::channel(hosts(&["here", "there"]));
     let (directory, metrics) = (Directory::default(), Metrics::new("here", Clock::system()));
     let children = children(Args {
@@ -98,6 +86,7 @@ async fn world_at(port: u16, config: DnsConfig, state: State) -> World {
         config: DnsConfig { port, ..config },
         metrics: metrics.clone(),
         directory: directory.clone(),
+        installed: Installed::default(),
     });
     let spec = SupervisorSpec::new(Strategy::OneForOne);
     let spec = children.into_iter().fold(spec, SupervisorSpec::child);
@@ -248,7 +237,7 @@ async fn answers_follow_the_state_and_liveness() {
     let mut state = shop();
     add_replica(&mut state, "shop-web-1", "elsewhere", "10.2.0.2");
     add_replica(&mut state, "shop-web-2", "there", "10.1.0.3");
-    world.state.0.send_replace(Arc::new(state.clone()));
+    world.state.set(&state);
     world
         .resolves(FRONT, "web", &["10.1.0.2", "10.1.0.3"])
         .await;
@@ -260,7 +249,7 @@ async fn answers_follow_the_state_and_liveness() {
     world.fresh.send_replace(hosts(&[]));
     assert_eq!(world.addresses(FRONT, "web").await, [""; 0]);
     add_replica(&mut state, "shop-web-3", "here", "10.0.0.2");
-    world.state.0.send_replace(Arc::new(state));
+    world.state.set(&state);
     world.resolves(FRONT, "web", &["10.0.0.2"]).await;
     world.fresh.send_replace(hosts(&["here", "there"]));
     assert_eq!(
@@ -317,7 +306,7 @@ async fn killed_actors_leave_names_intact() {
     }
     let mut state = shop();
     add_replica(&mut state, "shop-web-0", "there", "10.1.0.9");
-    world.state.0.send_replace(Arc::new(state));
+    world.state.set(&state);
     world.resolves(FRONT, "web", &["10.1.0.9"]).await;
     // The next manager knows the requests.
     world.ensure("front", BACK);

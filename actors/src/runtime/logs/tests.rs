@@ -60,6 +60,7 @@ fn host(engine: &FakeEngine, outputs: Vec<Output>) -> Arc<RuntimeContext> {
         clock: Clock::system(),
         contact: crate::health::ContactSwitch::new(true).contact(),
         metrics: Metrics::new("n1", Clock::system()),
+        routing: Arc::new(crate::serving::Everywhere),
     };
     Arc::new(RuntimeContext::new(deps))
 }

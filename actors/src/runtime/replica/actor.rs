@@ -3,9 +3,12 @@
 use std::{future::Future, sync::Arc};
 
 use jaco_engine::{EngineError, Found, Inspected, NetworkNamespace};
-use jaco_policy::runtime::replica::{
-    core::{Action, Assignment, Core, Now, PrepareError, Seed, StartError, StartGate},
-    report::{Report, code},
+use jaco_policy::runtime::{
+    assignment,
+    replica::{
+        core::{Action, Assignment, Core, Now, PrepareError, Seed, StartError, StartGate},
+        report::{Report, code},
+    },
 };
 use jaco_proto::v1::ReplicaState;
 use jaco_supervision::{Context, Failure, Handle, TaskHandle, Worker};
@@ -61,6 +64,7 @@ enum OutcomeKind {
     Started(u64, Result<(), StartError>),
     Inspected(u64, Result<Inspected, EngineError>),
     Discarded(u64, Result<(), EngineError>),
+    Withdrawn(u64),
 }
 
 /// Drives one replica of this host towards its assignment.
@@ -174,6 +178,7 @@ impl ReplicaActor {
             | OutcomeKind::Pulled(..)
             | OutcomeKind::Launched(..)
             | OutcomeKind::Started(..)
+            | OutcomeKind::Withdrawn(_)
             | OutcomeKind::Discarded(..) => self.refresh(ctx),
         }
         match outcome {
@@ -215,6 +220,7 @@ impl ReplicaActor {
             OutcomeKind::Discarded(generation, result) => {
                 self.core.handle_discarded(now, generation, result);
             }
+            OutcomeKind::Withdrawn(generation) => self.core.handle_withdrawn(generation),
         }
     }
 
@@ -292,6 +298,13 @@ impl ReplicaActor {
             Action::Inspect(generation, container) => self.spawn_action(ctx, async move {
                 OutcomeKind::Inspected(generation, engine.inspect(&container).await)
             }),
+            Action::Withdraw(generation) => {
+                let task = withdrawn(Arc::clone(shared), id);
+                self.spawn_action(ctx, async move {
+                    task.await;
+                    OutcomeKind::Withdrawn(generation)
+                });
+            }
             Action::Discard(generation, containers) => {
                 let task = launch::discard(Arc::clone(shared), id, containers);
                 self.spawn_action(ctx, async move {
@@ -375,4 +388,16 @@ impl ReplicaActor {
             }
         }
     }
+}
+
+/// Waits until every ready node has applied that no container of a replica serves on this host;
+/// may take for ever.
+async fn withdrawn(shared: Arc<RuntimeContext>, id: String) {
+    let deps = &shared.deps;
+    let mut states = deps.raft.follow();
+    let not_routed = states.wait_for(|state| !assignment::is_routed(state, &deps.host, &id));
+    let Ok(index) = not_routed.await.map(|state| state.applied_index) else {
+        return std::future::pending().await;
+    };
+    deps.routing.reached(index).await;
 }

@@ -11,6 +11,7 @@ use jaco_actors::{
         ipam::Pool,
         responders::Responders as _,
     },
+    serving::Installed,
     supervision::{Strategy, SupervisorSpec, Tree},
     telemetry::Metrics,
 };
@@ -67,6 +68,7 @@ pub(crate) fn serve() -> Result<()> {
             },
             metrics: Metrics::new(HOST, Clock::system()),
             directory,
+            installed: Installed::default(),
         });
         let spec = SupervisorSpec::new(Strategy::OneForOne);
         let spec = children.into_iter().fold(spec, SupervisorSpec::child);

@@ -24,6 +24,9 @@ impl Cluster {
 
     /// Performs a request on the engine, even if the daemon that made it has ended.
     pub(in crate::sim) fn engine(&mut self, id: u64, run: u64, mut request: EngineRequest) {
+        if let (Goal::Discard(_), Request::Stop(container)) = (&request.goal, &request.call) {
+            self.judge_stop(id, &request.replica, container);
+        }
         let share = self.engine_errors.values().max().copied().unwrap_or(0);
         let fails = self.engine_chance.within(0..1000) < share;
         let (late, kind) = (

@@ -183,3 +183,33 @@ fn unrelated_state_changes_are_not_input() {
     add_replica(&mut other, "web-0", "here", "10.1.0.2");
     assert!(!same_input(&state, &other));
 }
+
+#[test]
+fn routes_are_settled_once_their_hosts_are_known() {
+    let mut state = state_with_route();
+    let none = BTreeSet::new();
+    assert!(is_settled(&state, &facts(), &none), "no replica at all");
+    add_replica(&mut state, "web-1", "there", "10.1.1.2");
+    let meshed = NodeFacts {
+        mesh: true,
+        ..facts()
+    };
+    let there = BTreeSet::from(["there".to_owned()]);
+    for (facts, fresh, settled) in [
+        (facts(), &none, false),
+        (facts(), &there, false),
+        (meshed.clone(), &none, false),
+        (meshed, &there, true),
+    ] {
+        assert_eq!(is_settled(&state, &facts, fresh), settled, "{facts:?}");
+    }
+    add_replica(&mut state, "web-0", "here", "10.1.0.2");
+    assert!(is_settled(&state, &facts(), &none), "one is enough");
+    change_observation(&mut state, "web-0", |seen| {
+        seen.set_state(v1::ReplicaState::Failed);
+    });
+    change_observation(&mut state, "web-1", |seen| {
+        seen.set_state(v1::ReplicaState::Failed);
+    });
+    assert!(is_settled(&state, &facts(), &none), "none can serve");
+}

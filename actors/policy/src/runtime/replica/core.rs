@@ -1,12 +1,12 @@
 //! Decisions of one replica: the next engine request and the report to publish.
 //!
 //! At most one slow action is in flight; each carries a generation, and outcomes of older
-//! generations are ignored. Pull and prepare can be cancelled at
-//! any point; create, start and remove always run to completion, because only their outcome reveals
-//! a container left half-done.
+//! generations are ignored. Pull, prepare and the wait for a withdrawal can be cancelled at any point;
+//! create, start and remove always run to completion, because only their outcome reveals a container
+//! left half-done.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     time::{Duration, Instant},
 };
 
@@ -22,6 +22,7 @@ use watch::Watch;
 
 mod action;
 mod input;
+mod retire;
 mod start;
 mod watch;
 
@@ -49,6 +50,10 @@ pub const POLL_SAFETY: Duration = Duration::from_secs(30);
 /// Source: the default of containerd's `image_pull_progress_timeout`.
 pub const PULL_PROGRESS_TIMEOUT: Duration = Duration::from_secs(300);
 
+/// Longest wait before a stop signal until every ready node has withdrawn the container from
+/// routing.
+pub const WITHDRAWAL_TIMEOUT: Duration = Duration::from_secs(2);
+
 const PULL_BACKOFF_MAX: Duration = Duration::from_secs(3600);
 
 #[derive(Debug)]
@@ -63,6 +68,11 @@ enum Phase {
     PullBackoff(Instant),
     Launching,
     Starting(String),
+    /// The containers that may serve are being withdrawn from routing.
+    Withdrawing {
+        until: Instant,
+        containers: BTreeSet<String>,
+    },
     Discarding,
     Watching(Watch),
     RestartBackoff {
@@ -90,6 +100,8 @@ pub struct Core {
     listed: bool,
     /// The image of the current start was pulled.
     pulled: bool,
+    /// Containers that are withdrawn from routing, for the decision that follows.
+    withdrawn: BTreeSet<String>,
     failures: u32,
     pull_attempts: u32,
     engine_failures: u32,
@@ -117,6 +129,7 @@ impl Core {
             restarting: false,
             listed: false,
             pulled: false,
+            withdrawn: BTreeSet::new(),
             failures: seed.failures,
             pull_attempts: 0,
             engine_failures: 0,
@@ -146,6 +159,7 @@ impl Core {
             Phase::Waiting(until) => *until,
             Phase::Pulling(until)
             | Phase::PullBackoff(until)
+            | Phase::Withdrawing { until, .. }
             | Phase::RestartBackoff { until, .. } => Some(*until),
             Phase::Watching(watch) => watch.next_poll(),
             Phase::LookingUp
@@ -183,6 +197,7 @@ impl Core {
             | Phase::PullBackoff(_)
             | Phase::Launching
             | Phase::Starting(_)
+            | Phase::Withdrawing { .. }
             | Phase::Discarding
             | Phase::RestartBackoff { .. }
             | Phase::Finished => false,
@@ -201,7 +216,7 @@ impl Core {
         };
         let passive = matches!(
             self.phase,
-            Phase::Waiting(_) | Phase::LookingUp | Phase::Discarding
+            Phase::Waiting(_) | Phase::LookingUp | Phase::Withdrawing { .. } | Phase::Discarding
         );
         unwanted && passive && self.listed
     }
@@ -231,7 +246,11 @@ impl Core {
         self.assignment = assignment;
         match &self.phase {
             // These phases read the assignment when their outcome arrives.
-            Phase::LookingUp | Phase::Launching | Phase::Starting(_) | Phase::Discarding => {
+            Phase::LookingUp
+            | Phase::Launching
+            | Phase::Starting(_)
+            | Phase::Withdrawing { .. }
+            | Phase::Discarding => {
                 self.mark_abandoned_start();
             }
             Phase::Preparing(_) | Phase::Pulling(_) | Phase::PullBackoff(_) => {
@@ -286,6 +305,10 @@ impl Core {
                 self.restarting = true;
                 self.discard(vec![container]);
             }
+            Phase::Withdrawing { .. } => {
+                self.actions.push_back(Action::Cancel);
+                self.withdrawn();
+            }
             Phase::Watching(_) => self.inspect(true),
             Phase::LookingUp
             | Phase::Preparing(_)
@@ -327,6 +350,7 @@ impl Core {
     }
 
     fn discard(&mut self, containers: Vec<String>) {
+        self.withdrawn.clear();
         self.phase = Phase::Discarding;
         let generation = self.next_generation();
         self.actions

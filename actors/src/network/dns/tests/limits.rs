@@ -82,7 +82,7 @@ async fn servers_in_the_pool_are_not_asked() {
         ..Default::default()
     };
     state.cluster = Some(Arc::new(pool));
-    world.state.0.send_replace(Arc::new(state));
+    world.state.set(&state);
     let asked = query("b.example.com", RecordType::A);
     let reply = world.ask(FRONT, &asked, false).await;
     assert_eq!(reply.metadata.response_code, ResponseCode::ServFail);

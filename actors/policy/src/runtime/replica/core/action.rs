@@ -52,9 +52,13 @@ pub enum Action {
     Start(u64, String, StartCondition),
     /// Inspect a container.
     Inspect(u64, String),
+    /// Wait until every ready node has applied that no container here serves: first the state must
+    /// show it, then the routing of each node. The core waits for the outcome at most
+    /// [`WITHDRAWAL_TIMEOUT`](super::WITHDRAWAL_TIMEOUT).
+    Withdraw(u64),
     /// Stop each with its own signal and grace period, then remove it and its anonymous volumes.
     Discard(u64, Vec<String>),
-    /// Cancel the action in flight; only ever a prepare or a pull.
+    /// Cancel the action in flight; only ever a prepare, a pull or a withdrawal.
     Cancel,
     /// Publish the report to the cluster.
     Publish(Box<Report>),

@@ -85,6 +85,7 @@ enum Outcome {
     Started(u64, Result<(), StartError>),
     Inspected(u64, Result<Inspected, EngineError>),
     Discarded(u64, Result<(), EngineError>),
+    Withdrawn(u64),
 }
 
 impl Outcome {
@@ -97,6 +98,7 @@ impl Outcome {
             Self::Started(g, result) => core.handle_started(now, g, result),
             Self::Inspected(g, result) => core.handle_inspected(now, g, result),
             Self::Discarded(g, result) => core.handle_discarded(now, g, result),
+            Self::Withdrawn(g) => core.handle_withdrawn(g),
         }
     }
 }
@@ -129,6 +131,7 @@ impl Engine {
                 }
                 Outcome::Discarded(*g, Ok(()))
             }
+            Action::Withdraw(g) => Outcome::Withdrawn(*g),
             Action::Cancel | Action::Publish(_) | Action::Finished => return None,
         })
     }
@@ -194,8 +197,12 @@ struct Simulation {
     /// Launches of one row since it was last running.
     launches: u32,
     finished: bool,
-    /// Action that the gate forbids.
+    /// Action that the gate or the routing forbids.
     violation: Option<String>,
+    /// Container to which clients are led.
+    routed: Option<String>,
+    /// Container that is being withdrawn from routing, and since when.
+    leaving: Option<(String, Instant)>,
 }
 
 impl Simulation {
@@ -215,6 +222,8 @@ impl Simulation {
             launches: 0,
             finished: false,
             violation: None,
+            routed: None,
+            leaving: None,
         };
         simulation.dispatch();
         simulation
@@ -226,16 +235,30 @@ impl Simulation {
             if self.is_forbidden(&action) {
                 self.violation = Some(format!("{action:?} with {:?}", self.gate));
             }
+            if self.cuts_off_clients(&action) {
+                self.violation = Some(format!("{action:?} without a withdrawal"));
+            }
+            if matches!(action, Action::Withdraw(_))
+                && let Some(container) = self.routed.take()
+            {
+                self.leaving = Some((container, self.now.instant));
+            }
             match action {
                 Action::Publish(report) => {
                     if report.state == ReplicaState::Running {
                         self.launches = 0;
+                        self.routed = Some(report.container_id.clone());
+                        self.leaving = None;
+                    } else if let Some(container) = self.routed.take()
+                        && matches!(report.state, ReplicaState::Updating | ReplicaState::Stopped)
+                    {
+                        // Not every node has applied the report yet.
+                        self.leaving = Some((container, self.now.instant));
                     }
                     self.observed = Some(*report);
                 }
                 Action::Cancel => {
-                    self.inflight
-                        .retain(|it| !matches!(it.action, Action::Prepare(_) | Action::Pull(_)));
+                    self.inflight.retain(|it| !cancellable(&it.action));
                 }
                 Action::Finished => self.finished = true,
                 Action::Lookup(_)
@@ -244,6 +267,7 @@ impl Simulation {
                 | Action::Launch(..)
                 | Action::Start(..)
                 | Action::Inspect(..)
+                | Action::Withdraw(_)
                 | Action::Discard(..) => self.inflight.push_back(InFlight {
                     action,
                     sent: false,
@@ -277,10 +301,29 @@ impl Simulation {
             }
             Action::Lookup(_)
             | Action::Inspect(..)
+            | Action::Withdraw(_)
             | Action::Cancel
             | Action::Publish(_)
             | Action::Finished => false,
         }
+    }
+
+    /// Whether a container is stopped that clients may still be led to, or were until less than the
+    /// time limit of a withdrawal ago.
+    fn cuts_off_clients(&self, action: &Action) -> bool {
+        let Action::Discard(_, ids) = action else {
+            return false;
+        };
+        let running = self.engine.container.as_ref();
+        let running = running.filter(|container| container.status == Status::Running);
+        let Some(stopped) = running.filter(|container| ids.contains(&container.id)) else {
+            return false;
+        };
+        let leaving = self.leaving.as_ref();
+        self.routed.as_ref() == Some(&stopped.id)
+            || leaving.is_some_and(|(id, since)| {
+                *id == stopped.id && self.now.instant < *since + WITHDRAWAL_TIMEOUT
+            })
     }
 
     fn prepares_existing(&self) -> bool {
@@ -332,6 +375,7 @@ impl Simulation {
             | Action::Prepare(_)
             | Action::Pull(_)
             | Action::Inspect(..)
+            | Action::Withdraw(_)
             | Action::Discard(..)
             | Action::Cancel
             | Action::Publish(_)
@@ -377,6 +421,9 @@ impl Simulation {
         if self.engine.made > before {
             self.launches += 1;
         }
+        if matches!(action, Action::Withdraw(_)) {
+            self.leaving = None;
+        }
         outcome
     }
 
@@ -395,7 +442,9 @@ impl Simulation {
                     if late {
                         self.perform(&action);
                     }
-                    self.report(failure(&action, kind));
+                    if let Some(outcome) = failure(&action, kind) {
+                        self.report(outcome);
+                    }
                 }
             }
             Step::Timeout => {
@@ -414,6 +463,7 @@ impl Simulation {
                 if let Some(container) = &mut self.engine.container {
                     container.status = Status::Exited;
                 }
+                (self.routed, self.leaving) = (None, None);
                 self.feed(|core, _| core.handle_engine_event());
             }
             Step::Reissue => {
@@ -511,7 +561,16 @@ fn gate(kind: u8) -> StartGate {
     }
 }
 
-fn failure(action: &Action, kind: u8) -> Outcome {
+/// Whether [`Action::Cancel`] ends an action.
+fn cancellable(action: &Action) -> bool {
+    matches!(
+        action,
+        Action::Prepare(_) | Action::Pull(_) | Action::Withdraw(_)
+    )
+}
+
+/// Outcome of an action that fails; `None` if it then has none.
+fn failure(action: &Action, kind: u8) -> Option<Outcome> {
     let error = match kind {
         0 => EngineError::Unreachable("down".into()),
         1 => EngineError::NotFound("no".into()),
@@ -521,7 +580,9 @@ fn failure(action: &Action, kind: u8) -> Outcome {
             message: "no".into(),
         },
     };
-    match action {
+    Some(match action {
+        // A node that does not answer holds it up.
+        Action::Withdraw(_) => return None,
         Action::Lookup(g) => Outcome::Found(*g, Err(error)),
         Action::Prepare(g) => Outcome::Prepared(*g, Err(PrepareError::Engine(error))),
         Action::Pull(g) => Outcome::Pulled(*g, Err(error)),
@@ -532,7 +593,7 @@ fn failure(action: &Action, kind: u8) -> Outcome {
         Action::Cancel | Action::Publish(_) | Action::Finished => {
             unreachable!("expects no outcome")
         }
-    }
+    })
 }
 
 proptest! {

@@ -34,14 +34,14 @@ impl Core {
         self.engine_down = false;
         self.engine_failures = 0;
         match self.assignment.clone() {
-            Assignment::Gone => self.clean_up(found),
-            Assignment::Kept { .. } if self.abandoned => self.clean_up(found),
+            Assignment::Gone => self.clean_up(now, found),
+            Assignment::Kept { .. } if self.abandoned => self.clean_up(now, found),
             Assignment::Kept { .. } => self.watch_kept(now, &found),
             Assignment::Own(wanted) => self.start_or_adopt(now, &wanted, &found),
         }
     }
 
-    fn clean_up(&mut self, found: Vec<Found>) {
+    fn clean_up(&mut self, now: Now, found: Vec<Found>) {
         if found.is_empty() {
             self.target = None;
             self.phase = Phase::Finished;
@@ -55,7 +55,7 @@ impl Core {
         if let Some(last) = &self.published {
             self.publish(Report::new(ReplicaState::Stopped, last.raft_index));
         }
-        self.discard(found.into_iter().map(|container| container.id).collect());
+        self.retire(now, found);
     }
 
     fn watch_kept(&mut self, now: Now, found: &[Found]) {
@@ -84,10 +84,10 @@ impl Core {
             .find(|container| known == Some(&container.id))
             .or_else(|| found.iter().filter(fits).find(running))
             .or_else(|| found.iter().find(fits));
-        let others: Vec<String> = found
+        let others: Vec<Found> = found
             .iter()
             .filter(|container| keep.is_none_or(|keep| keep.id != container.id))
-            .map(|container| container.id.clone())
+            .cloned()
             .collect();
         let stopped = keep.is_some_and(|keep| keep.status != Status::Running);
         if (keep.is_none() || stopped && self.holds_back_stopped(&wanted.gate))
@@ -97,10 +97,14 @@ impl Core {
         }
         self.target = Some(index);
         if !others.is_empty() {
+            if keep.is_some_and(|keep| keep.status == Status::Running) {
+                // Clients are led to the one that is kept.
+                return self.discard(others.into_iter().map(|other| other.id).collect());
+            }
             if keep.is_none() {
                 self.publish(Report::new(ReplicaState::Updating, index));
             }
-            return self.discard(others);
+            return self.retire(now, others);
         }
         match keep {
             Some(keep) => self.adopt(now, keep, index),
@@ -438,6 +442,7 @@ impl Core {
         self.target = None;
         self.restarting = false;
         self.abandoned = false;
+        self.withdrawn.clear();
         let known = self.published.as_ref();
         let watch = Watch::new(now.instant, container, index, origin, known);
         self.phase = Phase::Watching(watch);

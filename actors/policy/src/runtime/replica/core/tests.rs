@@ -14,6 +14,7 @@ mod gate;
 mod pulls;
 mod restarts;
 mod rows;
+mod withdrawal;
 
 struct Bench {
     core: Core,
@@ -24,6 +25,8 @@ struct Bench {
     asked: Option<Action>,
     cancelled: u32,
     finished: bool,
+    /// Last listing.
+    listing: Vec<Found>,
 }
 
 fn wanted(raft_index: u64) -> DesiredReplica {
@@ -91,6 +94,7 @@ impl Bench {
             asked: None,
             cancelled: 0,
             finished: false,
+            listing: Vec::new(),
         }
     }
 
@@ -108,6 +112,7 @@ impl Bench {
                 | Action::Launch(..)
                 | Action::Start(..)
                 | Action::Inspect(..)
+                | Action::Withdraw(_)
                 | Action::Discard(..) => self.asked = Some(action),
             }
         }
@@ -134,6 +139,7 @@ impl Bench {
 
     /// Answers the last action, which must be a lookup.
     fn found(&mut self, found: Vec<Found>) -> &mut Self {
+        self.listing.clone_from(&found);
         match self.asked.take() {
             Some(Action::Lookup(g)) => self.feed(|core, now| core.handle_found(now, g, Ok(found))),
             other => panic!("expected a lookup, not {other:?}"),
@@ -197,7 +203,20 @@ impl Bench {
         }
     }
 
+    /// Answers the last action, which must be a withdrawal, and then lists the same containers.
+    fn withdrawn(&mut self) -> &mut Self {
+        match self.asked.take() {
+            Some(Action::Withdraw(g)) => self.feed(|core, _| core.handle_withdrawn(g)),
+            other => panic!("expected a withdrawal, not {other:?}"),
+        };
+        self.found(self.listing.clone())
+    }
+
+    /// Answers the last action, which must be a discard, perhaps after a withdrawal.
     fn discarded(&mut self, containers: &[&str]) -> &mut Self {
+        if matches!(self.asked, Some(Action::Withdraw(_))) {
+            self.withdrawn();
+        }
         match self.asked.take() {
             Some(Action::Discard(g, which)) => {
                 assert_eq!(which, containers);
