@@ -1,13 +1,14 @@
 //! The daemon `jacod`.
 
 pub(crate) mod config;
+mod handover;
 mod run;
 
 use std::{io::Write, path::PathBuf, process::ExitCode};
 
 use anyhow::Context;
 use clap::{CommandFactory, Parser};
-use jaco_net::process::inherited_listener;
+use jaco_net::process::passed_descriptors;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{logging, version};
@@ -28,6 +29,10 @@ struct Args {
     #[arg(long)]
     enable_fault_injection: bool,
 
+    /// Take over the listening sockets of the daemon that runs on this data directory, which stops
+    #[arg(long)]
+    replace: bool,
+
     /// Print the version and exit
     #[arg(long)]
     version: bool,
@@ -44,7 +49,7 @@ pub(crate) fn command() -> clap::Command {
 #[must_use]
 pub fn main() -> ExitCode {
     // First of all: before any descriptor is opened, and while there is only one thread.
-    let inherited = inherited_listener();
+    let passed = passed_descriptors();
     // Memory holds keys, so core dumps are disabled. A failure is ignored: it leaves only the risk
     // of a dump.
     let none = Rlimit {
@@ -81,8 +86,12 @@ pub fn main() -> ExitCode {
     );
     logging::log_panics();
     let ended = config.and_then(|config| {
-        let socket = inherited.context("take the inherited socket")?;
-        run::run(&config, socket, args.enable_fault_injection)
+        let passed = passed.context("take the inherited sockets")?;
+        let options = run::Options {
+            fault_injection: args.enable_fault_injection,
+            replace: args.replace,
+        };
+        run::run(&config, passed, options)
     });
     match ended {
         Ok(()) => ExitCode::SUCCESS,

@@ -17,27 +17,41 @@ use rustix::{
     thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid},
 };
 
+use crate::handover::NamedSocket;
+
 /// First inherited descriptor (`SD_LISTEN_FDS_START`).
 const FIRST_FD: RawFd = 3;
 /// Largest accepted `LISTEN_FDS`; no service manager passes more.
 const MAX_FDS: RawFd = 1024;
 
-/// Takes over the descriptors that a service manager passed to this process. Returns the first that
-/// is a listening unix stream socket; the others are closed.
+/// Descriptors that a service manager passed to this process.
+#[derive(Debug, Default)]
+pub struct Passed {
+    /// The first listening unix stream socket.
+    pub control: Option<UnixListener>,
+    /// The others that have a name, among them those that an earlier process of this service had
+    /// stored (`FDSTORE=1`).
+    pub named: Vec<NamedSocket>,
+}
+
+/// Takes over the descriptors that a service manager passed to this process; those that are neither
+/// the control socket nor named are closed.
 ///
 /// To be called once, at the very start of `main`: the function takes ownership of the descriptors
 /// and removes the environment variables that announced them.
 ///
-/// Source: sd_listen_fds(3).
+/// Source: sd_listen_fds(3), sd_pid_notify_with_fds(3).
 ///
 /// # Errors
 /// If an announced descriptor is not open, or the process already has more than one thread.
-pub fn inherited_listener() -> io::Result<Option<UnixListener>> {
+pub fn passed_descriptors() -> io::Result<Passed> {
     let variable = |name| env::var(name).ok();
     let (pid, count) = (variable("LISTEN_PID"), variable("LISTEN_FDS"));
     if pid.is_none() && count.is_none() {
-        return Ok(None);
+        return Ok(Passed::default());
     }
+    let names = variable("LISTEN_FDNAMES").unwrap_or_default();
+    let mut names = names.split(':');
     if fs::read_dir("/proc/self/task")?.count() != 1 {
         return Err(io::Error::other("other threads run already"));
     }
@@ -48,12 +62,15 @@ pub fn inherited_listener() -> io::Result<Option<UnixListener>> {
             env::remove_var(name);
         }
     }
-    let mut found = None;
+    let mut found = Passed::default();
     for fd in FIRST_FD..FIRST_FD + passed(pid, count, process::id()) {
+        let name = names.next().unwrap_or_default();
         let socket = own(fd)?;
         fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
-        if found.is_none() && is_unix_listener(&socket) {
-            found = Some(UnixListener::from(socket));
+        if found.control.is_none() && is_unix_listener(&socket) {
+            found.control = Some(UnixListener::from(socket));
+        } else if !name.is_empty() {
+            found.named.push((name.to_owned(), socket));
         }
     }
     Ok(found)

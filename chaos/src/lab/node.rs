@@ -255,6 +255,27 @@ impl Node {
             "the daemon of {} runs already",
             self.host
         );
+        let command = self.daemon_command()?;
+        self.daemon = Some(run(command, &self.path("jacod.log"))?);
+        Ok(())
+    }
+
+    /// Starts a daemon that replaces the running one, and waits until that one has ended and the new
+    /// one answers.
+    ///
+    /// # Errors
+    /// When none runs, it does not end, or the new one never answers.
+    pub async fn replace(&mut self) -> Result<()> {
+        let running = self.take_daemon()?;
+        let mut command = self.daemon_command()?;
+        command.arg("--replace");
+        self.daemon = Some(run(command, &self.path("jacod.log"))?);
+        let status = wait_exit("the end of the replaced daemon", running).await?;
+        ensure!(status.success(), "the replaced daemon ended with {status}");
+        self.wait_ready().await
+    }
+
+    fn daemon_command(&self) -> Result<Command> {
         let binary = resources::program("jacod")?;
         let mut command = match &self.options.hosts {
             None => self.command(binary),
@@ -281,8 +302,7 @@ impl Node {
                 .env("FAKETIME_NO_CACHE", "1")
                 .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
         }
-        self.daemon = Some(run(command, &self.path("jacod.log"))?);
-        Ok(())
+        Ok(command)
     }
 
     /// Starts a daemon and waits until it answers.

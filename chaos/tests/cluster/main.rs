@@ -12,6 +12,7 @@
 //! | `JACO_CALM_SECONDS` | duration of each benign fault | 10 | 600 |
 //! | `JACO_HALF_OPEN` | connections that are never finished | see `hostile` | 10000 |
 //! | `JACO_NOISE` | random datagrams to each node | see `hostile` | 100000 |
+//! | `JACO_REPLACEMENTS` | daemons that replace each other | 3 | 20 |
 //! | `JACO_BACKUPS` | backups under load | see `recovery` | 20 |
 //! | `JACO_BEHIND` | entries that a member misses | see `catch_up` | 200000 |
 //! | `JACO_CATCH_UP_SHARE` | per cent of its rate that a leader keeps | printed | 80 |
@@ -30,9 +31,11 @@ mod benign_faults;
 mod catch_up;
 mod drain;
 mod growth;
+mod handover;
 mod hostile;
 mod leader_kills;
 mod leave;
+mod load;
 mod minority;
 mod recovery;
 mod roles;

@@ -1,15 +1,15 @@
 //! Start, signals and shutdown of the daemon process.
 
-use std::{os::unix::net::UnixListener, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use jaco_actors::Node;
-use jaco_net::process::exit_now;
+use jaco_net::process::{Passed, exit_now};
 use jaco_proto::config::{DaemonConfig, Isolation};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::config;
+use super::{config, handover};
 use crate::version;
 
 /// Maximum number of tokio workers; raft has threads of its own.
@@ -23,14 +23,19 @@ const FAILURE_STATUS: i32 = 1;
 /// Exit status after a second signal.
 const SECOND_SIGNAL_STATUS: i32 = 130;
 
-/// Runs a node until a signal or a fatal error.
+/// Options of the command line.
+pub(super) struct Options {
+    /// Operators may terminate actors.
+    pub(super) fault_injection: bool,
+    /// Replace the daemon that runs on the same data directory.
+    pub(super) replace: bool,
+}
+
+/// Runs a node until a signal or a fatal error, or until another daemon replaces it.
 ///
-/// `socket` is the control socket, if a service manager passed a listening one.
-pub(super) fn run(
-    config: &DaemonConfig,
-    socket: Option<UnixListener>,
-    fault_injection: bool,
-) -> Result<()> {
+/// `passed` are the descriptors that a service manager passed, among them the control socket and the
+/// sockets of the ingress.
+pub(super) fn run(config: &DaemonConfig, passed: Passed, options: Options) -> Result<()> {
     tracing::info!(subsystem = "jacod", version = version(), "starting");
     if config.isolation == Isolation::Off {
         tracing::warn!(
@@ -41,7 +46,9 @@ pub(super) fn run(
     if std::env::var_os("JACO_INGRESS_EXEC").is_some() {
         tracing::warn!(subsystem = "jacod", "JACO_INGRESS_EXEC has no meaning here");
     }
-    let node = config::node(config, socket, fault_injection)?;
+    let mut node = config::node(config, passed.control, options.fault_injection)?;
+    let inherited = handover::take(passed.named, &node.data_dir, options.replace)?;
+    node.inherited = inherited.clone();
     let workers = std::thread::available_parallelism()
         .map_or(2, usize::from)
         .min(WORKERS);
@@ -52,7 +59,25 @@ pub(super) fn run(
         .context("start the runtime")?;
     let result = runtime.block_on(async {
         let mut signals = Signals::new().context("listen for signals")?;
-        let node = Node::start(node).await.context("start the node")?;
+        let data_dir = node.data_dir.clone();
+        let node = handover::start(node, options.replace)
+            .await
+            .context("start the node")?;
+        let mut successors = handover::offer(&data_dir);
+        let replaced = async {
+            match successors.recv().await {
+                Some(successor) => successor,
+                None => std::future::pending().await,
+            }
+        };
+        let close_unused = async {
+            tokio::time::sleep(handover::UNUSED_TIMEOUT).await;
+            let unused = inherited.close();
+            if !unused.is_empty() {
+                tracing::info!(subsystem = "jacod", sockets = ?unused, "unused sockets closed");
+            }
+            std::future::pending().await
+        };
         let ready = async {
             node.isolation_tested().await;
             notify(NotifyState::Ready);
@@ -72,32 +97,47 @@ pub(super) fn run(
                     Ok(()) | Err(_) => ended,
                 }
             }
+            () = close_unused => Ok(()),
+            successor = replaced => {
+                tracing::info!(subsystem = "jacod", "stopping: another daemon takes over");
+                notify(NotifyState::Stopping);
+                handover::pass(&node, &successor);
+                stop(&node, &mut signals).await;
+                Ok(())
+            }
             () = signals.next() => {
                 tracing::info!(subsystem = "jacod", "stopping");
                 notify(NotifyState::Stopping);
-                let stop = async {
-                    node.drain().await;
-                    node.hand_over().await;
-                    if !stop_actors(&node).await {
-                        exit_now(SUCCESS_STATUS);
-                    }
-                };
-                tokio::select! {
-                    () = stop => Ok(()),
-                    () = signals.next() => {
-                        tracing::warn!(
-                            subsystem = "jacod",
-                            "second signal received: exiting immediately"
-                        );
-                        exit_now(SECOND_SIGNAL_STATUS)
-                    }
-                }
+                handover::keep(&node);
+                stop(&node, &mut signals).await;
+                Ok(())
             }
         }
     });
     // A blocking task that hangs must not delay the exit.
     runtime.shutdown_timeout(Duration::from_secs(1));
     result
+}
+
+/// Stops the node; exits the process if it does not stop in time, or at a second signal.
+async fn stop(node: &Node, signals: &mut Signals) {
+    let stop = async {
+        node.drain().await;
+        node.hand_over().await;
+        if !stop_actors(node).await {
+            exit_now(SUCCESS_STATUS);
+        }
+    };
+    tokio::select! {
+        () = stop => {}
+        () = signals.next() => {
+            tracing::warn!(
+                subsystem = "jacod",
+                "second signal received: exiting immediately"
+            );
+            exit_now(SECOND_SIGNAL_STATUS)
+        }
+    }
 }
 
 /// Stops the actors; returns whether they stopped in time. If not, a thread may wait for the disk
