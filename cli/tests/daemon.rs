@@ -7,13 +7,14 @@
 use std::{
     fs,
     io::{Read, Write},
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     os::{
         fd::OwnedFd,
         unix::net::{UnixDatagram, UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -249,6 +250,91 @@ fn systemd_is_notified_of_ready_and_stopping() {
     daemon.signal(Signal::TERM);
     assert_eq!(notification(), "STOPPING=1\n");
     assert_eq!(daemon.ended(), Some(0));
+}
+
+/// A deployment with a route. No engine runs its service, so the ingress answers 503.
+const MANIFEST: &str = "deployment: shop\nacme: \"off\"\nservices: [{name: web}]\n\
+    routes: [{domain: a.example, service: web, port: 80, tls: \"off\"}]\n";
+const COMPOSE: &str = "services:\n  web:\n    image: web:1\n";
+
+/// Status of a request to the ingress on a connection of its own.
+fn request(port: u16) -> std::io::Result<String> {
+    let mut client = TcpStream::connect(("127.0.0.1", port))?;
+    client.set_read_timeout(Some(TIMEOUT))?;
+    client.write_all(b"GET / HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    client.read_to_string(&mut answer)?;
+    Ok(answer.split(' ').nth(1).unwrap_or_default().to_owned())
+}
+
+/// Ends the load when the test ends, also by a failure.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn replaced_daemon_loses_no_request() {
+    let port = TcpListener::bind("[::]:0").unwrap();
+    let port = port.local_addr().unwrap().port();
+    let workdir = Workdir::new(&format!("http_port: {port}\n"));
+    let mut daemon = Daemon::spawn(workdir.jacod());
+    workdir.logs("API is listening");
+    let init = jaco(&workdir.path("s"), "cluster init --no-systemd-enable");
+    assert!(init.status.success(), "{init:?}");
+    fs::write(workdir.path("jaco.yaml"), MANIFEST).unwrap();
+    fs::write(workdir.path("docker-compose.yml"), COMPOSE).unwrap();
+    // It would wait for the replica.
+    let mut apply = Command::new(env!("CARGO_BIN_EXE_jaco"));
+    apply
+        .arg("apply")
+        .current_dir(workdir.0.path())
+        .env_clear()
+        .env("JACO_SOCKET", workdir.path("s"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut apply = Daemon::spawn(apply);
+    let end = Instant::now() + TIMEOUT;
+    while request(port).ok().as_deref() != Some("503") {
+        assert!(Instant::now() < end, "{}", workdir.log());
+        thread::sleep(Duration::from_millis(20));
+    }
+    apply.0.kill().unwrap();
+
+    let stop = AtomicBool::new(false);
+    let load = || {
+        let mut answers = 0;
+        while !stop.load(Ordering::Relaxed) {
+            let answer = request(port);
+            assert!(matches!(answer.as_deref(), Ok("503")), "{answer:?}");
+            answers += 1;
+            thread::sleep(Duration::from_millis(2));
+        }
+        answers
+    };
+    let answers = thread::scope(|scope| {
+        let clients: Vec<_> = (0..8).map(|_| scope.spawn(load)).collect();
+        let stops = Stop(&stop);
+        for _ in 0..5 {
+            let mut command = workdir.jacod();
+            command.arg("--replace");
+            let next = Daemon::spawn(command);
+            let mut previous = std::mem::replace(&mut daemon, next);
+            assert_eq!(previous.ended(), Some(0), "{}", workdir.log());
+            workdir.answers("one");
+        }
+        drop(stops);
+        let answers = clients.into_iter().map(|client| client.join().unwrap());
+        answers.sum::<u32>()
+    });
+    assert!(answers > 100, "{answers}");
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.ended(), Some(0), "{}", workdir.log());
+    let refused = request(port).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
 }
 
 #[test]

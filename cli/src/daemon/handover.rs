@@ -27,7 +27,13 @@ const RETRY: Duration = Duration::from_millis(50);
 
 /// Sockets for this process: those that the service manager `passed`, or those of the running
 /// daemon, which is asked to stop, with `replace`.
-pub(super) fn take(passed: Vec<NamedSocket>, data_dir: &Path, replace: bool) -> Result<Inherited> {
+pub(super) fn take(
+    mut passed: Vec<NamedSocket>,
+    data_dir: &Path,
+    replace: bool,
+) -> Result<Inherited> {
+    // Others were not stored by a daemon.
+    passed.retain(|(name, _)| name.starts_with("ingress.") || name.starts_with("port."));
     if let Some(store) = FdStore::from_env() {
         for (name, _) in &passed {
             if let Err(error) = store.forget(name) {
