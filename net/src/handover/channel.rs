@@ -159,9 +159,12 @@ fn receive(from: BorrowedFd<'_>) -> io::Result<Option<NamedSocket>> {
         &mut control,
         RecvFlags::CMSG_CLOEXEC,
     )?;
-    let mut received = control.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
+    let mut received = control.drain().filter_map(|message| {
+        if let RecvAncillaryMessage::ScmRights(mut fds) = message {
+            fds.next()
+        } else {
+            None
+        }
     });
     let socket = received.next();
     if message.bytes == 0 {

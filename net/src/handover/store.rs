@@ -115,9 +115,12 @@ mod tests {
         let length = recvmsg(manager, &mut message, &mut control, flags)
             .unwrap()
             .bytes;
-        let socket = control.drain().find_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-            _ => None,
+        let socket = control.drain().find_map(|message| {
+            if let RecvAncillaryMessage::ScmRights(mut fds) = message {
+                fds.next()
+            } else {
+                None
+            }
         });
         (String::from_utf8(bytes[..length].to_vec()).unwrap(), socket)
     }

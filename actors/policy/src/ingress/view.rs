@@ -69,10 +69,7 @@ impl ServingView {
 
     /// Whether the routing is due to be derived from [`ServingView::state`].
     pub fn poll_update(&mut self) -> bool {
-        match self.debounce.poll_action() {
-            Some(Action::Run) => true,
-            None => false,
-        }
+        self.debounce.poll_action() == Some(Action::Run)
     }
 }
 
