@@ -287,22 +287,19 @@ fn replaced_daemon_loses_no_request() {
     assert!(init.status.success(), "{init:?}");
     fs::write(workdir.path("jaco.yaml"), MANIFEST).unwrap();
     fs::write(workdir.path("docker-compose.yml"), COMPOSE).unwrap();
-    // It would wait for the replica.
-    let mut apply = Command::new(env!("CARGO_BIN_EXE_jaco"));
-    apply
-        .arg("apply")
+    let apply = Command::new(env!("CARGO_BIN_EXE_jaco"))
+        .args(["apply", "jaco.yaml", "--detach"])
         .current_dir(workdir.0.path())
         .env_clear()
         .env("JACO_SOCKET", workdir.path("s"))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    let mut apply = Daemon::spawn(apply);
+        .output()
+        .unwrap();
+    assert!(apply.status.success(), "{apply:?}");
     let end = Instant::now() + TIMEOUT;
     while request(port).ok().as_deref() != Some("503") {
         assert!(Instant::now() < end, "{}", workdir.log());
         thread::sleep(Duration::from_millis(20));
     }
-    apply.0.kill().unwrap();
 
     let stop = AtomicBool::new(false);
     let load = || {

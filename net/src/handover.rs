@@ -36,11 +36,17 @@ impl Inherited {
     /// Creates the set of sockets that were passed to this process, at most [`MAX_SOCKETS`].
     #[must_use]
     pub fn new(sockets: impl IntoIterator<Item = NamedSocket>) -> Self {
-        let mut named: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        let inherited = Self::default();
+        inherited.add(sockets);
+        inherited
+    }
+
+    /// Adds sockets that were passed later, at most [`MAX_SOCKETS`].
+    pub fn add(&self, sockets: impl IntoIterator<Item = NamedSocket>) {
+        let mut named = self.lock();
         for (name, socket) in sockets.into_iter().take(MAX_SOCKETS) {
             named.entry(name).or_default().push(socket);
         }
-        Self(Arc::new(Mutex::new(named)))
     }
 
     /// Takes the sockets of a name, in the order in which they were passed; none if there are none.

@@ -59,7 +59,14 @@ pub(super) async fn start(config: NodeConfig, replace: bool) -> Result<Node, Sta
     let attempts = async {
         loop {
             match Node::start(config.clone()).await {
-                Err(StartError::Files(error)) if replace && error.is_locked() => sleep(RETRY).await,
+                Err(StartError::Files(error)) if replace && error.is_locked() => {
+                    // The running daemon may have been starting at the first attempt.
+                    let taken = channel::take_over(&config.data_dir.join(SOCKET));
+                    config
+                        .inherited
+                        .add(taken.ok().flatten().unwrap_or_default());
+                    sleep(RETRY).await;
+                }
                 started => return started,
             }
         }
