@@ -14,6 +14,7 @@
 //! - [`probe`]: probes of the container networks, as by a container.
 //! - [`process`]: inherited sockets, temporary change of user, immediate exit.
 //! - [`quic`]: the transport between members.
+//! - [`secrets`]: the key that seals replicated values.
 //! - [`tls`]: server and client configurations; there is no unverified mode.
 //! - [`tun`]: interfaces whose packets a program reads and writes.
 //! - [`wireguard`]: the data plane of the encrypted mesh.
@@ -33,6 +34,7 @@ pub mod pki;
 pub mod probe;
 pub mod process;
 pub mod quic;
+pub mod secrets;
 pub mod tls;
 pub mod tun;
 pub mod wireguard;
