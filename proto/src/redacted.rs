@@ -107,6 +107,7 @@ impl command::Payload {
             Self::Batch(_) => "batch",
             Self::RegistryCredentialUpsert(_) => "registry_credential_upsert",
             Self::RegistryCredentialRemove(_) => "registry_credential_remove",
+            Self::ClusterConfigSet(_) => "cluster_config_set",
         }
     }
 }

@@ -15,6 +15,7 @@
 //! - [`peer`]: the members to connect to, duplicate connections, and members that reject this node.
 //! - [`runtime`]: the replicas of this host: their containers, images and logs.
 //! - [`scheduler`]: which replicas exist, and on which hosts they run.
+//! - [`settings`]: the cluster configuration, typed.
 
 pub mod api;
 pub mod debounce;
@@ -26,6 +27,7 @@ pub mod node;
 pub mod peer;
 pub mod runtime;
 pub mod scheduler;
+pub mod settings;
 
 /// Time limit of a commit, after which its outcome counts as unknown, and time during which such a
 /// proposal may still commit: a decision before that could be made twice.

@@ -152,6 +152,14 @@ error_codes! {
     LogsUnavailable = "logs_unavailable" => Unavailable,
     /// A host's log stream broke.
     LogsStream = "logs_stream" => Internal,
+    /// No setting of the cluster configuration has this name.
+    ConfigKeyUnknown = "config_key_unknown" => InvalidArgument,
+    /// The value is not one of the setting's type.
+    ConfigValueInvalid = "config_value_invalid" => InvalidArgument,
+    /// No member has the secrets key that seals the cluster's values.
+    SecretsKeyMissing = "secrets_key_missing" => Unavailable,
+    /// The key is not the one that seals the cluster's values.
+    SecretsKeyMismatch = "secrets_key_mismatch" => FailedPrecondition,
 }
 
 impl fmt::Display for ErrorCode {

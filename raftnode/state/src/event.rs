@@ -154,6 +154,8 @@ entity_types! {
     ReplicaCounter(ReplicaCounter) = "replica_counters",
     /// Counters of consecutive failures.
     RestartCounter(RestartCounter) = "restart_counters",
+    /// Keys of the cluster configuration.
+    ClusterConfig(ClusterConfig) = "cluster_config",
 }
 
 impl fmt::Display for EntityType {

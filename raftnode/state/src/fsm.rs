@@ -11,6 +11,7 @@ mod audit;
 mod batch;
 mod cert;
 mod cluster;
+mod config;
 mod counter;
 mod deployment;
 mod node;
@@ -246,6 +247,7 @@ fn dispatch(tx: &mut Tx, command: &v1::Command, depth: usize) -> Result<(), Appl
         Payload::AuditAppend(c) => audit::append(tx, origin, c),
         Payload::RegistryCredentialUpsert(c) => registry::upsert(tx, origin, c),
         Payload::RegistryCredentialRemove(c) => registry::remove(tx, origin, c),
+        Payload::ClusterConfigSet(c) => config::set(tx, origin, c),
         // Kept for compatibility; neither has an effect.
         Payload::ReplicaCommandIssue(_) | Payload::CertStore(_) => Ok(()),
     }

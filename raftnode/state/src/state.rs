@@ -66,6 +66,8 @@ pub struct State {
     pub freed_subnets: OrdMap<String, Arc<v1::FreedSubnet>>,
     /// Registry credentials by canonical registry key.
     pub registry_credentials: OrdMap<String, Arc<v1::RegistryCredential>>,
+    /// Cluster configuration by key; a key that is not set has no row.
+    pub cluster_config: OrdMap<String, Arc<v1::ClusterConfig>>,
     /// Audit trail by (log index, ordinal).
     pub audit: OrdMap<(u64, u32), Arc<v1::AuditEvent>>,
 }
@@ -98,6 +100,7 @@ impl State {
             cert_blobs,
             challenge_tokens,
             subnets,
+            cluster_config,
         } = self;
         let same_cluster = match (cluster, &other.cluster) {
             (Some(one), Some(two)) => Arc::ptr_eq(one, two),
@@ -118,5 +121,6 @@ impl State {
             && cert_blobs.ptr_eq(&other.cert_blobs)
             && challenge_tokens.ptr_eq(&other.challenge_tokens)
             && subnets.ptr_eq(&other.subnets)
+            && cluster_config.ptr_eq(&other.cluster_config)
     }
 }

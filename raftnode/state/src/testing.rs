@@ -80,7 +80,7 @@ impl Choices<'_> {
     }
 
     fn payload(&mut self, depth: usize) -> Payload {
-        match self.byte() % 34 {
+        match self.byte() % 35 {
             0 => Payload::ClusterInit(v1::ClusterInit {
                 cluster_id: self.name(),
                 self_hostname: self.name(),
@@ -258,6 +258,11 @@ impl Choices<'_> {
                     registry: self.of(&["docker.io", "x/y", ""]).to_owned(),
                 }),
             },
+            33 => Payload::ClusterConfigSet(v1::ClusterConfigSet {
+                key: self.name(),
+                value: self.name(),
+                unset: self.small() > 3,
+            }),
             _ => Payload::Batch(v1::Batch {
                 children: match depth {
                     0..6 => (0..self.byte() % 4)

@@ -94,7 +94,8 @@ fn permit(sender: &str, payload: &Payload, state: &State) -> Result<(), Error> {
         | Payload::JoinTokenConsume(_)
         | Payload::Batch(_)
         | Payload::RegistryCredentialUpsert(_)
-        | Payload::RegistryCredentialRemove(_) => false,
+        | Payload::RegistryCredentialRemove(_)
+        | Payload::ClusterConfigSet(_) => false,
     };
     if allowed {
         return Ok(());
@@ -440,6 +441,7 @@ mod tests {
             Payload::JoinTokenConsume(Default::default()),
             Payload::RegistryCredentialUpsert(Default::default()),
             Payload::RegistryCredentialRemove(Default::default()),
+            Payload::ClusterConfigSet(Default::default()),
         ] {
             assert!(!allowed(payload.clone()), "{payload:?}");
         }

@@ -2,7 +2,7 @@ use super::*;
 
 /// Text and gRPC status number of every code; clients depend on them.
 #[cfg(feature = "grpc")]
-const CONTRACT: [(&str, i32); 57] = [
+const CONTRACT: [(&str, i32); 61] = [
     ("cluster_uninitialized", 14),
     ("cluster_already_initialized", 9),
     ("node_already_member", 6),
@@ -60,6 +60,10 @@ const CONTRACT: [(&str, i32); 57] = [
     ("backup_failed", 13),
     ("logs_unavailable", 14),
     ("logs_stream", 13),
+    ("config_key_unknown", 3),
+    ("config_value_invalid", 3),
+    ("secrets_key_missing", 14),
+    ("secrets_key_mismatch", 9),
 ];
 
 #[cfg(feature = "grpc")]

@@ -27,6 +27,7 @@ impl Redact for v1::Subnet {}
 impl Redact for v1::RolloutPlan {}
 impl Redact for v1::ReplicaCounter {}
 impl Redact for v1::RestartCounter {}
+impl Redact for v1::ClusterConfig {}
 
 impl Redact for v1::Deployment {
     fn redact(&mut self) {
@@ -119,6 +120,7 @@ messages! {
     RolloutPlanEvent of RolloutPlan,
     ReplicaCounterEvent of ReplicaCounter,
     RestartCounterEvent of RestartCounter,
+    ClusterConfigEvent of ClusterConfig,
 }
 
 payloads! {
@@ -137,6 +139,7 @@ payloads! {
     RolloutPlan => RolloutPlanEvent,
     ReplicaCounter => ReplicaCounterEvent,
     RestartCounter => RestartCounterEvent,
+    ClusterConfig => ClusterConfigEvent,
 }
 
 impl Event {

@@ -5,6 +5,7 @@
 
 mod batches;
 mod certs;
+mod config;
 mod deployments;
 mod members;
 mod observations;
@@ -181,6 +182,7 @@ fn sides(change: &Change) -> (String, Option<Vec<u8>>, Option<Vec<u8>>) {
         Change::RolloutPlan(d) => of(d),
         Change::ReplicaCounter(d) => of(d),
         Change::RestartCounter(d) => of(d),
+        Change::ClusterConfig(d) => of(d),
     }
 }
 

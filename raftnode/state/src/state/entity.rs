@@ -110,6 +110,8 @@ entity!(Subnet in Subnets, subnets by (String, String, String) =
 entity!(RegistryCredential in RegistryCredentials, registry_credentials by String =
     |e| e.registry.clone(),
     |_| None);
+entity!(ClusterConfig in ClusterConfig, cluster_config by String = |e| e.key.clone(),
+    |d| Some(Change::ClusterConfig(d)));
 entity!(FreedSubnet in FreedSubnets, freed_subnets by String = |e| e.cidr.clone(),
     |_| None, of deployment);
 entity!(AuditEvent in Audit, audit by (u64, u32) = |e| (e.raft_index, e.ordinal),

@@ -113,6 +113,7 @@ fn insert(state: &mut State, key: Vec<u8>, value: &[u8]) -> Result<(), LoadError
         Table::RegistryCredentials => insert_entity::<v1::RegistryCredential>(state, key, value),
         Table::Audit => insert_entity::<v1::AuditEvent>(state, key, value),
         Table::FreedSubnets => insert_entity::<v1::FreedSubnet>(state, key, value),
+        Table::ClusterConfig => insert_entity::<v1::ClusterConfig>(state, key, value),
     }
 }
 
@@ -218,6 +219,7 @@ impl State {
             .chain(rows_of::<v1::RegistryCredential>(self))
             .chain(rows_of::<v1::AuditEvent>(self))
             .chain(rows_of::<v1::FreedSubnet>(self))
+            .chain(rows_of::<v1::ClusterConfig>(self))
     }
 
     /// Returns the SHA-256 over the rows: equal on two nodes exactly if their rows are equal.

@@ -82,6 +82,8 @@ tables! {
     Audit = 18, "audit";
     /// Address blocks in quarantine.
     FreedSubnets = 19, "freed_subnets";
+    /// Keys of the cluster configuration.
+    ClusterConfig = 20, "cluster_config";
 }
 
 impl fmt::Display for Table {
