@@ -164,13 +164,13 @@ fn unknown_fields_are_left_out_and_reported() {
         ..Default::default()
     }
     .encode_to_vec();
-    // Fields 1000 to 1003: a varint, a fixed 64-bit value, two length-delimited bytes, a fixed
+    // Fields 1100 to 1103: a varint, a fixed 64-bit value, two length-delimited bytes, a fixed
     // 32-bit value.
     let newer: [&[u8]; 4] = [
-        b"\xc0\x3e\x96\x01",
-        b"\xc9\x3e12345678",
-        b"\xd2\x3e\x02hi",
-        b"\xdd\x3e1234",
+        b"\xe0\x44\x96\x01",
+        b"\xe9\x4412345678",
+        b"\xf2\x44\x02hi",
+        b"\xfd\x441234",
     ];
     let bytes = [newer.concat(), known.clone(), newer.concat()].concat();
     let rules = Rules {
@@ -178,7 +178,7 @@ fn unknown_fields_are_left_out_and_reported() {
         ..Rules::MEMBER
     };
     let found = read(&bytes, &rules).unwrap();
-    assert_eq!(found.unknown_fields, [1000, 1001, 1002, 1003].into());
+    assert_eq!(found.unknown_fields, [1100, 1101, 1102, 1103].into());
     assert_eq!(found.state.encode_snapshot(), known);
 }
 
