@@ -6,12 +6,12 @@ use std::{env, fs, path::PathBuf};
 use prost::Message as _;
 use tonic_prost_build::Config;
 
-const FILES: [&str; 7] = [
-    "error", "entities", "events", "commands", "fsm", "network", "services",
+const FILES: [&str; 8] = [
+    "error", "entities", "events", "commands", "fsm", "hosting", "network", "services",
 ];
 
 /// Messages without a derived `Debug`; `src/redacted.rs` implements a redacted one.
-const REDACTED: [&str; 28] = [
+const REDACTED: [&str; 30] = [
     ".jaco.v1.Command",
     ".jaco.v1.ApplyRequest",
     ".jaco.v1.AuditEvent",
@@ -28,6 +28,7 @@ const REDACTED: [&str; 28] = [
     ".jaco.v1.Deployment",
     ".jaco.v1.DeploymentApply",
     ".jaco.v1.DeploymentRevision",
+    ".jaco.v1.ImportKeyRequest",
     ".jaco.v1.IssueJoinTokenResponse",
     ".jaco.v1.JoinToken",
     ".jaco.v1.JoinTokenConsume",
@@ -36,6 +37,7 @@ const REDACTED: [&str; 28] = [
     ".jaco.v1.NodeJoinRequest",
     ".jaco.v1.RegistryCredential",
     ".jaco.v1.RegistryCredentialAddRequest",
+    ".jaco.v1.SecretsKey",
     ".jaco.v1.SubmitRequest",
     ".jaco.v1.Token",
     ".jaco.v1.TokenIssue",

@@ -160,6 +160,7 @@
 //! - [`network`]: one actor per bridge; addresses.
 //! - [`ingress`]: the route table and its proxy.
 //! - [`serving`]: how far the data planes of the nodes have followed the state.
+//! - [`secrets`]: the key that seals values of the replicated state.
 //! - [`telemetry`]: metrics, and the listener that serves them.
 //! - [`supervision`]: the supervision kit of all of them; usable on its own.
 //! - [`engine`]: the port to the container engine.
@@ -183,6 +184,7 @@ pub mod peer;
 pub mod runtime;
 pub mod scheduler;
 pub mod serving;
+pub mod secrets;
 pub mod telemetry;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

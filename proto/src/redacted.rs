@@ -39,7 +39,8 @@ redacted! {
     ClusterInitResponse { cluster_id } hides { operator_token };
     ClusterJoinRequest { peer_addr } hides { join_token };
     ClusterMeta {
-        cluster_id, ca_cert, created_at, cluster_name, next_raft_id, ipam_pool, ipam_block
+        cluster_id, ca_cert, created_at, cluster_name, next_raft_id, secrets_key_id, ipam_pool,
+        ipam_block
     } hides { ca_key };
     Command { cluster_id, raft_index, ts, identity, payload, traceparent } hides {};
     Deployment {
@@ -52,6 +53,7 @@ redacted! {
     DeploymentRevision {
         revision, services, routes, tcp_routes, acme_email
     } hides { jaco_yaml, compose_yaml };
+    ImportKeyRequest {} hides { key };
     IssueJoinTokenResponse { ca_cert, leader_addrs } hides { token };
     JoinToken { issued_at, expires_at, consumed_at } hides { hashed_secret };
     JoinTokenConsume {} hides { hashed_secret };
@@ -63,6 +65,7 @@ redacted! {
     } hides { join_token };
     RegistryCredential { registry, username, updated_at } hides { secret };
     RegistryCredentialAddRequest { registry, username } hides { secret };
+    SecretsKey { id } hides { key };
     SubmitRequest {} hides { command_bytes };
     Token { identity, issued_at, revoked_at, allows_privileged } hides { hashed_secret };
     TokenIssue { identity, allows_privileged } hides { hashed_secret };
@@ -108,6 +111,7 @@ impl command::Payload {
             Self::RegistryCredentialUpsert(_) => "registry_credential_upsert",
             Self::RegistryCredentialRemove(_) => "registry_credential_remove",
             Self::ClusterConfigSet(_) => "cluster_config_set",
+            Self::SecretsKeySet(_) => "secrets_key_set",
         }
     }
 }

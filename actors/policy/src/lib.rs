@@ -15,6 +15,7 @@
 //! - [`peer`]: the members to connect to, duplicate connections, and members that reject this node.
 //! - [`runtime`]: the replicas of this host: their containers, images and logs.
 //! - [`scheduler`]: which replicas exist, and on which hosts they run.
+//! - [`secrets_key`]: how the cluster gets its secrets key, and every member that key.
 //! - [`settings`]: the cluster configuration, typed.
 
 pub mod api;
@@ -27,6 +28,7 @@ pub mod node;
 pub mod peer;
 pub mod runtime;
 pub mod scheduler;
+pub mod secrets_key;
 pub mod settings;
 
 /// Time limit of a commit, after which its outcome counts as unknown, and time during which such a

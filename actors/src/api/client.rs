@@ -14,7 +14,8 @@ use jaco_proto::{
     error::DecodedError,
     v1::{
         self, audit_client::AuditClient, cluster_client::ClusterClient,
-        deploy_client::DeployClient, registry_credentials_client::RegistryCredentialsClient,
+        config_client::ConfigClient, deploy_client::DeployClient,
+        registry_credentials_client::RegistryCredentialsClient, secrets_client::SecretsClient,
         tokens_client::TokensClient, watch_client::WatchClient,
     },
 };
@@ -122,6 +123,18 @@ impl Client {
     #[must_use]
     pub fn registry_credentials(&self) -> RegistryCredentialsClient<LocalService> {
         RegistryCredentialsClient::new(self.0.clone()).max_decoding_message_size(usize::MAX)
+    }
+
+    /// The `Config` service.
+    #[must_use]
+    pub fn config(&self) -> ConfigClient<LocalService> {
+        ConfigClient::new(self.0.clone()).max_decoding_message_size(usize::MAX)
+    }
+
+    /// The `Secrets` service.
+    #[must_use]
+    pub fn secrets(&self) -> SecretsClient<LocalService> {
+        SecretsClient::new(self.0.clone()).max_decoding_message_size(usize::MAX)
     }
 
     /// The `Audit` service.

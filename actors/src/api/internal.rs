@@ -19,13 +19,14 @@ use tonic::{Request, Response, Status};
 
 use super::{
     caller::Caller,
-    digest, logs, network,
+    digest, logs, network, secrets,
     stream::{ResponseStream, guarded},
 };
 use crate::{
     commit::propose,
     node::{MemberContext, NodeContext, authority, leader::LeaderLocation},
     peer::Sender,
+    secrets::to_message,
 };
 
 pub(super) struct InternalService(pub(super) Arc<NodeContext>);
@@ -197,6 +198,24 @@ impl Internal for InternalService {
         let (sender, node) = self.member(&request)?;
         let response = network::receive(&node, &sender, request.into_inner())?;
         Ok(Response::new(response))
+    }
+
+    async fn store_secrets_key(
+        &self,
+        request: Request<v1::SecretsKey>,
+    ) -> Result<Response<v1::StoreSecretsKeyResponse>, Status> {
+        let (sender, node) = self.member(&request)?;
+        secrets::store(&node, &sender, request.into_inner()).await?;
+        Ok(Response::new(v1::StoreSecretsKeyResponse {}))
+    }
+
+    async fn fetch_secrets_key(
+        &self,
+        request: Request<v1::SecretsKeyId>,
+    ) -> Result<Response<v1::SecretsKey>, Status> {
+        let (_, node) = self.member(&request)?;
+        let key = node.secrets()?.fetch(request.into_inner().id).await?;
+        Ok(Response::new(to_message(&key)))
     }
 }
 

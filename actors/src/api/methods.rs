@@ -13,6 +13,8 @@ pub(super) const APPLY_BYTES: usize = 16 << 20;
 pub(super) const JOIN_BYTES: usize = 64 << 10;
 /// Size limit of a report about the networks of a member in bytes.
 pub(super) const REPORT_BYTES: usize = 4 << 20;
+/// Size limit of a request with a secrets key in bytes.
+pub(super) const KEY_BYTES: usize = 1 << 10;
 /// Size limit of a request without credentials in bytes; it has no fields.
 pub(super) const STATUS_BYTES: usize = 1 << 10;
 /// Time limit of a forwarded call.
@@ -211,6 +213,12 @@ pub const METHODS: &[Method] = {
         Method::new("RegistryCredentials/Add", Operator, Write, Leader),
         Method::new("RegistryCredentials/Remove", Operator, Write, Leader),
         Method::new("RegistryCredentials/List", Operator, Read, Local),
+        Method::new("Config/Get", Operator, Read, Local),
+        Method::new("Config/Set", Operator, Write, Leader),
+        Method::new("Config/List", Operator, Read, Local),
+        Method::new("Secrets/ExportKey", LocalOperator, Read, Local),
+        Method::new("Secrets/ImportKey", Operator, Write, Leader),
+        Method::new("Secrets/RotateKey", Operator, Write, Leader),
         Method::new("Audit/Query", Operator, Read, Local).streaming(),
         Method::new("Watch/Subscribe", Operator, Read, Local).streaming(),
         Method::new("Internal/Submit", Peer, Write, Local),
@@ -220,6 +228,8 @@ pub const METHODS: &[Method] = {
         Method::new("Internal/StateDigest", Peer, Read, Local),
         Method::new("Internal/AwaitRouting", Peer, Read, Local),
         Method::new("Internal/ReportNetwork", Peer, Write, Local).max_bytes(REPORT_BYTES),
+        Method::new("Internal/StoreSecretsKey", Peer, Write, Local).max_bytes(KEY_BYTES),
+        Method::new("Internal/FetchSecretsKey", Peer, Read, Local).max_bytes(KEY_BYTES),
     ]
 };
 
@@ -367,11 +377,14 @@ mod tests {
             "Cluster/IssueJoinToken",
             "Cluster/NodeJoin",
             "Cluster/NodeRemove",
+            "Config/Set",
             "Deploy/Apply",
             "Deploy/Delete",
             "Deploy/Rollback",
             "RegistryCredentials/Add",
             "RegistryCredentials/Remove",
+            "Secrets/ImportKey",
+            "Secrets/RotateKey",
             "Tokens/Issue",
             "Tokens/Revoke",
         ]);
@@ -389,6 +402,7 @@ mod tests {
             "Internal/EnsureSubnet",
             "Internal/ReportNetwork",
             "Internal/SignNodeCert",
+            "Internal/StoreSecretsKey",
             "Internal/Submit",
         ]);
         assert_eq!(here, expected);
@@ -399,14 +413,17 @@ mod tests {
         for (class, expected) in [
             (Class::Public, names(&["Cluster/Status"])),
             (Class::Setup, names(&["Cluster/Init", "Cluster/Join"])),
-            (Class::LocalOperator, names(&["Cluster/KillActor"])),
+            (
+                Class::LocalOperator,
+                names(&["Cluster/KillActor", "Secrets/ExportKey"]),
+            ),
             (Class::InBody, names(&["Cluster/NodeJoin"])),
         ] {
             assert_eq!(having(|method| method.class == class), expected);
         }
         let internal = having(|method| method.class == Class::Peer);
         assert!(internal.iter().all(|name| name.starts_with("Internal/")));
-        assert_eq!(internal.len(), 6);
+        assert_eq!(internal.len(), 8);
     }
 
     #[test]

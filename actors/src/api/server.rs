@@ -12,8 +12,9 @@ use std::{
 use futures::Stream;
 use jaco_policy::api::connection_limits::ConnectionLimiter;
 use jaco_proto::v1::{
-    audit_server::AuditServer, cluster_server::ClusterServer, deploy_server::DeployServer,
-    internal_server::InternalServer, registry_credentials_server::RegistryCredentialsServer,
+    audit_server::AuditServer, cluster_server::ClusterServer, config_server::ConfigServer,
+    deploy_server::DeployServer, internal_server::InternalServer,
+    registry_credentials_server::RegistryCredentialsServer, secrets_server::SecretsServer,
     tokens_server::TokensServer, watch_server::WatchServer,
 };
 use jaco_supervision::{Context, Failure, Worker};
@@ -40,6 +41,7 @@ use super::{
     admission::Transport,
     audit::AuditService,
     cluster::ClusterService,
+    config::ConfigService,
     connection::{ConnectionGuard, IdleTimeoutIo},
     context::ApiContext,
     deploy::DeployService,
@@ -47,6 +49,7 @@ use super::{
     layer::{Admission, AdmissionLayer},
     methods::largest_request,
     registry::RegistryService,
+    secrets::SecretsService,
     tokens::TokensService,
     watch::WatchService,
 };
@@ -105,6 +108,8 @@ fn routes(api: &Arc<ApiContext>) -> Routes {
             RegistryCredentialsServer,
             RegistryService(node.clone())
         ))
+        .add_service(service!(ConfigServer, ConfigService(node.clone())))
+        .add_service(service!(SecretsServer, SecretsService(node.clone())))
         .add_service(service!(AuditServer, AuditService(node.clone())))
         .add_service(service!(WatchServer, WatchService(node.clone())))
         .add_service(service!(InternalServer, InternalService(node.clone())))

@@ -29,11 +29,11 @@ use crate::{
         mesh::{self, MeshStatus},
     },
     node::{
-        LeaderAllocator, MemberContext, NodeContext,
+        Layout, LeaderAllocator, MemberContext, NodeContext,
         leader::{leader_known, leading},
     },
     peer::{self, PeerTransport, Services},
-    runtime, scheduler,
+    runtime, scheduler, secrets,
 };
 
 /// Builds the verticals of a member, in start order; called once per node.
@@ -48,6 +48,7 @@ pub(super) fn build(
     let is_leader = leading(&node.raft);
     let clock = node.clock.clone();
 
+    let secrets = secrets_key(shared, node, is_leader.clone());
     let pool = Pool::of_cluster(&node.raft.state()).unwrap_or(shared.config.ipam);
     let directory = network::dns::Directory::default();
     let dns = shared.config.dns.clone().map(|config| network::dns::Args {
@@ -175,8 +176,28 @@ pub(super) fn build(
     }
     let (ingress, _) = ChildSpec::supervisor("ingress", ingress);
     let raft = raft_supervisor(api, node, ca_pem);
-    let first = [raft, health, network].into_iter().chain(probe);
+    let first = [raft, secrets, health, network].into_iter().chain(probe);
     first.chain([runtime, scheduler, ingress]).collect()
+}
+
+/// Creates the actor of the secrets key.
+fn secrets_key(
+    shared: &Arc<NodeContext>,
+    node: &Arc<MemberContext>,
+    is_leader: watch::Receiver<bool>,
+) -> ChildSpec {
+    let (child, secrets) = secrets::child(secrets::Args {
+        host: node.hostname.clone(),
+        file: Layout::new(&shared.config.data_dir).secrets_key(),
+        raft: Arc::new(node.raft.clone()),
+        is_leader,
+        peers: Arc::new(node.peers.clone()),
+        clock: node.clock.clone(),
+        sealing_lock: node.sealing_lock.clone(),
+        reseal: secrets::RESEALERS,
+    });
+    let _ = node.secrets.set(secrets); // set once: the verticals are assembled once
+    child
 }
 
 /// Arguments of the mesh and its device, if the node has one.

@@ -41,6 +41,7 @@ use crate::{
     peer::{PeerTransport, Peers},
     runtime::Runtime,
     serving::{ClusterRouting, Serving},
+    secrets::Secrets,
     telemetry::Metrics,
 };
 
@@ -147,6 +148,10 @@ pub struct MemberContext {
     pub(crate) join_lock: CommitLock,
     /// Serialises changes of the drain marks of members; every writer of a mark holds it.
     pub(crate) drain_mark_lock: CommitLock,
+    /// Held while a value is sealed and proposed, so that no rotation of the secrets key misses it.
+    pub(crate) sealing_lock: CommitLock,
+    /// The secrets key; set once its actor is assembled.
+    pub(crate) secrets: OnceLock<Secrets>,
     /// Voter management, active on the leader.
     pub(crate) membership: OnceLock<Membership>,
     /// Newest report of each member about its container networks.
@@ -442,6 +447,8 @@ impl MemberContext {
             apply_lock: CommitLock::default(),
             join_lock: CommitLock::default(),
             drain_mark_lock: CommitLock::default(),
+            sealing_lock: CommitLock::default(),
+            secrets: OnceLock::new(),
             membership: OnceLock::new(),
             network_reports: NetworkReports::default(),
             serving,
@@ -474,6 +481,13 @@ impl MemberContext {
     /// Voter management, active on the leader.
     pub(crate) fn membership(&self) -> Result<&Membership, Error> {
         self.membership
+            .get()
+            .ok_or_else(|| Error::new(ErrorCode::StateUnavailable, "the node is starting"))
+    }
+
+    /// The secrets key.
+    pub(crate) fn secrets(&self) -> Result<&Secrets, Error> {
+        self.secrets
             .get()
             .ok_or_else(|| Error::new(ErrorCode::StateUnavailable, "the node is starting"))
     }

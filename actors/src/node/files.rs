@@ -12,8 +12,9 @@ use std::{
 use jaco_net::{
     pki::{
         self, BootstrapCert, Fingerprint, NodeCert,
-        files::{NodeFiles, PUBLIC, SECRET_DIR, Staging},
+        files::{NodeFiles, PUBLIC, SECRET, SECRET_DIR, Staging},
     },
+    secrets::SecretsKey,
     tls::Identity,
 };
 use jaco_policy::{
@@ -26,6 +27,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{NodeConfig, lock::DirectoryLock};
 use crate::identity::{self, random_token};
+
+/// Name of the file with the secrets keys of a member.
+const SECRETS_KEY: &str = "secrets.key";
 
 /// Flags to open a file without following a symlink, and without blocking on a FIFO.
 const NOFOLLOW_NONBLOCK: i32 = OFlags::NOFOLLOW
@@ -205,6 +209,11 @@ impl Layout {
     /// Identity (key, certificate, CA and membership) that a restore moved aside to place its own.
     fn identity_aside(&self) -> PathBuf {
         self.root.join("node.aside")
+    }
+
+    /// The secrets keys of a member.
+    pub(crate) fn secrets_key(&self) -> PathBuf {
+        self.node().join(SECRETS_KEY)
     }
 
     fn membership(&self) -> PathBuf {
@@ -446,17 +455,21 @@ impl Layout {
     }
 
     /// Places key, certificate and membership, replacing what a crash left there: without raft
-    /// state those belong to no membership. Calls `staged` just before placing them.
+    /// state those belong to no membership. The secrets key is that of a restored cluster. Calls `staged` just before placing them.
     pub(super) fn place_identity(
         &self,
         files: &NodeFiles,
         membership: &Membership,
+        secrets_key: Option<&SecretsKey>,
         staged: impl FnOnce(),
     ) -> Result<(), FilesError> {
         let dir = self.node();
         let staging = Staging::begin(&dir, SECRET_DIR)?;
         files.stage(&staging)?;
         staging.file("join.json", &membership.to_json(), PUBLIC)?;
+        if let Some(key) = secrets_key {
+            staging.file(SECRETS_KEY, key.to_text().expose().as_bytes(), SECRET)?;
+        }
         staged();
         remove_tree(&dir)?;
         Ok(staging.commit()?)

@@ -137,7 +137,7 @@ pub(super) fn bootstrap(
         peers: Vec::new(),
     };
     layout
-        .place_identity(&files, &membership, || ())
+        .place_identity(&files, &membership, None, || ())
         .map_err(internal)?;
 
     let staging = Staging::begin(&layout.raft(), SECRET_DIR).map_err(internal)?;

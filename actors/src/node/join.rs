@@ -163,7 +163,7 @@ pub(super) fn place(layout: &Layout, admitted: &AdmittedNode) -> Result<(), Erro
         return Err(super::already(""));
     }
     layout
-        .place_identity(files, membership, || ())
+        .place_identity(files, membership, None, || ())
         .map_err(internal)?;
     let staging = Staging::begin(&layout.raft(), SECRET_DIR).map_err(internal)?;
     storage::create(staging.path(), membership.raft_id).map_err(internal)?;

@@ -20,6 +20,7 @@ use jaco_net::{
         files::{NodeFiles, SECRET, SECRET_DIR, Staging},
     },
     process::UserSwitch,
+    secrets::SecretsKey,
 };
 use jaco_policy::scheduler::imported::with_own_hashes;
 use jaco_proto::{secret::SecretString, v1};
@@ -61,6 +62,14 @@ pub enum RestoreError {
     /// The archive's authority cannot sign for its cluster.
     #[error("the cluster authority in the archive cannot be used")]
     Authority(#[source] pki::Error),
+    /// The key is not the one that seals the archive's values.
+    #[error("the secrets key {key_id} is not that of the archive")]
+    SecretsKey {
+        /// Id of the key.
+        key_id: String,
+        /// Id of the key that the archive names; empty if it names none.
+        expected: String,
+    },
     /// The data directory is in use, or cannot be read or written.
     #[error(transparent)]
     Files(#[from] FilesError),
@@ -87,6 +96,8 @@ pub struct Restored {
     /// Whether the restore ran as root in a data directory that root owns, with everything in it: a
     /// daemon of another user cannot use it.
     pub owned_by_root: bool,
+    /// Id of the secrets key that the archive names and the restore was not given.
+    pub missing_secrets_key: Option<String>,
 }
 
 /// Progress of a restore; a crash between two steps leaves what the first describes.
@@ -149,6 +160,7 @@ pub struct Prepared {
     hostname: String,
     archive: Archive,
     files: NodeFiles,
+    secrets_key: Option<SecretsKey>,
     cluster_id: String,
     layout: Layout,
     _lock: DirectoryLock,
@@ -200,10 +212,29 @@ impl Prepared {
             hostname: hostname.to_owned(),
             archive,
             files,
+            secrets_key: None,
             cluster_id,
             layout,
             _lock: lock,
         })
+    }
+
+    /// Adds the secrets key of the backed-up cluster, which no archive contains.
+    ///
+    /// # Errors
+    /// [`RestoreError::SecretsKey`] if the archive's values are sealed with another key.
+    pub fn with_secrets_key(mut self, key: SecretsKey) -> Result<Self, RestoreError> {
+        let cluster = self.archive.state.cluster.as_deref();
+        let expected = cluster.map_or("", |cluster| cluster.secrets_key_id.as_str());
+        let key_id = key.id();
+        if key_id != expected {
+            return Err(RestoreError::SecretsKey {
+                key_id,
+                expected: expected.to_owned(),
+            });
+        }
+        self.secrets_key = Some(key);
+        Ok(self)
     }
 
     /// Builds the node and puts it in place; `step` as in [`Prepared::read`].
@@ -226,6 +257,10 @@ impl Prepared {
         placed?;
         let root = rustix::process::geteuid().is_root();
         let former_members = self.archive.state.nodes.keys();
+        let missing_secrets_key = match &self.secrets_key {
+            Some(_) => None,
+            None => named_secrets_key(&self.archive),
+        };
         Ok(Restored {
             cluster_id: self.cluster_id,
             snapshot_index: self.archive.meta.snapshot_index,
@@ -237,6 +272,7 @@ impl Prepared {
             taken_at: self.archive.meta.taken_at,
             unknown_fields: self.archive.unknown_fields,
             owned_by_root: root && acting.is_none(),
+            missing_secrets_key,
         })
     }
 
@@ -283,7 +319,8 @@ impl Prepared {
         // Even without raft state, the previous identity may hold the only copy of this node's key.
         layout.move_identity_aside()?;
         *replaced = true;
-        layout.place_identity(&self.files, &membership, || {
+        let secrets_key = self.secrets_key.as_ref();
+        layout.place_identity(&self.files, &membership, secrets_key, || {
             go_on = report_step(step, RestoreStep::IdentityStaged);
         })?;
         go_on?;
@@ -299,6 +336,13 @@ impl Prepared {
         let _ = step(RestoreStep::StatePlaced);
         Ok(())
     }
+}
+
+/// Id of the secrets key that the archive names.
+fn named_secrets_key(archive: &Archive) -> Option<String> {
+    let cluster = archive.state.cluster.as_deref()?;
+    let id = &cluster.secrets_key_id;
+    (!id.is_empty()).then(|| id.clone())
 }
 
 /// Calls `step`; an error if the restore is to stop there.

@@ -95,6 +95,7 @@ async fn restored_cluster_runs_on_a_new_host() {
     let archive = opened(&bytes);
     let (lab, config) = target();
     let done = run(&config, &bytes).unwrap();
+    let key_id = &archive.state.cluster.as_ref().unwrap().secrets_key_id;
     let expected = Restored {
         cluster_id: archive.meta.cluster_id.clone(),
         snapshot_index: archive.meta.snapshot_index,
@@ -103,6 +104,7 @@ async fn restored_cluster_runs_on_a_new_host() {
         former_members: vec!["one".to_owned()],
         unknown_fields: Default::default(),
         owned_by_root: rustix::process::geteuid().is_root(),
+        missing_secrets_key: (!key_id.is_empty()).then(|| key_id.clone()),
     };
     assert_eq!(done, expected);
     check_disk(&config, &archive);

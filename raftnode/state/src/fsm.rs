@@ -248,6 +248,7 @@ fn dispatch(tx: &mut Tx, command: &v1::Command, depth: usize) -> Result<(), Appl
         Payload::RegistryCredentialUpsert(c) => registry::upsert(tx, origin, c),
         Payload::RegistryCredentialRemove(c) => registry::remove(tx, origin, c),
         Payload::ClusterConfigSet(c) => config::set(tx, origin, c),
+        Payload::SecretsKeySet(c) => cluster::set_secrets_key(tx, origin, c),
         // Kept for compatibility; neither has an effect.
         Payload::ReplicaCommandIssue(_) | Payload::CertStore(_) => Ok(()),
     }

@@ -80,7 +80,7 @@ impl Choices<'_> {
     }
 
     fn payload(&mut self, depth: usize) -> Payload {
-        match self.byte() % 35 {
+        match self.byte() % 36 {
             0 => Payload::ClusterInit(v1::ClusterInit {
                 cluster_id: self.name(),
                 self_hostname: self.name(),
@@ -262,6 +262,10 @@ impl Choices<'_> {
                 key: self.name(),
                 value: self.name(),
                 unset: self.small() > 3,
+            }),
+            34 => Payload::SecretsKeySet(v1::SecretsKeySet {
+                key_id: self.name(),
+                replaces: self.of(&["", "", "a", "b"]).to_owned(),
             }),
             _ => Payload::Batch(v1::Batch {
                 children: match depth {

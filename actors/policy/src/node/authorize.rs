@@ -95,7 +95,8 @@ fn permit(sender: &str, payload: &Payload, state: &State) -> Result<(), Error> {
         | Payload::Batch(_)
         | Payload::RegistryCredentialUpsert(_)
         | Payload::RegistryCredentialRemove(_)
-        | Payload::ClusterConfigSet(_) => false,
+        | Payload::ClusterConfigSet(_)
+        | Payload::SecretsKeySet(_) => false,
     };
     if allowed {
         return Ok(());
@@ -140,12 +141,19 @@ fn is_own_event(sender: &str, event: &v1::AuditEvent) -> bool {
             | AuditEventType::UpgradeSucceeded
             | AuditEventType::UpgradeFailed
             | AuditEventType::NetworkRepaired
-    );
+    ) || is_export(event);
     let named = ["node", "hostname"]
         .iter()
         .filter_map(|key| event.payload.get(*key));
     let writer = event.identity.is_empty() || event.identity == writers::audit_writer(event);
     kind && writer && named.into_iter().all(|host| host == sender)
+}
+
+/// Whether a node reports that its operator exported the secrets key; the leader writes the other
+/// events about the key.
+fn is_export(event: &v1::AuditEvent) -> bool {
+    let action = event.payload.get("action").map(String::as_str);
+    event.r#type() == AuditEventType::SecretsKey && action == Some("exported")
 }
 
 #[cfg(test)]
@@ -442,6 +450,7 @@ mod tests {
             Payload::RegistryCredentialUpsert(Default::default()),
             Payload::RegistryCredentialRemove(Default::default()),
             Payload::ClusterConfigSet(Default::default()),
+            Payload::SecretsKeySet(Default::default()),
         ] {
             assert!(!allowed(payload.clone()), "{payload:?}");
         }

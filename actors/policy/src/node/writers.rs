@@ -18,6 +18,8 @@ pub const BRIDGE: &str = "bridge";
 /// Identity of the audit events about a repaired mesh.
 pub const MESH: &str = "mesh";
 
+/// Identity of the commands about the secrets key, unless an operator asked for them.
+pub const SECRETS: &str = "secrets";
 /// Identity of the audit events about probed paths.
 pub const NETWORK_PROBE: &str = "network-probe";
 
@@ -54,6 +56,7 @@ pub(super) fn audit_writer(event: &v1::AuditEvent) -> &'static str {
         AuditEventType::NetworkRepaired if event.payload.contains_key("device") => MESH,
         AuditEventType::NetworkRepaired => BRIDGE,
         AuditEventType::IsolationBreach => NETWORK_PROBE,
+        AuditEventType::SecretsKey => SECRETS,
         _ => "system",
     }
 }

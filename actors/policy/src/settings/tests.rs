@@ -225,14 +225,14 @@ fn range_contains_the_addresses_of_its_prefix() {
 
 proptest! {
     #[test]
-    fn any_text_is_refused_or_stored_in_its_final_form(text in ".{0,60}", which in 0..KEYS.len()) {
+    fn any_stored_text_has_its_final_form(text in ".{0,60}", which in 0..KEYS.len()) {
         if let Ok(stored) = KEYS[which].canonical(&text) {
             prop_assert_eq!(KEYS[which].canonical(&stored).unwrap(), stored);
         }
     }
 
     #[test]
-    fn any_prefix_is_read_back_and_holds_its_address(
+    fn any_prefix_holds_its_own_address(
         address in any::<IpAddr>(), length in 0..=128_u8,
     ) {
         let text = format!("{address}/{length}");

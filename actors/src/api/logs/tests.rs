@@ -166,6 +166,20 @@ impl Internal for Member {
         Err(Status::unimplemented(""))
     }
 
+    async fn store_secrets_key(
+        &self,
+        _: tonic::Request<v1::SecretsKey>,
+    ) -> Result<tonic::Response<v1::StoreSecretsKeyResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn fetch_secrets_key(
+        &self,
+        _: tonic::Request<v1::SecretsKeyId>,
+    ) -> Result<tonic::Response<v1::SecretsKey>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
     async fn report_network(
         &self,
         _: tonic::Request<v1::ReportNetworkRequest>,

@@ -37,6 +37,7 @@ pub(super) fn init(
         next_raft_id: raft_id.saturating_add(1),
         ipam_pool: command.ipam_pool.clone(),
         ipam_block: command.ipam_block,
+        secrets_key_id: String::new(),
     });
     if !command.operator_token_hashed_secret.is_empty() {
         tx.put(v1::Token {
@@ -64,6 +65,47 @@ pub(super) fn init(
         [
             ("cluster_id", command.cluster_id.clone()),
             ("hostname", command.self_hostname.clone()),
+        ],
+    )
+}
+
+/// Names the secrets key. The comparison makes it one decision, whichever leader proposes it: a key
+/// that another leader named first is never replaced by accident.
+pub(super) fn set_secrets_key(
+    tx: &mut Tx,
+    origin: &Origin<'_>,
+    command: &v1::SecretsKeySet,
+) -> Result<(), Error> {
+    let Some(cluster) = tx.state().cluster.as_deref().cloned() else {
+        return Err(reject::invalid("cluster", "missing"));
+    };
+    if command.key_id.is_empty() {
+        return Err(reject::invalid("key_id", "empty"));
+    }
+    if cluster.secrets_key_id == command.key_id {
+        return Ok(());
+    }
+    if cluster.secrets_key_id != command.replaces {
+        let message = "another secrets key is in force";
+        return Err(reject::conflict(reject::SECRETS_KEY_CHANGED, message)
+            .with("key_id", cluster.secrets_key_id));
+    }
+    let action = if command.replaces.is_empty() {
+        "made"
+    } else {
+        "rotated"
+    };
+    tx.put_cluster(v1::ClusterMeta {
+        secrets_key_id: command.key_id.clone(),
+        ..cluster
+    });
+    audit::record(
+        tx,
+        origin,
+        AuditEventType::SecretsKey,
+        [
+            ("action", action.to_owned()),
+            ("key_id", command.key_id.clone()),
         ],
     )
 }

@@ -12,6 +12,7 @@ mod observations;
 mod properties;
 mod replicas;
 mod secrets;
+mod secrets_key;
 mod subnets;
 
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ use jaco_proto::{
 };
 use prost_types::Timestamp;
 
-use super::{Applied, apply, decode};
+use super::{Applied, apply, decode, reject};
 use crate::{Change, Event, State, batch, command, state};
 use prost::Message;
 

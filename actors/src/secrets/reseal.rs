@@ -1,0 +1,16 @@
+//! Sealed values in the replicated state, which a rotation seals anew.
+
+use jaco_net::secrets::SecretsKey;
+use jaco_proto::{Error, v1::command::Payload};
+use jaco_raftnode::State;
+
+/// Returns the commands that replace every sealed value of one kind of row: opened with the old key,
+/// which is absent if this member lacks it, and sealed with the new one.
+///
+/// # Errors
+/// `secrets_key_missing` if there are values and no old key; the rotation changes nothing then.
+pub(crate) type Reseal =
+    fn(state: &State, old: Option<&SecretsKey>, new: &SecretsKey) -> Result<Vec<Payload>, Error>;
+
+/// One function per kind of row with sealed values.
+pub(crate) static RESEALERS: &[Reseal] = &[];
