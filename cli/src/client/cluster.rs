@@ -1,6 +1,8 @@
-//! `jaco cluster`: initialization, status and state comparison.
+//! `jaco cluster`: initialization, status, state comparison, configuration and secrets key.
 
+mod config;
 mod digest;
+pub(super) mod secrets_key;
 
 use std::time::Duration;
 
@@ -40,6 +42,16 @@ pub(crate) enum Command {
     Status(ReadArgs),
     /// Compare the state of all members at one log index
     Digest,
+    /// Show and change settings that hold on every node
+    Config {
+        #[command(subcommand)]
+        command: config::Command,
+    },
+    /// Save, restore and replace the key that seals secret values
+    SecretsKey {
+        #[command(subcommand)]
+        command: secrets_key::Command,
+    },
 }
 
 /// Runs a subcommand.
@@ -51,6 +63,8 @@ pub(crate) async fn run(command: &Command, client: &Client, ui: &mut Ui<'_>) -> 
         } => init(name, !no_systemd_enable, client, ui).await,
         Command::Status(_) => status(client, ui).await,
         Command::Digest => digest::run(client, ui).await,
+        Command::Config { command } => config::run(command, client, ui).await,
+        Command::SecretsKey { command } => secrets_key::run(command, client, ui).await,
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod credentials;
+mod hosting;
 
 use std::{
     io::{self, Write},
@@ -14,7 +15,8 @@ use jaco_proto::{
     Error,
     v1::{
         self, audit_server::AuditServer, cluster_server::ClusterServer,
-        deploy_server::DeployServer, registry_credentials_server::RegistryCredentialsServer,
+        config_server::ConfigServer, deploy_server::DeployServer,
+        registry_credentials_server::RegistryCredentialsServer, secrets_server::SecretsServer,
         tokens_server::TokensServer, watch_server::WatchServer,
     },
 };
@@ -63,6 +65,7 @@ pub(crate) struct Script {
     pub(crate) routes: Vec<v1::RealizedRoute>,
     pub(crate) tokens: Vec<v1::TokenInfo>,
     pub(crate) credentials: Vec<v1::RegistryCredentialSummary>,
+    pub(crate) config: Vec<v1::ConfigEntry>,
     pub(crate) backup: Vec<Result<Vec<u8>, Error>>,
     pub(crate) refuse: Option<Error>,
 }
@@ -167,6 +170,8 @@ impl Service {
             .add_service(WatchServer::new(self.clone()))
             .add_service(AuditServer::new(self.clone()))
             .add_service(TokensServer::new(self.clone()))
+            .add_service(ConfigServer::new(self.clone()))
+            .add_service(SecretsServer::new(self.clone()))
             .add_service(RegistryCredentialsServer::new(self.clone()))
     }
 

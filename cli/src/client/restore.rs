@@ -13,13 +13,14 @@ use jaco_actors::node::{
     FilesError, NodeConfig, Prepared, RestoreError, RestoreStep, Restored, archive,
 };
 use jaco_proto::{
-    chain,
+    ErrorCode, chain,
     v1::{self, cluster_client::ClusterClient},
 };
 use serde::Serialize;
 
 use super::{
     cancellable::{Cancelled, cancellable},
+    cluster::secrets_key,
     connection::Client,
     failure::{Failure, Local, Stop},
     local_daemon::LocalDaemonArgs,
@@ -44,6 +45,10 @@ pub(crate) struct Args {
     /// Hostname of this machine as the only member of the restored cluster
     #[arg(long, value_name = "HOST")]
     name: String,
+
+    /// File with the secrets key, written by `jaco cluster secrets-key export`
+    #[arg(long, value_name = "FILE")]
+    secrets_key: Option<PathBuf>,
 
     #[command(flatten)]
     local_daemon: LocalDaemonArgs,
@@ -84,9 +89,19 @@ pub(crate) async fn run(args: &Args, socket: Option<&Path>, ui: &mut Ui<'_>) -> 
         Failure::new(Local::RestoreFailed, "the configuration cannot be used")
             .with("reason", format!("{error:#}"))
     })?;
+    let key = args
+        .secrets_key
+        .as_deref()
+        .map(secrets_key::read)
+        .transpose()?;
     let (path, name) = (args.input.clone(), args.name.clone());
     let prepared = cancellable(move |cancelled| prepare(&path, &config, &name, cancelled));
-    let prepared = prepared.await??;
+    let mut prepared = prepared.await??;
+    if let Some(key) = key {
+        prepared = prepared
+            .with_secrets_key(key)
+            .map_err(|error| refusal(&error))?;
+    }
     // A probe may start a daemon by socket activation; that daemon finds its data directory locked.
     refuse_running(socket, &local_daemon.config.unix_socket).await?;
     let placed =
@@ -186,6 +201,12 @@ fn warnings(restored: &Restored) -> Vec<String> {
             restored.former_members.join(", ")
         ));
     }
+    if let Some(id) = &restored.missing_secrets_key {
+        warnings.push(format!(
+            "secret values stay sealed until the secrets key {id} is given: `jaco cluster secrets-key \
+             import FILE`"
+        ));
+    }
     warnings.push(
         "if a majority of the former members can still start, there are two clusters with one \
          identity, and nothing reconciles them"
@@ -211,6 +232,11 @@ fn refusal(error: &RestoreError) -> Failure {
     match error {
         RestoreError::Hostname(_) => Failure::new(Local::UsageError, error.to_string()),
         RestoreError::Renamed { configured, .. } => failure.with("hostname", configured),
+        RestoreError::SecretsKey { key_id, expected } => {
+            let code = ErrorCode::SecretsKeyMismatch;
+            let error = jaco_proto::Error::new(code, error.to_string());
+            Failure::from(error.with("key_id", key_id).with("expected", expected))
+        }
         RestoreError::Occupied(path) => failure.with("path", path.display()),
         RestoreError::Files(FilesError::Locked(path)) => failure
             .with("data_dir", path.display())

@@ -50,7 +50,7 @@ fn same_value_is_sealed_differently_each_time() {
 }
 
 #[test]
-fn value_opens_only_as_what_it_was_sealed_for() {
+fn value_opens_only_in_its_own_row() {
     let key = SecretsKey::generate().unwrap();
     let sealed = key.seal("secret/web/DB", 3, b"hunter2").unwrap();
     assert_eq!(

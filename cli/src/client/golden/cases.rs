@@ -59,6 +59,49 @@ pub(super) const CASES: &[Case] = &[
     fails("cluster-digest.diverged", "cluster digest", diverged),
     fails("cluster-digest.alone", "cluster digest", alone),
     fails("cluster-digest.error", "cluster digest", refusing),
+    case("cluster-config-list", "cluster config list", full),
+    fails("cluster-config-list.error", "cluster config list", refusing),
+    case(
+        "cluster-config-get",
+        "cluster config get ingress.limits",
+        full,
+    ),
+    fails("cluster-config-get.error", "cluster config get gone", full),
+    case(
+        "cluster-config-set",
+        "cluster config set ingress.limits off",
+        full,
+    ),
+    case(
+        "cluster-config-set.quiet",
+        "cluster config set ingress.limits off -q",
+        full,
+    ),
+    case(
+        "cluster-config-unset",
+        "cluster config unset ingress.limits",
+        full,
+    ),
+    case(
+        "cluster-secrets-key-export",
+        "cluster secrets-key export --out DIR/out.key",
+        full,
+    ),
+    case(
+        "cluster-secrets-key-import",
+        "cluster secrets-key import DIR/secrets.key",
+        full,
+    ),
+    fails(
+        "cluster-secrets-key-import.error",
+        "cluster secrets-key import DIR/jaco.yaml",
+        full,
+    ),
+    case(
+        "cluster-secrets-key-rotate",
+        "cluster secrets-key rotate",
+        full,
+    ),
     case("net", "net", full),
     case("net.empty", "net", empty),
     case("net.breached", "net two", breached),
@@ -211,6 +254,11 @@ pub(super) const CASES: &[Case] = &[
     case(
         "restore.quiet",
         "restore --input DIR/archive.tgz --name new --config DIR/jacod.yaml --socket DIR/none -q",
+        full,
+    ),
+    fails(
+        "restore.key-error",
+        "restore --input DIR/archive.tgz --secrets-key DIR/secrets.key --name new --config DIR/jacod.yaml --socket DIR/none",
         full,
     ),
     fails(

@@ -19,6 +19,13 @@ const SCHEMAS: &[(&str, &str)] = &[
         "cluster-digest",
         "{index, equal, compared, members, nodes: [{hostname, index?, digest?, error?}]}",
     ),
+    ("cluster-config-list", "{settings: [SETTING]}"),
+    ("cluster-config-get", "SETTING"),
+    ("cluster-config-set", "SETTING"),
+    ("cluster-config-unset", "SETTING"),
+    ("cluster-secrets-key-export", "{path, key_id}"),
+    ("cluster-secrets-key-import", "{key_id}"),
+    ("cluster-secrets-key-rotate", "{key_id}"),
     ("node-list", "{nodes: [{hostname, address, status}]}"),
     (
         "node-issue-join-token",
@@ -118,6 +125,8 @@ const REPLICA: &str = "{id, deployment, service, index, state, host, image, revi
     container_id?, restart_count, code?, message?, details?: {*}, started_at?, last_health_at?, \
     last_attempt_at?, depends_on?: [{service, condition?, state, satisfied}]}";
 
+const SETTING: &str = "{key, value, default, set, type, updated_at?, updated_by?}";
+
 const PATH: &str = "{verdict, probe_age_ms?, rtt_us?, target?: END, violations?: [END]}";
 
 const FAULT: &str = "{severity, code, hostname, deployment, network, target: END}";
@@ -145,6 +154,7 @@ pub(super) fn of(command: &str) -> Option<Schema> {
     let (_, text) = SCHEMAS.iter().find(|(name, _)| *name == command)?;
     let names = [
         ("REPLICA", REPLICA),
+        ("SETTING", SETTING),
         ("PATH", PATH),
         ("FAULT", FAULT),
         ("END", END),

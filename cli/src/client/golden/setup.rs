@@ -8,7 +8,7 @@ use std::{
     time::SystemTime,
 };
 
-use jaco_net::pki::ClusterCa;
+use jaco_net::{pki::ClusterCa, secrets::SecretsKey};
 use jaco_proto::{
     Error, ErrorCode,
     secret::SecretBytes,
@@ -48,6 +48,8 @@ pub(super) fn write_manifests(dir: &Path) {
         fs::write(dir.join(name), text).unwrap();
     }
     fs::write(dir.join("archive.tgz"), &ARCHIVE.0).unwrap();
+    let key = SecretsKey::new([1; 32]);
+    fs::write(dir.join("secrets.key"), key.to_text().expose()).unwrap();
     let config = format!(
         "data_dir: {0}/data\nunix_socket: {0}/none\nlisten_addr: 127.0.0.1:7000\n\
          cluster_addr: 127.0.0.1:7001\n",
@@ -133,6 +135,7 @@ pub(super) fn full(script: &mut Script) {
         username: "u".to_owned(),
         updated_at: Some(AT),
     }];
+    script.config = config();
     script.actors = actors();
     script.digest = digest(&[1; 32]);
     script.network = network();
@@ -140,6 +143,24 @@ pub(super) fn full(script: &mut Script) {
     script.logs = logs();
     script.backup = vec![Ok(b"the archive".to_vec())];
     script.apply = Some(Ok(applied()));
+}
+
+fn config() -> Vec<v1::ConfigEntry> {
+    let limits = v1::ConfigEntry {
+        key: "ingress.limits".to_owned(),
+        value: "20,5,20".to_owned(),
+        default_value: "off".to_owned(),
+        is_set: true,
+        r#type: "limits".to_owned(),
+        updated_at: Some(AT),
+        updated_by: "ops".to_owned(),
+    };
+    let proxies = v1::ConfigEntry {
+        key: "ingress.trusted_proxies".to_owned(),
+        r#type: "cidrs".to_owned(),
+        ..Default::default()
+    };
+    vec![limits, proxies]
 }
 
 /// A daemon whose state changes once during a watch.
