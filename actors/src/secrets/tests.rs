@@ -97,11 +97,13 @@ impl Member {
             reseal,
         });
         let root = SupervisorSpec::new(Strategy::OneForOne).child(spec);
+        let tree = Tree::start("node", root).await.unwrap();
+        secrets.actor.running().await;
         Self {
             raft: raft.clone(),
             file,
             secrets,
-            tree: Tree::start("node", root).await.unwrap(),
+            tree,
             _leading: leading,
         }
     }
