@@ -183,8 +183,8 @@ pub mod node;
 pub mod peer;
 pub mod runtime;
 pub mod scheduler;
-pub mod serving;
 pub mod secrets;
+pub mod serving;
 pub mod telemetry;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -6,9 +6,7 @@ use jaco_supervision::ChildSpec;
 use tokio::sync::watch;
 
 use crate::{
-    ingress::certificate::{
-        AcmeAuthority, Args, Cache, CertificateSettings, Certificates, child,
-    },
+    ingress::certificate::{AcmeAuthority, Args, Cache, CertificateSettings, Certificates, child},
     node::{MemberContext, NodeContext, leader::leading},
 };
 

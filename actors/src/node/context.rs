@@ -40,8 +40,8 @@ use crate::{
     network::{firewall, ipam::SharedAllocator, reports::NetworkReports},
     peer::{PeerTransport, Peers},
     runtime::Runtime,
-    serving::{ClusterRouting, Serving},
     secrets::Secrets,
+    serving::{ClusterRouting, Serving},
     telemetry::Metrics,
 };
 
