@@ -3,10 +3,12 @@
 //!
 //! - [`certificate`]: issuance and renewal of the certificate of one domain.
 //! - [`ports`]: the replicas that serve each published port.
+//! - [`protection`]: limits and sticky sessions of routes.
 //! - [`table`]: the replicas that serve each route.
 //! - [`view`]: when a node derives its routing again from the state.
 
 pub mod certificate;
 pub mod ports;
+pub mod protection;
 pub mod table;
 pub mod view;

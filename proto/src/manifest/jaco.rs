@@ -3,6 +3,7 @@
 mod check;
 mod decode;
 mod keys;
+mod protection;
 mod schema;
 
 use std::ops::Deref;
@@ -10,7 +11,11 @@ use std::ops::Deref;
 pub use schema::json_schema;
 
 use super::fault::bounded;
-use crate::{Error, v1::service_spec::PlacementMode, yaml::Position};
+use crate::{
+    Error,
+    v1::{self, service_spec::PlacementMode},
+    yaml::Position,
+};
 
 /// One `jaco.yaml`, validated as far as possible without the compose file and the cluster.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,7 +52,7 @@ impl<T> Deref for Spanned<T> {
 }
 
 /// One entry of `routes`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Route {
     /// Host name, compared bytewise.
     pub domain: String,
@@ -63,6 +68,10 @@ pub struct Route {
     pub strip_path: bool,
     /// Whether the containers speak cleartext HTTP/2.
     pub upstream_h2c: bool,
+    /// Limits per client; absent for the cluster's default.
+    pub limits: Option<v1::RouteLimits>,
+    /// Sticky sessions; absent for none.
+    pub affinity: Option<v1::RouteAffinity>,
     /// Position of the entry.
     pub at: Position,
 }

@@ -200,6 +200,8 @@ fn routes(jaco: &Jaco) -> Vec<v1::Route> {
             path: route.path.value.clone(),
             strip_path: route.strip_path,
             upstream_h2c: route.upstream_h2c,
+            limits: route.limits.clone(),
+            affinity: route.affinity.clone(),
         })
         .collect()
 }

@@ -32,7 +32,7 @@ fn stored_schema_equals_the_generated_one() {
 }
 
 /// Messages of errors that no schema can express.
-const BEYOND_A_SCHEMA: [(&str, &str); 8] = [
+const BEYOND_A_SCHEMA: [(&str, &str); 10] = [
     ("deployment", "jaco_yaml is required"),
     (
         "a schema sees numbers, not how they are written",
@@ -43,6 +43,8 @@ const BEYOND_A_SCHEMA: [(&str, &str); 8] = [
         "must be a boolean, not a string \"yes\"",
     ),
     ("addresses", "is not a valid email address"),
+    ("tokens of cookies", "want at most 64 letters"),
+    ("durations", "want 1s to 400d"),
     ("names are unique", "declared more than once"),
     ("one mode per domain", "a domain has one mode"),
     ("paths are unique", "two routes without a path"),
@@ -70,6 +72,8 @@ fn schema_and_decoder_agree_on_every_case() {
         "deployment: d\nservices: [{name: 5, placement: global, replicas: ~}]",
         "deployment: d\nservices: [{name: 5, placement: ~, replicas: ~, networks: ~, hosts: ~}]",
         "deployment: d\nx-a: {b: [{c: ~}]}",
+        "deployment: d\nroutes: [{domain: a, service: b, port: 1, limits: {exempt: [~]}}]",
+        "deployment: d\nroutes: [{domain: a, service: b, port: 1, limits: on, affinity: ~}]",
     ];
     let table = cases::all();
     let table = table

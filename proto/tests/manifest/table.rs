@@ -200,6 +200,21 @@ fn admitted(resolved: &Resolved) -> String {
             if tls { "" } else { " tls=off" },
             if strip { " strip_path" } else { "" },
         );
+        if let Some(limits) = &route.limits {
+            let (rps, burst, connections) = (limits.rps, limits.burst, limits.connections);
+            let exempt = limits.exempt.join(",");
+            let _ = match limits.off {
+                true => writeln!(text, "  limits off"),
+                false => writeln!(
+                    text,
+                    "  limits rps={rps} burst={burst} connections={connections} exempt={exempt}"
+                ),
+            };
+        }
+        if let Some(affinity) = &route.affinity {
+            let (cookie, ttl, same_site) = (&affinity.cookie, affinity.ttl_s, &affinity.same_site);
+            let _ = writeln!(text, "  affinity {cookie} ttl={ttl}s same_site={same_site}");
+        }
     }
     for route in &resolved.tcp_routes {
         let (port, service) = (route.published_port, &route.service);

@@ -10,6 +10,8 @@ use jaco_proto::{
 use jaco_state::State;
 use prost_types::Timestamp;
 
+use crate::{ingress::protection, settings::ClusterSettings};
+
 /// A deployment for clients, without the content kept for a rollback.
 #[must_use]
 pub fn deployment(stored: &v1::Deployment) -> v1::Deployment {
@@ -238,6 +240,7 @@ pub fn route(
             .then_with(|| a.path.cmp(&b.path))
     });
     let count = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
+    let default = protection::default_limits(&ClusterSettings::of(state));
     let routes = routes
         .into_iter()
         .map(|route| {
@@ -256,6 +259,8 @@ pub fn route(
                 strip_path: route.strip_path,
                 ready_replicas: count(replicas.iter().filter(|d| ready(route, d)).count()),
                 total_replicas: count(replicas.len()),
+                limits: protection::limits(route, default.as_ref()),
+                affinity: protection::affinity(route).cloned(),
             }
         })
         .collect();

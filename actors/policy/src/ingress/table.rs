@@ -107,13 +107,14 @@ pub fn is_settled(state: &State, facts: &NodeFacts, fresh: &BTreeSet<String>) ->
     })
 }
 
-/// Whether two states agree on everything [`served_routes`] depends on.
+/// Whether two states agree on everything [`served_routes`] and the limits of routes depend on.
 #[must_use]
 pub fn same_input(a: &State, b: &State) -> bool {
     a.routes.ptr_eq(&b.routes)
         && a.deployments.ptr_eq(&b.deployments)
         && a.replicas_desired.ptr_eq(&b.replicas_desired)
         && a.replicas_observed.ptr_eq(&b.replicas_observed)
+        && a.cluster_config.ptr_eq(&b.cluster_config)
 }
 
 /// Ids of the replicas with a row, by (deployment, service).

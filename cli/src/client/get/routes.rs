@@ -17,6 +17,11 @@ use crate::client::{
 };
 
 const DEADLINE: Duration = Duration::from_secs(30);
+/// Below limits, which nodes count each by itself.
+const PER_NODE: &str = "\
+Limits hold for each client at each node: behind a balancer over N nodes, up to N times as much \
+passes.
+";
 
 #[derive(Serialize)]
 #[serde(transparent)]
@@ -39,6 +44,34 @@ struct Realized {
     strip_path: bool,
     ready_replicas: i32,
     total_replicas: i32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limits: Option<Limits>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    affinity: Option<Affinity>,
+}
+
+/// Limits of each client at each node.
+#[derive(Serialize)]
+struct Limits {
+    rps: f64,
+    burst: u32,
+    connections: u32,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    exempt: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Affinity {
+    cookie: String,
+    ttl_seconds: u64,
+    same_site: String,
+}
+
+impl Limits {
+    fn text(&self) -> String {
+        let (rps, burst, connections) = (self.rps, self.burst, self.connections);
+        format!("{rps}/s, burst {burst}, {connections} at once")
+    }
 }
 
 impl ListView {
@@ -75,6 +108,29 @@ impl From<v1::RealizedRoute> for Realized {
             strip_path: route.strip_path,
             ready_replicas: route.ready_replicas,
             total_replicas: route.total_replicas,
+            limits: route.limits.map(Limits::from),
+            affinity: route.affinity.map(Affinity::from),
+        }
+    }
+}
+
+impl From<v1::RouteLimits> for Limits {
+    fn from(limits: v1::RouteLimits) -> Self {
+        Self {
+            rps: limits.rps,
+            burst: limits.burst,
+            connections: limits.connections,
+            exempt: limits.exempt,
+        }
+    }
+}
+
+impl From<v1::RouteAffinity> for Affinity {
+    fn from(affinity: v1::RouteAffinity) -> Self {
+        Self {
+            cookie: affinity.cookie,
+            ttl_seconds: affinity.ttl_s,
+            same_site: affinity.same_site,
         }
     }
 }
@@ -117,13 +173,18 @@ impl View for ListView {
 
 impl View for DomainView {
     fn text(&self) -> String {
-        let columns = [
+        let limited = self.routes.iter().any(|route| route.limits.is_some());
+        let sticky = self.routes.iter().any(|route| route.affinity.is_some());
+        let mut columns = vec![
             "PATH", "SERVICE", "PORT", "TLS", "STRIP", "FALLBACK", "READY",
-        ]
-        .map(col);
+        ];
+        columns.extend(limited.then_some("LIMITS"));
+        columns.extend(sticky.then_some("AFFINITY"));
+        let columns: Vec<_> = columns.into_iter().map(col).collect();
+        let none = || "-".to_owned();
         let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
         let rows = self.routes.iter().map(|route| {
-            vec![
+            let mut row = vec![
                 shown(&route.path),
                 route.service.clone(),
                 route.port.to_string(),
@@ -131,10 +192,19 @@ impl View for DomainView {
                 yes(route.strip_path),
                 yes(route.catch_all),
                 format!("{}/{}", route.ready_replicas, route.total_replicas),
-            ]
+            ];
+            let limits = route.limits.as_ref();
+            row.extend(limited.then(|| limits.map_or_else(none, Limits::text)));
+            let cookie = route
+                .affinity
+                .as_ref()
+                .map(|it| format!("cookie {}", it.cookie));
+            row.extend(sticky.then(|| cookie.unwrap_or_else(none)));
+            row
         });
+        let note = if limited { PER_NODE } else { "" };
         format!(
-            "Routes for {}:\n{}",
+            "Routes for {}:\n{}{note}",
             self.domain,
             table::render(&columns, rows)
         )

@@ -94,7 +94,8 @@ const SCHEMAS: &[(&str, &str)] = &[
     (
         "get-route",
         "{domain, routes: [{path, catch_all, deployment, service, port, tls, strip_path, \
-         ready_replicas, total_replicas}]}",
+         ready_replicas, total_replicas, limits?: {rps, burst, connections, exempt?: [.]}, \
+         affinity?: {cookie, ttl_seconds, same_site}}]}",
     ),
     ("logs", "{replica_id, host, stream, ts?, line}"),
     ("rollback", "{deployment, revision}"),

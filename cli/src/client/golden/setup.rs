@@ -331,8 +331,24 @@ fn realized_routes() -> Vec<v1::RealizedRoute> {
         strip_path: !path.is_empty(),
         ready_replicas,
         total_replicas: 2,
+        ..Default::default()
     };
-    vec![realized("/api/v2", 2), realized("/api", 1), realized("", 0)]
+    let protected = v1::RealizedRoute {
+        limits: Some(v1::RouteLimits {
+            rps: 20.0,
+            burst: 100,
+            connections: 20,
+            exempt: vec!["/health".to_owned()],
+            ..Default::default()
+        }),
+        affinity: Some(v1::RouteAffinity {
+            cookie: "route".to_owned(),
+            ttl_s: 86_400,
+            same_site: "lax".to_owned(),
+        }),
+        ..realized("", 0)
+    };
+    vec![realized("/api/v2", 2), realized("/api", 1), protected]
 }
 
 fn web() -> v1::ReplicaDetail {

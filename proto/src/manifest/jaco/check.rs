@@ -21,6 +21,7 @@ use super::{
         ACME, PLACEMENTS, PROXY_PROTOCOLS, ROUTE, Requirement, SERVICE, TLS, Table, UPSTREAM,
         ValueType, value_of,
     },
+    protection,
 };
 
 /// Checks, in this order: the deployment, each service, each route.
@@ -163,10 +164,17 @@ fn service(raw: RawOverride) -> Result<Override, Error> {
 }
 
 /// Returns the value as a narrower number, or the valid range.
-fn in_range<T: TryFrom<i64>>(table: &Table, key: &str, value: i64) -> Result<T, String> {
+pub(super) fn in_range<T: TryFrom<i64>>(table: &Table, key: &str, value: i64) -> Result<T, String> {
     let (min, max) = match table.key(key).map(|key| &key.value_type) {
         Some(ValueType::Int { min, max }) => (*min, *max),
-        Some(ValueType::Text(_) | ValueType::Flag | ValueType::List(_) | ValueType::Table(_))
+        Some(
+            ValueType::Text(_)
+            | ValueType::Rate { .. }
+            | ValueType::Flag
+            | ValueType::List(_)
+            | ValueType::Table(_)
+            | ValueType::WordOrTable(..),
+        )
         | None => (i64::MIN, i64::MAX),
     };
     let narrow = T::try_from(value).ok();
@@ -261,6 +269,8 @@ fn route(raw: RawRoute, acme: bool) -> Result<Route, Error> {
             fail("upstream", message, raw.upstream.at).with("value", word)
         })?,
     };
+    let limits = protection::limits(raw.limits, domain)?;
+    let affinity = protection::affinity(raw.affinity, domain)?;
     Ok(Route {
         domain: raw.domain.value,
         service: raw.service,
@@ -269,6 +279,8 @@ fn route(raw: RawRoute, acme: bool) -> Result<Route, Error> {
         path: raw.path,
         strip_path: raw.strip_path,
         upstream_h2c,
+        limits,
+        affinity,
         at: raw.at,
     })
 }

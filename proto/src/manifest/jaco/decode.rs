@@ -32,6 +32,31 @@ pub(super) struct RawRoute {
     pub(super) path: Spanned<String>,
     pub(super) strip_path: bool,
     pub(super) upstream: Spanned<String>,
+    pub(super) limits: Option<Spanned<RawChoice<RawLimits>>>,
+    pub(super) affinity: Option<Spanned<RawChoice<RawAffinity>>>,
+}
+
+/// A word that stands for values, or the values.
+pub(super) enum RawChoice<T> {
+    Word(String),
+    Values(T),
+}
+
+/// The fields of the limits of a route, not validated yet.
+#[derive(Default)]
+pub(super) struct RawLimits {
+    pub(super) rps: Option<Spanned<f64>>,
+    pub(super) burst_multiplier: Option<Spanned<i64>>,
+    pub(super) connections: Option<Spanned<i64>>,
+    /// Absent is not the same as empty.
+    pub(super) exempt: Option<Vec<Spanned<String>>>,
+}
+
+/// The fields of the affinity of a route, not validated yet.
+pub(super) struct RawAffinity {
+    pub(super) cookie: Spanned<String>,
+    pub(super) ttl: Spanned<String>,
+    pub(super) same_site: Spanned<String>,
 }
 
 /// The fields of an override, not validated yet.
@@ -88,6 +113,27 @@ fn route(node: &Node) -> RawRoute {
         path: fields.text("path"),
         strip_path: fields.flag("strip_path"),
         upstream: fields.text("upstream"),
+        limits: fields.choice("limits", limits),
+        affinity: fields.choice("affinity", affinity),
+    }
+}
+
+fn limits(node: &Node) -> RawLimits {
+    let fields = Fields::of(node);
+    RawLimits {
+        rps: fields.number("rps"),
+        burst_multiplier: fields.int("burst_multiplier"),
+        connections: fields.int("connections"),
+        exempt: fields.node("exempt").map(|_| fields.texts("exempt")),
+    }
+}
+
+fn affinity(node: &Node) -> RawAffinity {
+    let fields = Fields::of(node);
+    RawAffinity {
+        cookie: fields.text("cookie"),
+        ttl: fields.text("ttl"),
+        same_site: fields.text("same_site"),
     }
 }
 
@@ -130,6 +176,7 @@ fn check_type(path: &str, node: &Node, value_type: &ValueType) -> Result<(), Err
     };
     match value_type {
         ValueType::Text(_) => fits(node.text().is_some(), "a string"),
+        ValueType::Rate { .. } => fits(number(node).is_some(), "a number"),
         ValueType::Flag => fits(node.as_scalar().and_then(flag).is_some(), "a boolean"),
         ValueType::Int { .. } => match node.as_scalar().map(Scalar::resolve) {
             Some(Resolved::Int(value)) => fits(i64::try_from(value).is_ok(), "a smaller number"),
@@ -142,6 +189,11 @@ fn check_type(path: &str, node: &Node, value_type: &ValueType) -> Result<(), Err
             items.try_for_each(|(index, node)| check_type(&format!("{path}[{index}]"), node, item))
         }
         ValueType::Table(keys) => table(path, node, keys),
+        ValueType::WordOrTable(_, keys) => match &node.value {
+            Value::Map(_) => table(path, node, keys),
+            Value::Scalar(_) => Ok(()),
+            Value::Seq(_) => Err(wrong(path, node, "a word or a mapping")),
+        },
     }
 }
 
@@ -195,6 +247,16 @@ fn flag(scalar: &Scalar) -> Option<bool> {
     }
 }
 
+/// Returns the value of a number, whole or not; infinities and NaN are none.
+fn number(node: &Node) -> Option<f64> {
+    let value = match node.as_scalar()?.resolve() {
+        Resolved::Int(value) => value as f64,
+        Resolved::Float(value) => value,
+        Resolved::Null | Resolved::Bool(_) | Resolved::Str(_) => return None,
+    };
+    Some(value).filter(|value| value.is_finite())
+}
+
 /// A mapping whose types are validated.
 struct Fields<'a> {
     map: Option<&'a Map>,
@@ -231,6 +293,25 @@ impl<'a> Fields<'a> {
             }),
             Resolved::Null | Resolved::Bool(_) | Resolved::Float(_) | Resolved::Str(_) => None,
         }
+    }
+
+    fn number(&self, key: &str) -> Option<Spanned<f64>> {
+        let node = self.node(key)?;
+        Some(Spanned {
+            value: number(node)?,
+            at: node.at,
+        })
+    }
+
+    /// Returns the word or the values of a key; `None` for an absent key and an empty word.
+    fn choice<T>(&self, key: &str, values: impl Fn(&Node) -> T) -> Option<Spanned<RawChoice<T>>> {
+        let node = self.node(key)?;
+        let value = match node.text() {
+            Some("") => return None,
+            Some(word) => RawChoice::Word(word.to_owned()),
+            None => RawChoice::Values(values(node)),
+        };
+        Some(Spanned { value, at: node.at })
     }
 
     fn flag(&self, key: &str) -> bool {

@@ -15,12 +15,19 @@ pub(super) enum ValueType {
         /// Largest valid value.
         max: i64,
     },
+    /// A number above 0, with or without a fraction.
+    Rate {
+        /// Largest valid value.
+        max: f64,
+    },
     /// A boolean.
     Flag,
     /// A list with items of one type.
     List(&'static ValueType),
     /// A mapping with the keys of the table and `x-*`.
     Table(&'static Table),
+    /// One of these words, or empty, or a mapping.
+    WordOrTable(&'static [&'static str], &'static Table),
 }
 
 /// Valid texts.
@@ -31,6 +38,8 @@ pub(super) enum Text {
     Words(&'static [&'static str]),
     /// One of these words in any case, or empty.
     AnyCase(&'static [&'static str]),
+    /// A text that begins with a slash.
+    Path,
 }
 
 /// Keys of a mapping.
@@ -87,6 +96,15 @@ pub(super) const TLS: [(&str, bool); 2] = [("auto", true), ("off", false)];
 
 /// Values of `upstream`, with whether it is cleartext HTTP/2.
 pub(super) const UPSTREAM: [(&str, bool); 2] = [("http1", false), ("h2c", true)];
+
+/// Words of `limits`, with whether there are any.
+pub(super) const LIMITS: [(&str, bool); 2] = [("on", true), ("off", false)];
+
+/// Words of `affinity`.
+pub(super) const AFFINITIES: [(&str, ()); 1] = [("cookie", ())];
+
+/// Values of `same_site`.
+pub(super) const SAME_SITES: [(&str, ()); 3] = [("lax", ()), ("strict", ()), ("none", ())];
 
 /// Plain scalars that are booleans in addition to those of YAML.
 pub(super) const FLAGS: [(&str, bool); 8] = [
@@ -187,6 +205,77 @@ pub(super) const ROUTE: Table = Table {
             about: "Protocol of the containers: http1; h2c: cleartext HTTP/2, as gRPC needs. Default http1.",
             required: false,
             value_type: ValueType::Text(Text::Words(&words(&UPSTREAM))),
+        },
+        Key {
+            name: "limits",
+            about: "Requests that each client may send to each node: on (the defaults), off, or values. Default: the cluster's ingress.limits.",
+            required: false,
+            value_type: ValueType::WordOrTable(&words(&LIMITS), &ROUTE_LIMITS),
+        },
+        Key {
+            name: "affinity",
+            about: "Keep a client on one replica by a cookie: cookie (the defaults), or values. Default: a random replica for each request.",
+            required: false,
+            value_type: ValueType::WordOrTable(&words(&AFFINITIES), &ROUTE_AFFINITY),
+        },
+    ],
+    rules: &[],
+};
+
+/// Keys of `limits` of a route.
+pub(super) const ROUTE_LIMITS: Table = Table {
+    keys: &[
+        Key {
+            name: "rps",
+            about: "Requests per second in the long run. Default 20.",
+            required: false,
+            value_type: ValueType::Rate { max: 1e6 },
+        },
+        Key {
+            name: "burst_multiplier",
+            about: "Requests admitted at once after a pause, as a multiple of rps. Default 5.",
+            required: false,
+            value_type: ValueType::Int { min: 1, max: 1000 },
+        },
+        Key {
+            name: "connections",
+            about: "Requests in flight, WebSockets included. Default 20.",
+            required: false,
+            value_type: ValueType::Int {
+                min: 1,
+                max: 1_000_000,
+            },
+        },
+        Key {
+            name: "exempt",
+            about: "Path prefixes without limits. Default /health.",
+            required: false,
+            value_type: ValueType::List(&ValueType::Text(Text::Path)),
+        },
+    ],
+    rules: &[],
+};
+
+/// Keys of `affinity` of a route.
+pub(super) const ROUTE_AFFINITY: Table = Table {
+    keys: &[
+        Key {
+            name: "cookie",
+            about: "Name of the cookie. Default route.",
+            required: false,
+            value_type: ValueType::Text(Text::Any),
+        },
+        Key {
+            name: "ttl",
+            about: "Lifetime of the cookie, 1s to 400d. Default 400d.",
+            required: false,
+            value_type: ValueType::Text(Text::Any),
+        },
+        Key {
+            name: "same_site",
+            about: "Whether requests from other sites carry the cookie. Default lax.",
+            required: false,
+            value_type: ValueType::Text(Text::Words(&words(&SAME_SITES))),
         },
     ],
     rules: &[],

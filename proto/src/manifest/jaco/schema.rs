@@ -103,6 +103,10 @@ fn value_type(value_type: &ValueType, required: bool) -> Map<String, Value> {
         ValueType::Text(Text::AnyCase(words)) => {
             json!({ "type": or_null(&["string"]), "pattern": any_case(words) })
         }
+        ValueType::Text(Text::Path) => json!({ "type": "string", "pattern": "^/" }),
+        ValueType::Rate { max } => {
+            json!({ "type": or_null(&["number"]), "exclusiveMinimum": 0, "maximum": max })
+        }
         ValueType::Int { min, max } => {
             json!({ "type": or_null(&["integer"]), "minimum": min, "maximum": max })
         }
@@ -114,6 +118,10 @@ fn value_type(value_type: &ValueType, required: bool) -> Map<String, Value> {
             "items": Value::Object(self::value_type(item, false)),
         }),
         ValueType::Table(keys) => return table(keys),
+        ValueType::WordOrTable(words, keys) => {
+            let words = self::value_type(&ValueType::Text(Text::Words(words)), required);
+            json!({ "anyOf": [Value::Object(words), Value::Object(table(keys))] })
+        }
     })
 }
 

@@ -182,6 +182,10 @@ fn unrelated_state_changes_are_not_input() {
     assert!(same_input(&state, &other));
     add_replica(&mut other, "web-0", "here", "10.1.0.2");
     assert!(!same_input(&state, &other));
+    let mut other = state.clone();
+    let row = v1::ClusterConfig::default();
+    other.cluster_config.insert("any".to_owned(), row.into());
+    assert!(!same_input(&state, &other));
 }
 
 #[test]

@@ -204,6 +204,195 @@ fn acme_settings_reach_routes_and_account() {
 }
 
 #[test]
+fn limits_and_affinity_reach_the_route() {
+    let route = |more: &str| {
+        let rest = format!("routes: [{{domain: a.io, service: web, port: 80, {more}}}]");
+        apply(&rest, "").unwrap().routes.remove(0)
+    };
+    let limits = |rps, burst, connections, exempt: &[&str]| v1::RouteLimits {
+        off: false,
+        rps,
+        burst,
+        connections,
+        exempt: exempt.iter().map(|path| (*path).to_owned()).collect(),
+    };
+    let defaults = limits(20.0, 100, 20, &["/health"]);
+    for (given, expected) in [
+        ("limits: ~", None),
+        ("limits: ''", None),
+        ("limits: on", Some(defaults.clone())),
+        ("limits: {}", Some(defaults)),
+        (
+            "limits: {rps: 0.5, burst_multiplier: 1, exempt: ~}",
+            Some(limits(0.5, 1, 20, &["/health"])),
+        ),
+        (
+            "limits: {rps: 1000000, burst_multiplier: 1000, connections: 1, exempt: []}",
+            Some(limits(1e6, 1_000_000_000, 1, &[])),
+        ),
+        (
+            "limits: {rps: 2.5, burst_multiplier: 3, exempt: [/a, /b*], x-why: 1}",
+            Some(limits(2.5, 7, 20, &["/a", "/b*"])),
+        ),
+    ] {
+        assert_eq!(route(given).limits, expected, "{given}");
+    }
+    let off = route("limits: off").limits.unwrap();
+    assert!(off.off && off.rps == 0.0 && off.exempt.is_empty());
+    for (given, expected) in [
+        ("affinity: ~", None),
+        ("affinity: cookie", Some(("route", 34_560_000, "lax"))),
+        ("affinity: {}", Some(("route", 34_560_000, "lax"))),
+        (
+            "affinity: {cookie: my.id, ttl: 1h30m, same_site: none}",
+            Some(("my.id", 5400, "none")),
+        ),
+        (
+            "affinity: {ttl: 400d, same_site: strict}",
+            Some(("route", 34_560_000, "strict")),
+        ),
+    ] {
+        let affinity = route(given).affinity;
+        let shown = affinity.as_ref();
+        let shown = shown.map(|a| (a.cookie.as_str(), a.ttl_s, a.same_site.as_str()));
+        assert_eq!(shown, expected, "{given}");
+    }
+}
+
+#[test]
+fn invalid_limits_and_affinity_are_rejected() {
+    let many = format!("limits: {{exempt: [{}]}}", ["/x"; 33].join(", "));
+    let long = format!("affinity: {{cookie: {}}}", "c".repeat(65));
+    for (given, code, words, details) in [
+        (
+            "limits: maybe",
+            "validation_failed",
+            "unknown limits",
+            "field=routes.limits value=maybe",
+        ),
+        ("limits: On", "validation_failed", "did you mean \"on\"", ""),
+        ("limits: [on]", "parse_failed", "a word or a mapping", ""),
+        (
+            "limits: {rps: 0}",
+            "validation_failed",
+            "above 0",
+            "field=routes.limits.rps value=0",
+        ),
+        ("limits: {rps: -1}", "validation_failed", "above 0", ""),
+        (
+            "limits: {rps: 1000000.5}",
+            "validation_failed",
+            "at most 1000000",
+            "",
+        ),
+        ("limits: {rps: .inf}", "parse_failed", "a number", ""),
+        ("limits: {rps: .nan}", "parse_failed", "a number", ""),
+        ("limits: {rps: \"20\"}", "parse_failed", "a number", ""),
+        (
+            "limits: {burst_multiplier: 0}",
+            "validation_failed",
+            "1 to 1000",
+            "domain=a.io",
+        ),
+        (
+            "limits: {burst_multiplier: 1.5}",
+            "parse_failed",
+            "whole number",
+            "",
+        ),
+        (
+            "limits: {connections: 0}",
+            "validation_failed",
+            "1 to 1000000",
+            "field=routes.limits.connections",
+        ),
+        (
+            "limits: {exempt: health}",
+            "parse_failed",
+            "must be a list",
+            "",
+        ),
+        (
+            "limits: {exempt: [health]}",
+            "validation_failed",
+            "begins with /",
+            "value=health",
+        ),
+        (
+            "limits: {exempt: [~]}",
+            "validation_failed",
+            "begins with /",
+            "",
+        ),
+        (
+            &many,
+            "validation_failed",
+            "more than 32",
+            "field=routes.limits.exempt",
+        ),
+        (
+            "limits: {rpm: 1}",
+            "validation_failed",
+            "did you mean \"rps\"",
+            "field=rpm",
+        ),
+        (
+            "affinity: ip",
+            "validation_failed",
+            "unknown affinity",
+            "field=routes.affinity value=ip",
+        ),
+        (
+            "affinity: {cookie: a b}",
+            "validation_failed",
+            "want at most 64",
+            "field=routes.affinity.cookie",
+        ),
+        (&long, "validation_failed", "want at most 64", ""),
+        (
+            "affinity: {ttl: 401d}",
+            "validation_failed",
+            "1s to 400d",
+            "field=routes.affinity.ttl value=401d",
+        ),
+        (
+            "affinity: {ttl: 400d1ms}",
+            "validation_failed",
+            "1s to 400d",
+            "",
+        ),
+        ("affinity: {ttl: 0}", "validation_failed", "1s to 400d", ""),
+        (
+            "affinity: {ttl: 999ms}",
+            "validation_failed",
+            "1s to 400d",
+            "",
+        ),
+        (
+            "affinity: {ttl: forever}",
+            "validation_failed",
+            "1s to 400d",
+            "",
+        ),
+        (
+            "affinity: {same_site: Lax}",
+            "validation_failed",
+            "lax, strict or none",
+            "",
+        ),
+        (
+            "affinity: {cookies: x}",
+            "validation_failed",
+            "did you mean \"cookie\"",
+            "",
+        ),
+    ] {
+        let rest = format!("routes: [{{domain: a.io, service: web, port: 80, {given}}}]");
+        assert_refused(apply(&rest, ""), code, words, details);
+    }
+}
+
+#[test]
 fn invalid_routes_are_rejected_with_their_code() {
     let route = |more: &str| format!("{{domain: a.io, service: web, port: 80{more}}}");
     let two = |a: &str, b: &str| format!("routes: [{}, {}]", route(a), route(b));
