@@ -12,12 +12,15 @@
 //! - [`certificates`]: the certificate of each domain; `handshake`: the TLS of a connection.
 //! - `challenge`: answers to a certificate authority.
 //! - `worker`: the threads; `listener`, `connection`: accepting and serving clients.
-//! - `forward`: handling of one request: replica selection, retries, upgrade, response.
+//! - `forward`: handling of one request: limits, replica selection, retries, upgrade, response.
+//! - [`client_address`]: the client of a request; [`affinity`]: its replica, kept by a cookie.
 
 mod active;
+pub mod affinity;
 mod body;
 pub mod certificates;
 mod challenge;
+pub mod client_address;
 mod connect;
 mod connection;
 mod forward;
@@ -35,18 +38,20 @@ mod timeouts;
 pub mod upstream;
 mod worker;
 
+pub use affinity::{Affinity, AffinityKey, SameSite};
 pub use certificates::{CertificateStore, Certificates, certified_key};
 pub use challenge::{Challenge, ChallengeTable};
+pub use client_address::TrustedProxies;
 pub use observe::{Finished, Meter, Observe};
 pub use proxy::Proxy;
 pub use sockets::ListenSockets;
-pub use table::{Match, Route, RouteTable, Rule};
+pub use table::{Match, Route, RouteTable, Rule, RuleLimits};
 pub use upstream::Upstream;
 
 use std::{
     num::NonZeroUsize,
     thread::available_parallelism,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 /// Limits and timeouts of the proxy.
@@ -72,6 +77,11 @@ pub struct Settings {
     /// Source of the wall time that [`Upstream::fresh_until`] and [`Challenge::expires_at`] are
     /// compared with.
     pub wall_clock: fn() -> SystemTime,
+    /// Source of the time that limits of clients count.
+    pub clock: fn() -> Instant,
+    /// Number of clients remembered for their limits, each of them once per route; further ones are
+    /// admitted and counted.
+    pub max_limited_clients: usize,
 }
 
 impl Default for Settings {
@@ -86,6 +96,8 @@ impl Default for Settings {
             pool_idle_timeout: Duration::from_secs(60),
             max_head_bytes: 64 * 1024,
             wall_clock: SystemTime::now,
+            clock: Instant::now,
+            max_limited_clients: crate::limit::MAX_CLIENTS,
         }
     }
 }

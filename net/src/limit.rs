@@ -26,13 +26,16 @@ const FIRST_SWEEP: usize = 64;
 /// Shortest time between two searches for idle clients in a part that is full.
 const SWEEP_PAUSE: Duration = Duration::from_secs(1);
 
+/// Longest time in which a burst recovers, 31 years; sums of it fit the type of times.
+const MAX_BURST_NANOS: f64 = 1e18;
+
 /// Limits of one route, for each client by itself.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     /// Requests per second in the long run, above 0 and at most 1,000,000.
     pub rps: f64,
-    /// Requests admitted at once after a pause, as a multiple of `rps`; at least one request is.
-    pub burst_multiplier: u32,
+    /// Requests admitted at once after a pause; 0 counts as 1.
+    pub burst: u32,
     /// Requests in flight, from 1.
     pub connections: u32,
 }
@@ -136,11 +139,7 @@ impl Limiter {
     /// The route of `domain` and `path` with `limits`.
     #[must_use]
     pub fn route(&self, domain: &str, path: &str, limits: Limits) -> LimitedRoute {
-        let values = (
-            limits.rps.to_bits(),
-            limits.burst_multiplier,
-            limits.connections,
-        );
+        let values = (limits.rps.to_bits(), limits.burst, limits.connections);
         LimitedRoute {
             id: self.0.hasher.hash_one((domain, path, values)),
             limits,
@@ -231,10 +230,10 @@ impl Bucket {
                 retry_after: 1,
             });
         }
-        let interval = 1e9 / limits.rps;
-        let burst = (limits.rps * f64::from(limits.burst_multiplier)).floor();
-        // The conversion saturates, so a rate of almost nothing admits one request.
-        let tolerance = (interval * (burst - 1.0).max(0.0)) as u64;
+        // A rate of almost nothing must not make the burst endless.
+        let interval = (1e9 / limits.rps).min(MAX_BURST_NANOS / f64::from(limits.burst.max(1)));
+        // The conversion saturates.
+        let tolerance = (interval * f64::from(limits.burst.saturating_sub(1))) as u64;
         let early = self.arrival.saturating_sub(now).saturating_sub(tolerance);
         if early > 0 {
             return Err(Refusal {

@@ -1,7 +1,11 @@
 //! Tests of the proxy between real clients and real replicas on loopback.
 
+#[path = "ingress/affinity.rs"]
+mod affinity;
 #[path = "ingress/fixture.rs"]
 mod fixture;
+#[path = "ingress/limits.rs"]
+mod limits;
 #[path = "ingress/tls.rs"]
 mod tls;
 

@@ -1,6 +1,7 @@
 //! Keeps the route table and the listeners of the data plane up to date with the state.
 
 use std::{
+    collections::BTreeSet,
     fmt, io,
     net::SocketAddr,
     sync::{
@@ -12,11 +13,13 @@ use std::{
 
 use jaco_net::{
     handover::Inherited,
-    ingress::{ListenSockets, Proxy, Scheme},
+    ingress::{AffinityKey, ListenSockets, Proxy, Scheme},
+    secrets::SecretsKey,
 };
-use jaco_policy::ingress::table::is_settled;
+use jaco_policy::ingress::table::{NodeFacts, is_settled};
+use jaco_raftnode::State;
 use jaco_supervision::{Context, Failure, Reply, Worker};
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
 use super::{
     table::{route_table, same_input},
@@ -24,6 +27,8 @@ use super::{
 };
 use crate::{log_dedup::LogDedup, serving::Installed};
 
+/// Use of the secrets key that the key of sticky sessions is derived for.
+const AFFINITY_LABEL: &str = "affinity/v1";
 /// Delay between attempts to bind the port.
 const BIND_RETRY: Duration = Duration::from_secs(30);
 /// Time for requests in flight when the node stops; shorter than a worker's shutdown timeout.
@@ -38,6 +43,7 @@ const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct ProxyArgs {
     input: ServingInput,
     installed: Installed,
+    secrets_key: Option<watch::Receiver<Option<Arc<SecretsKey>>>>,
     ports: Vec<(Scheme, u16)>,
     proxy: Proxy,
     inherited: Inherited,
@@ -55,6 +61,7 @@ impl ProxyArgs {
         Self {
             input,
             installed,
+            secrets_key: None,
             ports: vec![(Scheme::Http, http_port)],
             proxy,
             inherited: Inherited::default(),
@@ -76,6 +83,14 @@ impl ProxyArgs {
         self.ports.push((Scheme::Https, port));
         self
     }
+
+    /// Keeps clients on their replicas with cookies under a key derived from the cluster's secrets
+    /// key; while there is none, each request gets a random replica.
+    #[must_use]
+    pub fn with_secrets_key(mut self, key: watch::Receiver<Option<Arc<SecretsKey>>>) -> Self {
+        self.secrets_key = Some(key);
+        self
+    }
 }
 
 impl fmt::Debug for ProxyArgs {
@@ -92,6 +107,8 @@ impl fmt::Debug for ProxyArgs {
 pub enum Msg {
     /// The state or the reachable hosts changed.
     Changed(Event),
+    /// The cluster's secrets key changed.
+    SecretsKey,
     /// Inherited sockets wait no longer for the routes.
     Settled,
     /// The bind retry is due.
@@ -144,6 +161,10 @@ impl Worker for ProxyActor {
         };
         actor.publish();
         actor.open(ctx);
+        if let Some(mut key) = actor.args.secrets_key.clone() {
+            key.mark_unchanged();
+            ctx.watch(key, |_| Msg::SecretsKey);
+        }
         Ok(actor)
     }
 
@@ -155,6 +176,7 @@ impl Worker for ProxyActor {
                     self.open(ctx);
                 }
             }
+            Msg::SecretsKey => self.publish(),
             Msg::Settled => self.open(ctx),
             Msg::Bind => {
                 self.retrying = false;
@@ -173,7 +195,13 @@ impl Worker for ProxyActor {
 impl ProxyActor {
     /// Installs the table of the current state in the proxy.
     fn publish(&self) {
-        self.view.install(route_table, |table| {
+        let key = self.args.secrets_key.as_ref();
+        let key = key.and_then(|key| key.borrow().clone());
+        let key = key.map(|key| AffinityKey::new(key.derive(AFFINITY_LABEL)));
+        let derive = |state: &State, facts: &NodeFacts, fresh: &BTreeSet<String>| {
+            route_table(state, facts, fresh, key.as_ref())
+        };
+        self.view.install(derive, |table| {
             if !table.is_empty() {
                 self.args.opened.store(true, Ordering::Relaxed);
             }

@@ -387,7 +387,7 @@ fn scheduled(jaco: &str, compose: &str, resolved: &Resolved) -> Result<(), TestC
         https: false,
         mesh: false,
     };
-    let table = route_table(&state, &facts, &BTreeSet::new());
+    let table = route_table(&state, &facts, &BTreeSet::new(), None);
     for route in &resolved.routes {
         // Host names are case-insensitive on the wire.
         let found = table.routes(&route.domain.to_ascii_lowercase());

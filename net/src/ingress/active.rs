@@ -10,22 +10,28 @@ use super::{
     Meter, Observe, Route, RouteTable, Upstream,
     table::{Found, RouteId},
 };
+use crate::limit::{LimitedRoute, Limiter};
 
-/// A route table, the meters of its requests and the addresses it forwards to; immutable.
+/// A route table, the meters and limits of its requests, and the addresses it forwards to; immutable.
 pub(super) struct ActiveTable {
     pub(super) table: Arc<RouteTable>,
     observer: Arc<dyn Observe>,
     unknown: OnceLock<Arc<dyn Meter>>,
     /// By domain, in the order of the table.
-    meters: Box<[DomainMeters]>,
+    slots: Box<[DomainSlots]>,
     addrs: HashSet<SocketAddr>,
 }
 
-/// Meters of one domain; looked up from the observer when a request needs them, so that installing
-/// a large table is fast.
-struct DomainMeters {
+/// Meters and limits of one domain; meters are looked up from the observer when a request needs
+/// them, so that installing a large table is fast.
+struct DomainSlots {
     unanswered: OnceLock<Arc<dyn Meter>>,
-    routes: Box<[OnceLock<Arc<dyn Meter>>]>,
+    routes: Box<[RouteSlot]>,
+}
+
+struct RouteSlot {
+    meter: OnceLock<Arc<dyn Meter>>,
+    limit: Option<LimitedRoute>,
 }
 
 /// The meter that counts a request.
@@ -56,18 +62,34 @@ impl From<Option<Found>> for MeterId {
 }
 
 impl ActiveTable {
-    pub(super) fn new(table: RouteTable, observer: Arc<dyn Observe>) -> Self {
-        let meters = table.all_routes().map(|routes| DomainMeters {
+    pub(super) fn new(table: RouteTable, observer: Arc<dyn Observe>, limiter: &Limiter) -> Self {
+        let slot = |domain: &str, route: &Route| RouteSlot {
+            meter: OnceLock::new(),
+            limit: route
+                .limits()
+                .map(|limits| limiter.route(domain, route.path(), *limits)),
+        };
+        let domains = table.domains().zip(table.all_routes());
+        let slots = domains.map(|(domain, routes)| DomainSlots {
             unanswered: OnceLock::new(),
-            routes: routes.iter().map(|_| OnceLock::new()).collect(),
+            routes: routes.iter().map(|route| slot(domain, route)).collect(),
         });
         Self {
-            meters: meters.collect(),
+            slots: slots.collect(),
             addrs: table.upstreams().map(|upstream| upstream.addr).collect(),
             table: Arc::new(table),
             observer,
             unknown: OnceLock::new(),
         }
+    }
+
+    /// The limits of a route.
+    pub(super) fn limit(&self, id: RouteId) -> Option<&LimitedRoute> {
+        self.slot(id)?.limit.as_ref()
+    }
+
+    fn slot(&self, id: RouteId) -> Option<&RouteSlot> {
+        self.slots.get(id.domain)?.routes.get(id.route)
     }
 
     /// Whether a replica listens on `addr`.
@@ -84,20 +106,16 @@ impl ActiveTable {
         };
         match id {
             MeterId::Unknown => unknown(),
-            MeterId::Unanswered { domain } => match self.meters.get(domain) {
-                Some(meters) => &**meters.unanswered.get_or_init(|| of(domain, "")),
+            MeterId::Unanswered { domain } => match self.slots.get(domain) {
+                Some(slots) => &**slots.unanswered.get_or_init(|| of(domain, "")),
                 None => unknown(),
             },
-            MeterId::Route(id) => {
-                let slot = self.meters.get(id.domain);
-                let slot = slot.and_then(|meters| meters.routes.get(id.route));
-                match (slot, self.table.route(id)) {
-                    (Some(slot), Some(route)) => {
-                        &**slot.get_or_init(|| of(id.domain, route.service()))
-                    }
-                    (_, _) => unknown(),
+            MeterId::Route(id) => match (self.slot(id), self.table.route(id)) {
+                (Some(slot), Some(route)) => {
+                    &**slot.meter.get_or_init(|| of(id.domain, route.service()))
                 }
-            }
+                (_, _) => unknown(),
+            },
         }
     }
 }

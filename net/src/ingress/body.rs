@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use super::{
     active::Target, observe::Measured, pool::Sender, timeouts::ServingGuard, worker::Worker,
 };
+use crate::limit::Permit;
 
 /// Progress of forwarding the body of a request.
 #[derive(Debug)]
@@ -143,6 +144,8 @@ pub(super) struct ResponseBody {
     origin: Option<Origin>,
     _serving: Option<ServingGuard>,
     measured: Option<Measured>,
+    /// Keeps the request in flight until the body is complete or dropped.
+    _permit: Option<Permit>,
 }
 
 impl ResponseBody {
@@ -154,6 +157,7 @@ impl ResponseBody {
             origin: Some(origin),
             _serving: Some(serving),
             measured: None,
+            _permit: None,
         };
         body.check_in();
         body
@@ -167,7 +171,13 @@ impl ResponseBody {
             origin: None,
             _serving: serving,
             measured: None,
+            _permit: None,
         }
+    }
+
+    /// Counts the request among those in flight while this body exists.
+    pub(super) fn hold(&mut self, permit: Option<Permit>) {
+        self._permit = permit;
     }
 
     /// Counts the request when this body is complete or dropped.

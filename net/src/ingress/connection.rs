@@ -2,7 +2,7 @@
 
 use std::{
     future::poll_fn,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
@@ -56,6 +56,8 @@ pub(super) struct Connection {
     pub(super) scheme: Scheme,
     /// Address of the client as a field value.
     pub(super) peer: HeaderValue,
+    /// Address of the other end of the connection.
+    pub(super) peer_ip: IpAddr,
     pub(super) phase: watch::Receiver<Phase>,
 }
 
@@ -79,6 +81,7 @@ pub(super) async fn serve(
             Protocol::Https(_) => Scheme::Https,
         },
         peer: peer_header(peer),
+        peer_ip: peer.ip().to_canonical(),
         phase: phase.clone(),
     };
     let Protocol::Https(tls) = protocol else {

@@ -3,10 +3,11 @@
 mod answer;
 mod attempt;
 mod head;
+mod limit;
 
 use std::{convert::Infallible, sync::Arc};
 
-use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header::SET_COOKIE};
 use hyper::{body::Incoming, upgrade::OnUpgrade};
 use tokio::time::Instant;
 
@@ -17,8 +18,10 @@ use self::{
 use super::{
     Scheme,
     active::{MeterId, WorkerTable},
+    affinity::StickyRoute,
     body::{Origin, RequestBody, ResponseBody},
     challenge,
+    client_address::ClientAddress,
     connect::{self, Handshake},
     connection::Connection,
     headers,
@@ -27,6 +30,7 @@ use super::{
     table::{Found, RouteId},
     timeouts::ServingGuard,
 };
+use crate::limit::Permit;
 
 /// Serves one request of a client connection.
 pub(super) async fn handle(
@@ -82,10 +86,37 @@ async fn respond(
             answer::redirect(&head.host, request.uri(), serving)
         }
         Some(Found {
-            route: Some(id), ..
-        }) => forward(connection, table, id, serving, request).await,
+            route: Some(id),
+            is_limited,
+            ..
+        }) => {
+            let trusted = table.0.table.trusted_proxies();
+            let client = ClientAddress::find(connection.peer_ip, request.headers(), trusted);
+            let limit = table.0.limit(id).filter(|_| is_limited);
+            match limit::admit(&connection.worker.shared, limit, client.address) {
+                Ok(permit) => {
+                    let arrived = Arrived {
+                        client,
+                        permit,
+                        serving,
+                        request,
+                    };
+                    forward(connection, table, id, arrived).await
+                }
+                Err(refusal) => limit::refuse(refusal, request, serving),
+            }
+        }
         Some(Found { route: None, .. }) | None => answer::empty(StatusCode::NOT_FOUND, serving),
     }
+}
+
+/// A request within the limits of its client.
+struct Arrived {
+    client: ClientAddress,
+    /// Counts the request among those in flight.
+    permit: Option<Permit>,
+    serving: ServingGuard,
+    request: Request<Incoming>,
 }
 
 /// Forwards the request to a replica of its route.
@@ -93,9 +124,14 @@ async fn forward(
     connection: &Arc<Connection>,
     table: &Arc<WorkerTable>,
     id: RouteId,
-    serving: ServingGuard,
-    mut request: Request<Incoming>,
+    arrived: Arrived,
 ) -> Response<ResponseBody> {
+    let Arrived {
+        client,
+        permit,
+        serving,
+        mut request,
+    } = arrived;
     let Some(route) = table.0.table.route(id) else {
         return answer::empty(StatusCode::NOT_FOUND, serving);
     };
@@ -103,7 +139,12 @@ async fn forward(
         Ok(switch) => switch.filter(|_| !route.http2()),
         Err(status) => return answer::empty(status, serving),
     };
+    let sticky = route.sticky();
+    let preferred = sticky.and_then(|sticky| sticky.named_replica(request.headers()));
     let outgoing = Outgoing {
+        forwarded_for: client.forwarded_for(),
+        cookie: sticky.map(StickyRoute::cookie),
+        cookies: table.0.table.cookies(id.domain),
         connection,
         path: route.stripped(request.uri().path()),
         upgrade: switch.as_ref().map(|switch| switch.protocol.clone()),
@@ -125,17 +166,34 @@ async fn forward(
         route: id,
         http2: route.http2(),
         upstreams: route.upstreams(),
+        preferred,
     };
     let tunnel = switch.as_ref().is_some_and(Switch::is_tunnel);
-    match forwarding.run(outgoing).await {
+    let mut answered = forwarding.run(outgoing).await;
+    if let (Some(sticky), Ok((response, origin))) = (sticky, &mut answered) {
+        sticky.hide_from_client(response.headers_mut());
+        let leaving = origin.target.upstream().is_none_or(|at| at.leaving);
+        let at = origin.target.upstream;
+        if preferred != Some(at) && !leaving {
+            let cookie = sticky.set_cookie(at, connection.scheme == Scheme::Https);
+            if let Some(cookie) = cookie {
+                response.headers_mut().append(SET_COOKIE, cookie);
+            }
+        }
+    }
+    match answered {
         Ok((response, origin)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-            switched(connection, response, &origin, switch, serving)
+            switched(connection, response, &origin, switch, serving, permit)
         }
         // A success would begin a tunnel to a replica that did not open one.
         Ok((response, _)) if tunnel && response.status().is_success() => {
             answer::empty(StatusCode::BAD_GATEWAY, serving)
         }
-        Ok((response, origin)) => answer::relayed(response, version, origin, serving),
+        Ok((response, origin)) => {
+            let mut response = answer::relayed(response, version, origin, serving);
+            response.body_mut().hold(permit);
+            response
+        }
         Err(failure) => answer::empty(failure.status(), serving),
     }
 }
@@ -185,6 +243,7 @@ fn switched(
     origin: &Origin,
     switch: Option<Switch>,
     serving: ServingGuard,
+    permit: Option<Permit>,
 ) -> Response<ResponseBody> {
     let protocol = headers::upgrade(response.headers());
     let handshake = switch.as_ref().and_then(|switch| switch.handshake.as_ref());
@@ -203,10 +262,10 @@ fn switched(
     let phase = connection.phase.clone();
     if switch.is_tunnel() {
         // The client's connection has other streams, and is not idle while the tunnel is open.
-        tokio::spawn(relay(switch.client, replica, phase, Some(serving)));
+        tokio::spawn(relay(switch.client, replica, phase, Some(serving), permit));
         return answer::tunnel(response);
     }
-    tokio::spawn(relay(switch.client, replica, phase, None));
+    tokio::spawn(relay(switch.client, replica, phase, None, permit));
     let mut answer = answer::switched(response, serving);
     headers::set_upgrade(answer.headers_mut(), protocol);
     answer

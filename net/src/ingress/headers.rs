@@ -8,9 +8,10 @@ use http::{
     },
 };
 
+use super::client_address::FORWARDED_FOR;
+
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
@@ -106,14 +107,15 @@ pub(super) fn set_accepts_trailers(headers: &mut HeaderMap, version: Version) {
     }
 }
 
-/// Sets the `X-Forwarded-*` fields; replaces the client's own.
+/// Sets the `X-Forwarded-*` fields; replaces the client's own. `path` is the address of the client,
+/// followed by those of trusted proxies.
 pub(super) fn set_forwarded(
     headers: &mut HeaderMap,
-    peer: &HeaderValue,
+    path: HeaderValue,
     proto: &'static str,
     host: Option<HeaderValue>,
 ) {
-    headers.insert(FORWARDED_FOR, peer.clone());
+    headers.insert(FORWARDED_FOR, path);
     headers.insert(FORWARDED_PROTO, HeaderValue::from_static(proto));
     match host {
         Some(host) => drop(headers.insert(FORWARDED_HOST, host)),

@@ -19,6 +19,7 @@ use super::{
     upstream::Health,
     worker::{Protocol, WorkerHandle},
 };
+use crate::limit::Limiter;
 
 /// The data plane of a node; clones share it.
 ///
@@ -38,6 +39,8 @@ pub(super) struct Shared {
     pub(super) challenges: ArcSwapOption<ChallengeTable>,
     pub(super) settings: Settings,
     pub(super) health: Health,
+    /// Kept for the lifetime of the proxy: a new table finds the counts of its routes in it.
+    pub(super) limiter: Limiter,
     observer: Arc<dyn Observe>,
     certificates: Arc<CertificateStore>,
 }
@@ -63,13 +66,15 @@ impl Proxy {
     /// As [`Proxy::new`], with `observer` counting the requests.
     #[must_use]
     pub fn observed(settings: Settings, observer: Arc<dyn Observe>) -> Self {
-        let empty = ActiveTable::new(RouteTable::default(), observer.clone());
+        let limiter = Limiter::new(settings.max_limited_clients);
+        let empty = ActiveTable::new(RouteTable::default(), observer.clone(), &limiter);
         Self(Arc::new(DataPlane {
             shared: Arc::new(Shared {
                 live: ArcSwap::from_pointee(empty),
                 challenges: ArcSwapOption::empty(),
                 certificates: Arc::default(),
                 health: Health::new(settings.down_for),
+                limiter,
                 settings,
                 observer,
             }),
@@ -155,7 +160,8 @@ impl Proxy {
         if *self.0.shared.live.load().table == table {
             return false;
         }
-        let next = ActiveTable::new(table, self.0.shared.observer.clone());
+        let observer = self.0.shared.observer.clone();
+        let next = ActiveTable::new(table, observer, &self.0.shared.limiter);
         let mut control = self.control();
         let previous = self.0.shared.live.swap(Arc::new(next));
         let in_use = |table: &Arc<ActiveTable>| Arc::strong_count(table) > 1;
@@ -176,6 +182,12 @@ impl Proxy {
     #[must_use]
     pub fn table(&self) -> Arc<RouteTable> {
         self.0.shared.live.load().table.clone()
+    }
+
+    /// The counts of limited clients.
+    #[must_use]
+    pub fn limiter(&self) -> &Limiter {
+        &self.0.shared.limiter
     }
 
     /// Closes every listener and idle connection, lets running requests finish for at most `grace`,

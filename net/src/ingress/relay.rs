@@ -11,18 +11,21 @@ use tokio::{
 };
 
 use super::{Phase, timeouts::ServingGuard};
+use crate::limit::Permit;
 
 /// Time for which one direction may still finish after the other has closed.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// Waits until both sides have switched, then relays until either side or the proxy closes.
 ///
-/// `serving` suspends the timeouts of a client connection that carries other requests as well.
+/// `serving` suspends the timeouts of a client connection that carries other requests as well;
+/// `permit` counts the request among those in flight.
 pub(super) async fn relay(
     client: OnUpgrade,
     replica: OnUpgrade,
     mut phase: watch::Receiver<Phase>,
     serving: Option<ServingGuard>,
+    permit: Option<Permit>,
 ) {
     let run = async {
         match tokio::try_join!(client, replica) {
@@ -37,7 +40,7 @@ pub(super) async fn relay(
         // An error means that the proxy was dropped without a drain.
         _ = phase.wait_for(|phase| *phase == Phase::Closed) => {}
     }
-    drop(serving);
+    drop((serving, permit));
 }
 
 async fn exchange(client: impl AsyncRead + AsyncWrite, replica: impl AsyncRead + AsyncWrite) {

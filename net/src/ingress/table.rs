@@ -2,16 +2,27 @@
 
 mod matcher;
 
-use std::{borrow::Cow, cmp::Reverse, collections::HashMap, mem::take};
+use std::{
+    borrow::Cow,
+    cmp::Reverse,
+    collections::{BTreeSet, HashMap},
+    mem::take,
+};
 
 use self::matcher::Matcher;
 use super::{
-    Upstream,
+    Affinity, TrustedProxies, Upstream,
+    affinity::StickyRoute,
     path::{NormalizedPath, Pattern},
 };
+use crate::limit::Limits;
+
+/// Path prefixes that no route limits: challenges of certificate authorities, and probes of whether
+/// a domain leads here.
+const NEVER_LIMITED: [&str; 2] = ["/.well-known/acme-challenge/*", "/.well-known/jaco-probe/*"];
 
 /// One route as declared.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rule {
     /// Domain as declared, in any case.
     pub domain: String,
@@ -27,22 +38,38 @@ pub struct Rule {
     pub http2: bool,
     /// Replicas that may serve it, in any order.
     pub upstreams: Vec<Upstream>,
+    /// Limits of each client.
+    pub limits: Option<RuleLimits>,
+    /// Sticky sessions; without it each request gets a random replica.
+    pub affinity: Option<Affinity>,
+}
+
+/// Limits of each client of a route.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RuleLimits {
+    /// The limits.
+    pub limits: Limits,
+    /// Paths without limits, matched as the configured paths of routes.
+    pub exempt: Vec<String>,
 }
 
 /// The routes of every domain; immutable.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct RouteTable {
     /// Positions in `domains` by name.
     index: HashMap<Box<str>, usize>,
     /// By name.
     domains: Vec<Domain>,
+    trusted_proxies: TrustedProxies,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 struct Domain {
     name: Box<str>,
     redirect_to_https: bool,
     routes: Vec<Route>,
+    /// Names of the cookies of sticky sessions.
+    cookies: Box<[Box<str>]>,
     matcher: Matcher,
 }
 
@@ -60,20 +87,30 @@ pub(super) struct Found {
     /// Whether plain HTTP is redirected, whatever the path.
     pub(super) redirect_to_https: bool,
     pub(super) route: Option<RouteId>,
+    /// Whether the limits of the route apply to the path.
+    pub(super) is_limited: bool,
 }
 
 /// One route, compiled for matching.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Route {
     path: String,
     strip: Option<Box<[u8]>>,
     service: String,
     http2: bool,
     upstreams: Vec<Upstream>,
+    limits: Option<RouteLimits>,
+    sticky: Option<StickyRoute>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct RouteLimits {
+    limits: Limits,
+    exempt: Matcher,
 }
 
 /// How to answer a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Match<'a> {
     /// Redirect the client to the same address over HTTPS.
     Redirect,
@@ -113,7 +150,10 @@ impl RouteTable {
                     routes.push(Route::new(rule));
                 }
             }
+            let cookies = routes.iter().filter_map(|route| route.sticky.as_ref());
+            let cookies: BTreeSet<&str> = cookies.map(StickyRoute::cookie).collect();
             domains.push(Domain {
+                cookies: cookies.into_iter().map(Box::<str>::from).collect(),
                 name: name.into(),
                 redirect_to_https,
                 matcher: Matcher::new(routes.iter().map(|route| Pattern::new(&route.path))),
@@ -124,7 +164,24 @@ impl RouteTable {
         let index = names
             .map(|(at, domain)| (domain.name.clone(), at))
             .collect();
-        Self { index, domains }
+        Self {
+            index,
+            domains,
+            trusted_proxies: TrustedProxies::default(),
+        }
+    }
+
+    /// Believes the addresses of clients that these proxies report.
+    #[must_use]
+    pub fn trusting(mut self, proxies: TrustedProxies) -> Self {
+        self.trusted_proxies = proxies;
+        self
+    }
+
+    /// The proxies whose reports of clients are believed.
+    #[must_use]
+    pub fn trusted_proxies(&self) -> &TrustedProxies {
+        &self.trusted_proxies
     }
 
     /// Finds how a plain HTTP request for `path` on `host` is answered; `None` if no route matches.
@@ -143,8 +200,11 @@ impl RouteTable {
     pub(super) fn find(&self, host: &str, path: &str) -> Option<Found> {
         let at = *self.index.get(fold_case(host).as_ref())?;
         let domain = self.domains.get(at)?;
-        let route = domain.matcher.find(&NormalizedPath::new(path));
+        let path = NormalizedPath::new(path);
+        let route = domain.matcher.find(&path);
+        let limits = route.and_then(|route| domain.routes.get(route)?.limits.as_ref());
         Some(Found {
+            is_limited: limits.is_some_and(|limits| limits.exempt.find(&path).is_none()),
             domain: at,
             redirect_to_https: domain.redirect_to_https,
             route: route.map(|route| RouteId { domain: at, route }),
@@ -157,6 +217,13 @@ impl RouteTable {
 
     pub(super) fn domain_name(&self, domain: usize) -> Option<&str> {
         self.domains.get(domain).map(|domain| &*domain.name)
+    }
+
+    /// Names of the cookies of sticky sessions of a domain, by name.
+    pub(super) fn cookies(&self, domain: usize) -> &[Box<str>] {
+        self.domains
+            .get(domain)
+            .map_or(&[], |domain| &domain.cookies)
     }
 
     /// The routes of each domain, by domain.
@@ -199,7 +266,19 @@ impl Route {
         // Sorted and without duplicates, so that tables with the same upstreams compare equal.
         upstreams.sort();
         upstreams.dedup();
+        let limits = rule.limits.map(|rule| {
+            let exempt = rule.exempt.iter().map(String::as_str);
+            RouteLimits {
+                exempt: Matcher::new(exempt.chain(NEVER_LIMITED).map(Pattern::new)),
+                limits: rule.limits,
+            }
+        });
+        let sticky = rule.affinity.as_ref();
+        let sticky =
+            sticky.map(|affinity| StickyRoute::new(affinity, &rule.domain, &rule.path, &upstreams));
         Self {
+            limits,
+            sticky,
             path: rule.path,
             strip,
             service: rule.service,
@@ -224,6 +303,22 @@ impl Route {
     #[must_use]
     pub fn http2(&self) -> bool {
         self.http2
+    }
+
+    /// Limits of each client.
+    #[must_use]
+    pub fn limits(&self) -> Option<&Limits> {
+        self.limits.as_ref().map(|limits| &limits.limits)
+    }
+
+    /// Name of the cookie of its sticky sessions.
+    #[must_use]
+    pub fn cookie(&self) -> Option<&str> {
+        self.sticky().map(StickyRoute::cookie)
+    }
+
+    pub(super) fn sticky(&self) -> Option<&StickyRoute> {
+        self.sticky.as_ref()
     }
 
     /// Replicas that may serve it.

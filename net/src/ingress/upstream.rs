@@ -23,6 +23,9 @@ pub struct Upstream {
     /// When the last observation of the replica becomes stale; `None` if this node observes it
     /// itself.
     pub fresh_until: Option<SystemTime>,
+    /// Whether the replica is being withdrawn: it keeps the clients that its cookies name, and gets
+    /// others only if no other replica is eligible.
+    pub leaving: bool,
 }
 
 /// Replicas that failed recently, as observed by this node.
@@ -73,12 +76,14 @@ impl Health {
         None
     }
 
-    /// Picks one of `upstreams` at random, except those that are in `tried`, marked down or stale.
-    /// Returns its position.
+    /// Picks `preferred` if it is eligible, else one of `upstreams` at random, one that is not
+    /// leaving if there is one. In `tried`, marked down and stale ones are not eligible. Returns the
+    /// position.
     pub(super) fn pick(
         &self,
         upstreams: &[Upstream],
         tried: &[usize],
+        preferred: Option<usize>,
         now: Instant,
         wall: impl Fn() -> SystemTime,
         rng: &SplitMix64,
@@ -97,12 +102,20 @@ impl Health {
         };
         let eligible =
             |at: &usize| !tried.contains(at) && fresh(&upstreams[*at]) && up(&upstreams[*at]);
-        let all = || (0..upstreams.len()).filter(eligible);
-        match all().count() {
-            0 => None,
-            1 => all().next(),
-            many => all().nth(rng.below(many)),
+        let known = |at: &usize| *at < upstreams.len();
+        if let Some(preferred) = preferred.filter(known).filter(eligible) {
+            return Some(preferred);
         }
+        let random = |leaving: bool| {
+            let of_kind = |at: &usize| upstreams[*at].leaving == leaving;
+            let all = || (0..upstreams.len()).filter(of_kind).filter(eligible);
+            match all().count() {
+                0 => None,
+                1 => all().next(),
+                many => all().nth(rng.below(many)),
+            }
+        };
+        random(false).or_else(|| random(true))
     }
 }
 
@@ -148,6 +161,7 @@ mod tests {
                 replica: format!("web-{n}").into(),
                 addr: ([10, 0, 0, n], 80).into(),
                 fresh_until: None,
+                leaving: false,
             })
             .collect()
     }
@@ -163,7 +177,7 @@ mod tests {
         let mut hits = [0u32; 3];
         for _ in 0..3000 {
             let at = health
-                .pick(&all, &[], Instant::now(), || at(0), &rng)
+                .pick(&all, &[], None, Instant::now(), || at(0), &rng)
                 .unwrap();
             hits[at] += 1;
         }
@@ -174,7 +188,7 @@ mod tests {
     async fn failed_replica_is_excluded_until_its_mark_expires() {
         let (health, rng) = (Health::new(DOWN_FOR), SplitMix64::seeded(7));
         let one = upstreams(1);
-        let pick = |now| health.pick(&one, &[], now, || at(0), &rng);
+        let pick = |now| health.pick(&one, &[], None, now, || at(0), &rng);
         let failed = Instant::now();
         health.mark_down(&one[0], failed);
         assert_eq!(pick(failed), None);
@@ -189,7 +203,7 @@ mod tests {
         health.mark_down(&next[0], Instant::now());
         next[0].replica = "web-9".into();
         assert_eq!(
-            health.pick(&next, &[], Instant::now(), || at(0), &rng),
+            health.pick(&next, &[], None, Instant::now(), || at(0), &rng),
             Some(0)
         );
     }
@@ -199,10 +213,45 @@ mod tests {
         let (health, rng) = (Health::new(DOWN_FOR), SplitMix64::seeded(7));
         let mut two = upstreams(2);
         two[0].fresh_until = Some(at(100));
-        let pick = |tried: &[usize], wall| health.pick(&two, tried, Instant::now(), || wall, &rng);
+        let pick =
+            |tried: &[usize], wall| health.pick(&two, tried, None, Instant::now(), || wall, &rng);
         assert_eq!(pick(&[1], at(99)), Some(0));
         assert_eq!(pick(&[1], at(100)), None, "stale from fresh_until on");
         assert_eq!(pick(&[], at(100)), Some(1));
         assert_eq!(pick(&[0, 1], at(0)), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn preferred_replica_is_picked_while_eligible() {
+        let (health, rng) = (Health::new(DOWN_FOR), SplitMix64::seeded(7));
+        let three = upstreams(3);
+        let pick = |tried: &[usize], preferred| {
+            let now = Instant::now();
+            health.pick(&three, tried, preferred, now, || at(0), &rng)
+        };
+        for _ in 0..50 {
+            assert_eq!(pick(&[], Some(1)), Some(1));
+            assert_ne!(pick(&[1], Some(1)).unwrap(), 1);
+        }
+        assert!(pick(&[], Some(3)).is_some(), "no such replica");
+        health.mark_down(&three[1], Instant::now());
+        assert_ne!(pick(&[], Some(1)).unwrap(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn leaving_replica_serves_its_clients_or_alone() {
+        let (health, rng) = (Health::new(DOWN_FOR), SplitMix64::seeded(7));
+        let mut three = upstreams(3);
+        three[0].leaving = true;
+        three[2].leaving = true;
+        let pick = |tried: &[usize], preferred| {
+            let now = Instant::now();
+            health.pick(&three, tried, preferred, now, || at(0), &rng)
+        };
+        for _ in 0..50 {
+            assert_eq!(pick(&[], None), Some(1));
+        }
+        assert_eq!(pick(&[], Some(0)), Some(0));
+        assert_eq!(pick(&[1, 0], None), Some(2));
     }
 }

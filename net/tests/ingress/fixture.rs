@@ -113,6 +113,7 @@ pub(crate) fn rule<const N: usize>(addrs: [SocketAddr; N]) -> Rule {
         replica: format!("web-{n}").into(),
         addr,
         fresh_until: None,
+        leaving: false,
     };
     Rule {
         domain: HOST.to_owned(),

@@ -7,7 +7,10 @@ use std::{convert::Infallible, net::SocketAddr};
 use http::Version;
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use jaco_net::ingress::{Certificates, certified_key};
+use jaco_net::{
+    ingress::{Affinity, AffinityKey, Certificates, RuleLimits, SameSite, certified_key},
+    limit::Limits,
+};
 use jaco_proto::secret::SecretString;
 use rustls::{
     AlertDescription, ClientConfig, ClientConnection, HandshakeKind, ProtocolVersion,
@@ -387,4 +390,81 @@ async fn host_that_contradicts_the_authority_is_refused() {
     request.headers_mut().insert("host", other);
     let response = secure.http2().await.send_request(request).await.unwrap();
     assert_eq!(response.status(), StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn cookie_of_sticky_session_is_secure_over_tls() {
+    let secure = Secure::start();
+    let showing = replica(async |request| {
+        let cookie = request.headers().get("cookie");
+        text(
+            cookie
+                .map_or("-", |value| value.to_str().unwrap())
+                .to_owned(),
+        )
+    })
+    .await;
+    secure.proxy.swap(RouteTable::new([Rule {
+        path: "/app".to_owned(),
+        affinity: Some(Affinity {
+            cookie: "at".to_owned(),
+            ttl: Duration::from_secs(60),
+            same_site: SameSite::None,
+            key: AffinityKey::new([7; 32]),
+        }),
+        ..rule([showing])
+    }]));
+    let mut client = secure.http2().await;
+    let response = client.send_request(h2_get("/app/x")).await.unwrap();
+    let cookie = response.headers()["set-cookie"]
+        .to_str()
+        .unwrap()
+        .to_owned();
+    let (held, attributes) = cookie.split_once("; ").unwrap();
+    assert_eq!(
+        attributes,
+        "Path=/app; Max-Age=60; HttpOnly; SameSite=None; Secure"
+    );
+    // HTTP/2 splits cookies over several fields.
+    let mut request = h2_get("/app/x");
+    for crumb in ["a=1", held, "b=2"] {
+        request
+            .headers_mut()
+            .append("cookie", crumb.parse().unwrap());
+    }
+    let response = client.send_request(request).await.unwrap();
+    assert!(response.headers().get("set-cookie").is_none());
+    assert_eq!(body(response).await, "a=1; b=2");
+}
+
+#[tokio::test]
+async fn streams_of_http2_count_as_requests_in_flight() {
+    let (chunks, slow) = slow_replica().await;
+    let secure = Secure::start();
+    secure.proxy.swap(RouteTable::new([Rule {
+        limits: Some(RuleLimits {
+            limits: Limits {
+                rps: 1e6,
+                burst: 1000,
+                connections: 1,
+            },
+            exempt: Vec::new(),
+        }),
+        ..rule([slow])
+    }]));
+    let mut client = secure.http2().await;
+    let first = client.send_request(h2_get("/")).await.unwrap();
+    let second = client.send_request(h2_get("/")).await.unwrap();
+    assert_eq!(second.status(), StatusCode::TOO_MANY_REQUESTS);
+    drop(chunks);
+    assert_eq!(body(first).await, "");
+    let passed = async {
+        loop {
+            let response = client.send_request(h2_get("/")).await.unwrap();
+            if response.status() == StatusCode::OK {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(TIMEOUT, passed).await.unwrap();
 }

@@ -2,7 +2,7 @@
 
 use std::{io::ErrorKind, net::Ipv6Addr};
 
-use jaco_net::ingress::Settings;
+use jaco_net::{ingress::Settings, limit::Limits};
 use jaco_policy::{
     ingress::{
         table::{
@@ -13,6 +13,7 @@ use jaco_policy::{
     },
     network::readiness::MeshStatus,
 };
+use jaco_proto::v1;
 use jaco_raftnode::State;
 use jaco_supervision::{ChildSpec, Handle, KillMode, Strategy, SupervisorSpec, Tree};
 use tokio::{
@@ -41,13 +42,14 @@ async fn start(state: Arc<FakeState>, http_port: u16) -> World {
 }
 
 async fn start_with(state: Arc<FakeState>, fresh: watch::Receiver<Hosts>, http_port: u16) -> World {
-    start_in(state, fresh, None, http_port).await
+    start_in(state, fresh, None, None, http_port).await
 }
 
 async fn start_in(
     state: Arc<FakeState>,
     fresh: watch::Receiver<Hosts>,
     mesh: Option<watch::Receiver<MeshStatus>>,
+    secrets_key: Option<watch::Receiver<Option<Arc<SecretsKey>>>>,
     http_port: u16,
 ) -> World {
     let facts = NodeFacts {
@@ -61,7 +63,10 @@ async fn start_in(
         input = input.with_mesh(mesh);
     }
     let installed = serving.part(same_input);
-    let args = ProxyArgs::new(input, installed, http_port, proxy.clone()).with_https(0);
+    let mut args = ProxyArgs::new(input, installed, http_port, proxy.clone()).with_https(0);
+    if let Some(key) = secrets_key {
+        args = args.with_secrets_key(key);
+    }
     let (child, handle) = ChildSpec::worker::<ProxyActor>("proxy", args);
     let tree = Tree::start(
         "node",
@@ -317,7 +322,7 @@ async fn remote_replicas_serve_while_the_mesh_is_up() {
     let down = || MeshStatus::Unavailable("no device".to_owned());
     let (mesh, watched) = watch::channel(down());
     let fresh = watch::channel(fresh).1;
-    let world = start_in(FakeState::new(state), fresh, Some(watched), 0).await;
+    let world = start_in(FakeState::new(state), fresh, Some(watched), None, 0).await;
     assert_eq!(world.served(), ["web-0"]);
     for (status, expected) in [
         (MeshStatus::Up, &["web-0", "web-1"][..]),
@@ -397,4 +402,124 @@ async fn inherited_sockets_wait_for_the_routes() {
         assert!(inherited.names().is_empty());
         tree.kill("node/proxy", KillMode::Kill).unwrap();
     }
+}
+
+/// A state with the route changed by `change`.
+fn state_with(change: impl FnOnce(&mut v1::Route)) -> State {
+    let mut state = state_with_route();
+    let key = ("a.example".to_owned(), String::new());
+    let route = state.routes.get_mut(&key).unwrap();
+    change(Arc::make_mut(route));
+    state
+}
+
+fn set_config(state: &mut State, key: &str, value: &str) {
+    let row = v1::ClusterConfig {
+        key: key.to_owned(),
+        value: value.to_owned(),
+        ..Default::default()
+    };
+    state.cluster_config.insert(key.to_owned(), Arc::new(row));
+}
+
+#[tokio::test(start_paused = true)]
+async fn cluster_configuration_changes_limits_and_trust() {
+    let mut state = state_with_route();
+    let fake = FakeState::new(state.clone());
+    let world = start(fake.clone(), 0).await;
+    let limits = || {
+        let table = world.proxy.table();
+        table.routes("a.example")[0].limits().copied()
+    };
+    let trusts = || {
+        world
+            .proxy
+            .table()
+            .trusted_proxies()
+            .contains([10, 1, 2, 3].into())
+    };
+    assert_eq!((limits(), trusts()), (None, false));
+    set_config(&mut state, "ingress.limits", "20,5,10");
+    set_config(&mut state, "ingress.trusted_proxies", "10.0.0.0/8");
+    fake.set(&state);
+    sleep(DEBOUNCE * 2).await;
+    let expected = Limits {
+        rps: 20.0,
+        burst: 100,
+        connections: 10,
+    };
+    assert_eq!((limits(), trusts()), (Some(expected), true));
+    let mut state = state_with(|route| {
+        route.limits = Some(v1::RouteLimits {
+            off: true,
+            ..Default::default()
+        });
+    });
+    set_config(&mut state, "ingress.limits", "20,5,10");
+    fake.set(&state);
+    sleep(DEBOUNCE * 2).await;
+    assert_eq!((limits(), trusts()), (None, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn sticky_sessions_begin_with_their_key() {
+    let state = state_with(|route| {
+        route.affinity = Some(v1::RouteAffinity {
+            cookie: "at".to_owned(),
+            ttl_s: 60,
+            same_site: "strict".to_owned(),
+        });
+    });
+    let mut state = state;
+    add_replica(&mut state, "web-0", "here", "10.1.0.2");
+    let (_, fresh) = watch::channel(Hosts::default());
+    let (keys, key) = watch::channel(None);
+    let world = start_in(FakeState::new(state), fresh, None, Some(key), 0).await;
+    let cookie = || {
+        let table = world.proxy.table();
+        table.routes("a.example")[0].cookie().map(str::to_owned)
+    };
+    assert_eq!(cookie(), None);
+    keys.send_replace(Some(Arc::new(SecretsKey::new([1; 32]))));
+    sleep(DEBOUNCE * 2).await;
+    assert_eq!(cookie().as_deref(), Some("at"));
+    let first = world.proxy.table();
+    keys.send_replace(Some(Arc::new(SecretsKey::new([2; 32]))));
+    sleep(DEBOUNCE * 2).await;
+    assert_eq!(cookie().as_deref(), Some("at"));
+    assert!(
+        *world.proxy.table() != *first,
+        "cookies of the old key name no replica"
+    );
+    world.restarted(KillMode::Kill).await;
+    assert_eq!(cookie().as_deref(), Some("at"), "also after a restart");
+}
+
+#[tokio::test]
+async fn limited_client_is_refused_by_the_data_plane() {
+    let replica = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut state = state_with(|route| {
+        route.port = replica.local_addr().unwrap().port().into();
+        route.limits = Some(v1::RouteLimits {
+            rps: 0.001,
+            burst: 1,
+            connections: 1,
+            ..Default::default()
+        });
+    });
+    add_replica(&mut state, "web-0", "here", "127.0.0.1");
+    let world = start(FakeState::new(state), 0).await;
+    let port = world.listening().await.unwrap().port();
+    let client = ask(port).await;
+    let (mut asked, _) = replica.accept().await.unwrap();
+    asked.read_u8().await.unwrap();
+    asked
+        .write_all(b"HTTP/1.1 204 No Content\r\n\r\n")
+        .await
+        .unwrap();
+    assert_eq!(answer(client).await, "204");
+    assert_eq!(answer(ask(port).await).await, "429");
+    // The counts are not the actor's.
+    world.restarted(KillMode::Panic).await;
+    assert_eq!(answer(ask(port).await).await, "429");
 }

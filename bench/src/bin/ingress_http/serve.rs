@@ -61,6 +61,7 @@ fn rule(domain: &str, path: &str, addr: SocketAddr) -> Rule {
             replica: "web-0".into(),
             addr,
             fresh_until: None,
+            leaving: false,
         }],
         ..Rule::default()
     }

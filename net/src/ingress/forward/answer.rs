@@ -19,7 +19,12 @@ pub(super) fn empty(status: StatusCode, serving: ServingGuard) -> Response<Respo
     own(status, Bytes::new(), serving)
 }
 
-fn own(status: StatusCode, text: Bytes, serving: ServingGuard) -> Response<ResponseBody> {
+/// A response of the proxy itself with a body.
+pub(super) fn own(
+    status: StatusCode,
+    text: Bytes,
+    serving: ServingGuard,
+) -> Response<ResponseBody> {
     let mut response = Response::new(ResponseBody::text(text, Some(serving)));
     *response.status_mut() = status;
     response

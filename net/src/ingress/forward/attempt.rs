@@ -60,6 +60,8 @@ pub(super) struct Forwarding<'a> {
     /// Whether the replicas speak HTTP/2.
     pub(super) http2: bool,
     pub(super) upstreams: &'a [Upstream],
+    /// Position of the replica that the client was given.
+    pub(super) preferred: Option<usize>,
 }
 
 impl Forwarding<'_> {
@@ -73,9 +75,10 @@ impl Forwarding<'_> {
         while tried.len() < MAX_ATTEMPTS {
             let now = Instant::now();
             let wall = shared.settings.wall_clock;
+            let (upstreams, rng) = (self.upstreams, &self.worker.rng);
             let picked = shared
                 .health
-                .pick(self.upstreams, &tried, now, wall, &self.worker.rng);
+                .pick(upstreams, &tried, self.preferred, now, wall, rng);
             let Some(at) = picked else { break };
             let Some(upstream) = self.upstreams.get(at) else {
                 break;

@@ -8,7 +8,7 @@ use http::{
 };
 use hyper::body::Incoming;
 
-use super::super::{connection::Connection, headers};
+use super::super::{affinity, connection::Connection, headers};
 
 /// The parts of the head that routing needs.
 pub(super) struct Head {
@@ -60,6 +60,13 @@ pub(super) struct Outgoing<'a> {
     pub(super) upgrade: Option<HeaderValue>,
     /// Whether the replica speaks HTTP/2.
     pub(super) http2: bool,
+    /// Address of the client, followed by those of trusted proxies; absent if the peer is the
+    /// client.
+    pub(super) forwarded_for: Option<HeaderValue>,
+    /// Name of the cookie of the route's sticky sessions.
+    pub(super) cookie: Option<&'a str>,
+    /// Names of such cookies of the whole domain.
+    pub(super) cookies: &'a [Box<str>],
 }
 
 impl Outgoing<'_> {
@@ -80,8 +87,13 @@ impl Outgoing<'_> {
         let headers = &mut parts.headers;
         headers::remove_hop_by_hop(headers);
         headers::join_cookies(headers);
+        if !self.cookies.is_empty() {
+            affinity::hide_from_replica(headers, self.cookie, self.cookies);
+        }
         let scheme = self.connection.scheme.name();
-        headers::set_forwarded(headers, &self.connection.peer, scheme, host.clone());
+        let path = self.forwarded_for;
+        let path = path.unwrap_or_else(|| self.connection.peer.clone());
+        headers::set_forwarded(headers, path, scheme, host.clone());
         parts.extensions.clear();
         if self.http2 {
             // The authority takes the place of the field.
