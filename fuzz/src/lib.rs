@@ -11,6 +11,7 @@
     reason = "a violated property panics"
 )]
 
+mod client_address;
 mod cluster;
 mod compose;
 mod config;
@@ -30,6 +31,7 @@ mod registry;
 mod tree;
 mod wireguard;
 
+pub use client_address::client_address;
 pub use compose::compose;
 pub use config::config;
 pub use dns::dns;
@@ -49,7 +51,8 @@ pub use wireguard::wireguard;
 pub type Target = fn(&[u8]);
 
 /// All targets, by the name of their program and of their directory in `corpus/`.
-pub const TARGETS: [(&str, Target); 14] = [
+pub const TARGETS: [(&str, Target); 15] = [
+    ("client_address", client_address),
     ("compose", compose),
     ("config", config),
     ("dns", dns),
