@@ -130,7 +130,7 @@ mod tests {
         let entry = set(&mut client, "ingress.limits", None).await.unwrap();
         assert_eq!((entry.value.as_str(), entry.is_set), ("off", false));
         let state = cluster.state(2);
-        let event = state.audit.values().last().unwrap();
+        let event = state.audit.values().next_back().unwrap();
         assert_eq!(event.r#type(), v1::AuditEventType::ConfigChanged);
         assert_eq!(
             (event.payload["old"].as_str(), event.identity.as_str()),

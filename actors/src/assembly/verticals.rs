@@ -170,6 +170,9 @@ pub(super) fn build(
         if let Some(port) = shared.config.https_port {
             proxy = proxy.with_https(port);
         }
+        if let Some(secrets) = node.secrets.get() {
+            proxy = proxy.with_secrets_key(secrets.subscribe());
+        }
         ingress = ingress
             .child(ChildSpec::worker::<ProxyActor>("proxy", proxy).0)
             .child(ChildSpec::worker::<PortManager>("ports", ports).0);

@@ -152,7 +152,7 @@ async fn leader_makes_a_key_that_a_majority_has() {
     assert_eq!(member.file.read().unwrap(), [SecretsKey::clone(&key)]);
     assert_eq!(disks.of("b"), [SecretsKey::clone(&key)]);
     let state = raft.state();
-    let event = state.audit.values().last().unwrap();
+    let event = state.audit.values().next_back().unwrap();
     assert_eq!(event.r#type(), AuditEventType::SecretsKey);
     assert_eq!(
         (event.payload["action"].as_str(), event.identity.as_str()),

@@ -6,11 +6,7 @@
 //! |---|---|---|---|
 //! | `JACO_STEPS` | kills of the leader while it orders | 2 | 1000, at most 20 |
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "tests print measurements"
-)]
+#![expect(clippy::unwrap_used, reason = "a test fails where it panics")]
 
 mod authority;
 mod balancer;
