@@ -11,8 +11,8 @@ scripts/setup.sh
 say "Building all tests"
 part "building all tests" cargo build --workspace --all-targets --locked
 [ "${1:-}" != --build-only ] || exit 0
-# This test installs the packages of its client once, which it cannot beside a private engine.
-if [ ! -e "$JACO_CACHE_DIR/grpcio-venv/bin/python3" ]; then
-  part "the packages of the foreign client" cargo test --workspace --locked --test foreign || true
+# These tests install the packages of their clients once, which they cannot beside a private engine.
+if [ ! -e "$JACO_CACHE_DIR/grpcio-venv/bin/python3" ] || [ ! -e "$JACO_CACHE_DIR/aioquic-venv/bin/python3" ]; then
+  part "the packages of the foreign clients" cargo test --workspace --locked --test foreign || true
 fi
 exec scripts/engine.sh scripts/suites.sh "$@"

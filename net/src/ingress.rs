@@ -12,9 +12,12 @@
 //! - [`certificates`]: the certificate of each domain; `handshake`: the TLS of a connection.
 //! - `challenge`: answers to a certificate authority.
 //! - `worker`: the threads; `listener`, `connection`: accepting and serving clients.
+//! - `access_log`: one line per request, if it is on.
+//! - `http3`: the same over QUIC.
 //! - `forward`: handling of one request: limits, replica selection, retries, upgrade, response.
 //! - [`client_address`]: the client of a request; [`affinity`]: its replica, kept by a cookie.
 
+mod access_log;
 mod active;
 pub mod affinity;
 mod body;
@@ -26,6 +29,7 @@ mod connection;
 mod forward;
 mod handshake;
 mod headers;
+mod http3;
 mod listener;
 mod observe;
 mod path;
@@ -38,10 +42,12 @@ mod timeouts;
 pub mod upstream;
 mod worker;
 
+pub use access_log::{AccessLog, RotatedFile};
 pub use affinity::{Affinity, AffinityKey, SameSite};
 pub use certificates::{CertificateStore, Certificates, certified_key};
 pub use challenge::{Challenge, ChallengeTable};
 pub use client_address::TrustedProxies;
+pub use http3::sockets::DatagramSockets;
 pub use observe::{Finished, Meter, Observe};
 pub use proxy::Proxy;
 pub use sockets::ListenSockets;
@@ -82,6 +88,8 @@ pub struct Settings {
     /// Number of clients remembered for their limits, each of them once per route; further ones are
     /// admitted and counted.
     pub max_limited_clients: usize,
+    /// Where finished requests are logged, if anywhere.
+    pub access_log: Option<AccessLog>,
 }
 
 impl Default for Settings {
@@ -98,6 +106,7 @@ impl Default for Settings {
             wall_clock: SystemTime::now,
             clock: Instant::now,
             max_limited_clients: crate::limit::MAX_CLIENTS,
+            access_log: None,
         }
     }
 }

@@ -1,9 +1,13 @@
 //! Tests of the proxy between real clients and real replicas on loopback.
 
+#[path = "ingress/access_log.rs"]
+mod access_log;
 #[path = "ingress/affinity.rs"]
 mod affinity;
 #[path = "ingress/fixture.rs"]
 mod fixture;
+#[path = "ingress/http3.rs"]
+mod http3;
 #[path = "ingress/limits.rs"]
 mod limits;
 #[path = "ingress/tls.rs"]

@@ -14,7 +14,12 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::time::Instant;
 
 use super::{
-    active::Target, observe::Measured, pool::Sender, timeouts::ServingGuard, worker::Worker,
+    active::Target,
+    http3::body::{BodyError as StreamError, RequestBody as StreamBody},
+    observe::Measured,
+    pool::Sender,
+    timeouts::ServingGuard,
+    worker::Worker,
 };
 use crate::limit::Permit;
 
@@ -45,13 +50,74 @@ impl Progress {
     }
 }
 
+/// The body a client sends.
+pub(super) enum ClientBody {
+    /// Over HTTP/1.1 or HTTP/2.
+    Hyper(Incoming),
+    /// Over HTTP/3; boxed because it is large and most requests have none.
+    Http3(Box<StreamBody>),
+}
+
+impl From<Incoming> for ClientBody {
+    fn from(body: Incoming) -> Self {
+        Self::Hyper(body)
+    }
+}
+
+impl From<StreamBody> for ClientBody {
+    fn from(body: StreamBody) -> Self {
+        Self::Http3(Box::new(body))
+    }
+}
+
+/// Why the body of a request ended early.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BodyError {
+    #[error(transparent)]
+    Hyper(#[from] hyper::Error),
+    #[error(transparent)]
+    Http3(#[from] StreamError),
+}
+
+impl Body for ClientBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let failed = |failed: Result<_, _>| failed.map_err(BodyError::Hyper);
+        match &mut *self {
+            Self::Hyper(body) => Pin::new(body).poll_frame(cx).map(|frame| frame.map(failed)),
+            Self::Http3(body) => {
+                let frame = ready!(Pin::new(&mut **body).poll_frame(cx));
+                Poll::Ready(frame.map(|frame| frame.map_err(BodyError::Http3)))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Hyper(body) => body.is_end_stream(),
+            Self::Http3(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Hyper(body) => body.size_hint(),
+            Self::Http3(body) => body.size_hint(),
+        }
+    }
+}
+
 /// The body sent to a replica.
-#[derive(Debug)]
-pub(super) struct RequestBody(Option<(Incoming, Arc<Progress>)>);
+pub(super) struct RequestBody(Option<(ClientBody, Arc<Progress>)>);
 
 impl RequestBody {
     /// Forwards `incoming`.
-    pub(super) fn new(incoming: Incoming) -> Self {
+    pub(super) fn new(incoming: ClientBody) -> Self {
         if incoming.is_end_stream() {
             return Self::empty();
         }
@@ -71,12 +137,12 @@ impl RequestBody {
 
 impl Body for RequestBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let Some((incoming, progress)) = &mut self.0 else {
             return Poll::Ready(None);
         };
@@ -146,12 +212,18 @@ pub(super) struct ResponseBody {
     measured: Option<Measured>,
     /// Keeps the request in flight until the body is complete or dropped.
     _permit: Option<Permit>,
+    /// The replica that answers, for the log.
+    replica: Option<Arc<str>>,
 }
 
 impl ResponseBody {
     /// Forwards a replica's body and returns its connection to the pool at the end.
     pub(super) fn new(incoming: Incoming, origin: Origin, serving: ServingGuard) -> Self {
+        let logs = origin.worker.shared.settings.access_log.is_some();
+        let upstream = origin.target.upstream().filter(|_| logs);
+        let replica = upstream.map(|upstream| upstream.replica.clone());
         let mut body = Self {
+            replica,
             incoming: Some(incoming),
             text: None,
             origin: Some(origin),
@@ -166,6 +238,7 @@ impl ResponseBody {
     /// A body of the proxy itself; `serving` is absent if the response begins a tunnel.
     pub(super) fn text(text: Bytes, serving: Option<ServingGuard>) -> Self {
         Self {
+            replica: None,
             incoming: None,
             text: Some(text).filter(|text| !text.is_empty()),
             origin: None,
@@ -181,8 +254,19 @@ impl ResponseBody {
     }
 
     /// Counts the request when this body is complete or dropped.
-    pub(super) fn measure(&mut self, measured: Measured) {
+    pub(super) fn measure(&mut self, mut measured: Measured) {
+        if let Some(logged) = &mut measured.logged {
+            logged.replica = self.replica.take();
+        }
         self.measured = Some(measured);
+    }
+
+    /// Adds to the bytes of the log.
+    fn count(&mut self, data: Option<&Bytes>) {
+        let measured = self.measured.as_mut();
+        if let Some(logged) = measured.and_then(|measured| measured.logged.as_mut()) {
+            logged.bytes += data.map_or(0, |data| data.len() as u64);
+        }
     }
 
     fn check_in(&mut self) {
@@ -203,7 +287,9 @@ impl Body for ResponseBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let Some(incoming) = &mut self.incoming else {
-            return Poll::Ready(self.text.take().map(|text| Ok(Frame::data(text))));
+            let text = self.text.take();
+            self.count(text.as_ref());
+            return Poll::Ready(text.map(|text| Ok(Frame::data(text))));
         };
         let frame = ready!(Pin::new(incoming).poll_frame(cx));
         match &frame {
@@ -211,7 +297,10 @@ impl Body for ResponseBody {
                 self.incoming = None;
                 self.check_in();
             }
-            Some(Ok(_)) => self.check_in(),
+            Some(Ok(frame)) => {
+                self.count(frame.data_ref());
+                self.check_in();
+            }
             Some(Err(why)) => {
                 if let Some(origin) = self.origin.take() {
                     origin.fail(why);

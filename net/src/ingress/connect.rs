@@ -5,8 +5,10 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode,
     header::{CONTENT_LENGTH, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY},
 };
-use hyper::{body::Incoming, ext::Protocol};
+use hyper::ext::Protocol;
 use sha1::{Digest, Sha1};
+
+use super::body::ClientBody;
 
 /// Concatenated to the key before it is hashed (RFC 6455, section 1.3).
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
@@ -18,7 +20,7 @@ const HANDSHAKE: [HeaderName; 2] = [SEC_WEBSOCKET_KEY, CONTENT_LENGTH];
 ///
 /// # Errors
 /// The status to refuse the request with: a plain CONNECT, or a protocol other than WebSocket.
-pub(super) fn is_websocket(request: &Request<Incoming>) -> Result<bool, StatusCode> {
+pub(super) fn is_websocket(request: &Request<ClientBody>) -> Result<bool, StatusCode> {
     if request.method() != Method::CONNECT {
         return Ok(false);
     }

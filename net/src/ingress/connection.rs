@@ -9,8 +9,9 @@ use std::{
     time::Duration,
 };
 
-use http::HeaderValue;
+use http::{HeaderValue, Request};
 use hyper::{
+    body::Incoming,
     server::conn::{http1, http2},
     service::service_fn,
 };
@@ -24,6 +25,7 @@ use tokio::{
 
 use super::{
     Phase, Scheme,
+    body::ClientBody,
     certificates::H2,
     forward,
     timeouts::{ClientTimeouts, TimedStream},
@@ -101,7 +103,8 @@ pub(super) async fn serve(
     }
 }
 
-fn peer_header(peer: SocketAddr) -> HeaderValue {
+/// The address of a client as a field value.
+pub(super) fn peer_header(peer: SocketAddr) -> HeaderValue {
     let ip = peer.ip().to_canonical().to_string();
     // An IP address is always a valid field value.
     HeaderValue::try_from(ip).unwrap_or(HeaderValue::from_static("unknown"))
@@ -126,7 +129,13 @@ impl Connection {
         let this = Arc::new(self);
         let service = {
             let timeouts = timeouts.clone();
-            service_fn(move |request| forward::handle(this.clone(), timeouts.serve(), request))
+            service_fn(move |request: Request<Incoming>| {
+                forward::handle(
+                    this.clone(),
+                    timeouts.serve(),
+                    request.map(ClientBody::from),
+                )
+            })
         };
         let connection = pin!(builder.serve_connection(io, service).with_upgrades());
         drive(connection, &timeouts, phase, |connection| {
@@ -157,7 +166,13 @@ impl Connection {
         let this = Arc::new(self);
         let service = {
             let timeouts = timeouts.clone();
-            service_fn(move |request| forward::handle(this.clone(), timeouts.serve(), request))
+            service_fn(move |request: Request<Incoming>| {
+                forward::handle(
+                    this.clone(),
+                    timeouts.serve(),
+                    request.map(ClientBody::from),
+                )
+            })
         };
         let connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
         drive(connection, &timeouts, phase, |connection| {

@@ -7,7 +7,10 @@ mod limit;
 
 use std::{convert::Infallible, sync::Arc};
 
-use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header::SET_COOKIE};
+use http::{
+    HeaderValue, Method, Request, Response, StatusCode, Version,
+    header::{ALT_SVC, SET_COOKIE},
+};
 use hyper::{body::Incoming, upgrade::OnUpgrade};
 use tokio::time::Instant;
 
@@ -17,9 +20,10 @@ use self::{
 };
 use super::{
     Scheme,
+    access_log::Logged,
     active::{MeterId, WorkerTable},
     affinity::StickyRoute,
-    body::{Origin, RequestBody, ResponseBody},
+    body::{ClientBody, Origin, RequestBody, ResponseBody},
     challenge,
     client_address::ClientAddress,
     connect::{self, Handshake},
@@ -36,13 +40,22 @@ use crate::limit::Permit;
 pub(super) async fn handle(
     connection: Arc<Connection>,
     serving: ServingGuard,
-    request: Request<Incoming>,
+    request: Request<ClientBody>,
 ) -> Result<Response<ResponseBody>, Infallible> {
     // The request keeps its table to the end: a swap does not affect running requests.
     let table = connection.worker.table();
     let (since, version) = (Instant::now(), request.version());
     let mut meter = MeterId::Unknown;
+    let log = connection.worker.shared.settings.access_log.as_ref();
+    let logged = log.map(|log| Box::new(Logged::new(log, &connection, &request)));
     let mut response = respond(&connection, &table, serving, request, &mut meter).await;
+    if connection.scheme == Scheme::Https
+        && let Some(alternative) = &*connection.worker.shared.alt_svc.load()
+    {
+        // An application may know alternatives of its own.
+        let field = response.headers_mut().entry(ALT_SVC);
+        field.or_insert_with(|| HeaderValue::clone(alternative));
+    }
     let status = response.status();
     response.body_mut().measure(Measured {
         table,
@@ -50,6 +63,7 @@ pub(super) async fn handle(
         status,
         version,
         since,
+        logged,
     });
     Ok(response)
 }
@@ -59,7 +73,7 @@ async fn respond(
     connection: &Arc<Connection>,
     table: &Arc<WorkerTable>,
     serving: ServingGuard,
-    request: Request<Incoming>,
+    request: Request<ClientBody>,
     meter: &mut MeterId,
 ) -> Response<ResponseBody> {
     let checked = connect::is_websocket(&request).and_then(|_| Head::read(&request));
@@ -116,7 +130,7 @@ struct Arrived {
     /// Counts the request among those in flight.
     permit: Option<Permit>,
     serving: ServingGuard,
-    request: Request<Incoming>,
+    request: Request<ClientBody>,
 }
 
 /// Forwards the request to a replica of its route.
@@ -211,7 +225,7 @@ impl Switch {
     ///
     /// # Errors
     /// The status to refuse the request with.
-    fn asked(request: &mut Request<Incoming>) -> Result<Option<Self>, StatusCode> {
+    fn asked(request: &mut Request<ClientBody>) -> Result<Option<Self>, StatusCode> {
         if connect::is_websocket(request)? {
             let client = hyper::upgrade::on(&mut *request);
             let (handshake, protocol) = Handshake::start(request.headers_mut());

@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use http::{StatusCode, Version};
 use tokio::time::Instant;
 
-use super::active::{MeterId, WorkerTable};
+use super::{
+    access_log::Logged,
+    active::{MeterId, WorkerTable},
+};
 
 /// Provides the meters of a proxy.
 pub trait Observe: Send + Sync + 'static {
@@ -53,15 +56,21 @@ pub(super) struct Measured {
     pub(super) status: StatusCode,
     pub(super) version: Version,
     pub(super) since: Instant,
+    /// Fields for the log of requests, if there is one.
+    pub(super) logged: Option<Box<Logged>>,
 }
 
 impl Drop for Measured {
     fn drop(&mut self) {
         let switched = self.status == StatusCode::SWITCHING_PROTOCOLS;
-        self.table.0.meter(self.meter).finished(&Finished {
+        let finished = Finished {
             status: self.status,
             version: self.version,
             took: (!switched).then(|| self.since.elapsed()),
-        });
+        };
+        self.table.0.meter(self.meter).finished(&finished);
+        if let Some(logged) = self.logged.take() {
+            logged.write(&finished);
+        }
     }
 }

@@ -10,12 +10,15 @@ use std::{
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use futures::future::join_all;
+use http::HeaderValue;
 
 use super::{
-    CertificateStore, ChallengeTable, ListenSockets, Observe, Phase, RouteTable, Scheme, Settings,
+    CertificateStore, ChallengeTable, DatagramSockets, ListenSockets, Observe, Phase, RouteTable,
+    Scheme, Settings,
     active::ActiveTable,
     certificates::server_config,
     handshake::Tls,
+    http3::Http3,
     upstream::Health,
     worker::{Protocol, WorkerHandle},
 };
@@ -41,6 +44,8 @@ pub(super) struct Shared {
     pub(super) health: Health,
     /// Kept for the lifetime of the proxy: a new table finds the counts of its routes in it.
     pub(super) limiter: Limiter,
+    /// Announces HTTP/3 on TLS connections while it is served.
+    pub(super) alt_svc: ArcSwapOption<HeaderValue>,
     observer: Arc<dyn Observe>,
     certificates: Arc<CertificateStore>,
 }
@@ -49,6 +54,8 @@ pub(super) struct Shared {
 struct Control {
     workers: Vec<WorkerHandle>,
     bound: Vec<(Scheme, ListenSockets)>,
+    /// The UDP address of HTTP/3.
+    http3: Option<SocketAddr>,
     /// Set with the first TLS listener and kept, so that sessions can be resumed on later ones.
     tls: Option<Tls>,
     /// Tables that were replaced. The last reference is dropped here and not by a worker, which
@@ -72,6 +79,7 @@ impl Proxy {
             shared: Arc::new(Shared {
                 live: ArcSwap::from_pointee(empty),
                 challenges: ArcSwapOption::empty(),
+                alt_svc: ArcSwapOption::empty(),
                 certificates: Arc::default(),
                 health: Health::new(settings.down_for),
                 limiter,
@@ -89,11 +97,7 @@ impl Proxy {
     /// then.
     pub fn listen(&self, scheme: Scheme, sockets: ListenSockets) -> io::Result<()> {
         let mut control = self.control();
-        if control.workers.is_empty() {
-            let numbers = 0..self.workers().get();
-            let started = numbers.map(|n| WorkerHandle::start(n, self.0.shared.clone()));
-            control.workers = started.collect::<io::Result<_>>()?;
-        }
+        self.start_workers(&mut control)?;
         let protocol = match scheme {
             Scheme::Http => Protocol::Http,
             Scheme::Https => Protocol::Https(self.tls(&mut control)?),
@@ -104,6 +108,44 @@ impl Proxy {
             }
         }
         control.bound.push((scheme, sockets));
+        Ok(())
+    }
+
+    /// Serves HTTP/3 on `sockets` until the next drain, and announces it on TLS connections.
+    ///
+    /// # Errors
+    /// If a worker thread cannot be started; nothing listens then.
+    pub fn listen_http3(&self, sockets: DatagramSockets) -> io::Result<()> {
+        let mut control = self.control();
+        self.start_workers(&mut control)?;
+        let (addr, store) = (sockets.local_addr(), self.0.shared.certificates.clone());
+        let server = Http3::server_config(store, sockets.routes_by_connection());
+        let server = server.map_err(io::Error::other)?;
+        let sockets = sockets.into_sockets();
+        let count = sockets.len();
+        for (number, (worker, socket)) in control.workers.iter().zip(sockets).enumerate() {
+            let http3 = Http3::of_worker(server.clone(), number, count);
+            worker.listen_quic(socket, http3);
+        }
+        control.http3 = Some(addr);
+        let field = format!("h3=\":{}\"; ma=2592000", addr.port());
+        let field = HeaderValue::try_from(field).map_err(io::Error::other)?;
+        self.0.shared.alt_svc.store(Some(Arc::new(field)));
+        Ok(())
+    }
+
+    /// The UDP address on which HTTP/3 is served, if it is.
+    #[must_use]
+    pub fn listening_http3(&self) -> Option<SocketAddr> {
+        self.control().http3
+    }
+
+    fn start_workers(&self, control: &mut Control) -> io::Result<()> {
+        if control.workers.is_empty() {
+            let numbers = 0..self.workers().get();
+            let started = numbers.map(|n| WorkerHandle::start(n, self.0.shared.clone()));
+            control.workers = started.collect::<io::Result<_>>()?;
+        }
         Ok(())
     }
 
@@ -199,6 +241,8 @@ impl Proxy {
         let old: Vec<_> = {
             let mut control = self.control();
             control.bound.clear();
+            control.http3 = None;
+            self.0.shared.alt_svc.store(None);
             let workers = control.workers.iter_mut();
             workers.map(WorkerHandle::take_phase).collect()
         };

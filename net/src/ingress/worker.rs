@@ -15,6 +15,7 @@ use super::{
     Phase,
     active::{ActiveTable, WorkerTable},
     handshake::Tls,
+    http3::{Http3, Http3Listener},
     listener::Listener,
     pool::Pool,
     proxy::Shared,
@@ -72,6 +73,12 @@ enum Command {
         protocol: Protocol,
         phase: watch::Receiver<Phase>,
     },
+    /// Serve clients over QUIC until the phase ends.
+    ListenQuic {
+        socket: net::UdpSocket,
+        http3: Box<Http3>,
+        phase: watch::Receiver<Phase>,
+    },
     /// Let go of the previous table and of connections to replicas that are no longer in one.
     Refresh,
 }
@@ -111,6 +118,16 @@ impl WorkerHandle {
         let _ = self.commands.send(listen); // the thread ends only with its handle
     }
 
+    /// Serves clients of HTTP/3 on `socket`.
+    pub(super) fn listen_quic(&self, socket: net::UdpSocket, http3: Http3) {
+        let listen = Command::ListenQuic {
+            socket,
+            http3: Box::new(http3),
+            phase: self.phase.subscribe(),
+        };
+        let _ = self.commands.send(listen); // the thread ends only with its handle
+    }
+
     /// Announces that the route table was replaced.
     pub(super) fn refresh(&self) {
         let _ = self.commands.send(Command::Refresh); // the thread ends only with its handle
@@ -133,6 +150,16 @@ async fn run(worker: Arc<Worker>, mut commands: mpsc::UnboundedReceiver<Command>
                 Ok(listener) => drop(tokio::spawn(listener.serve())),
                 Err(why) => {
                     tracing::error!(subsystem = "ingress", %why, "failed to listen");
+                }
+            },
+            Command::ListenQuic {
+                socket,
+                http3,
+                phase,
+            } => match Http3Listener::new(socket, *http3, worker.clone(), phase) {
+                Ok(listener) => drop(tokio::spawn(listener.serve())),
+                Err(why) => {
+                    tracing::error!(subsystem = "ingress", %why, "failed to listen for HTTP/3");
                 }
             },
             Command::Refresh => drop(worker.table()),

@@ -5,7 +5,10 @@ use std::{
     fmt, io,
     net::SocketAddr,
     os::fd::{AsFd as _, OwnedFd},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -35,6 +38,8 @@ struct Inner {
     /// Set to true when the streams have to end. A drain replaces the channel, so it affects only
     /// streams accepted before.
     closed: Mutex<watch::Sender<bool>>,
+    /// Open TCP connections by port number; they may outlive their listener.
+    connections: Mutex<BTreeMap<u16, Arc<AtomicUsize>>>,
 }
 
 /// State shared by the listeners and their connections.
@@ -76,6 +81,7 @@ impl Ports {
             listeners: Mutex::default(),
             inherited,
             closed: Mutex::new(watch::Sender::new(false)),
+            connections: Mutex::default(),
         }))
     }
 
@@ -171,6 +177,18 @@ impl Ports {
         open.map(|(port, _)| *port).collect()
     }
 
+    /// Number of TCP connections of each port that is open or still has some, by port number.
+    #[must_use]
+    pub fn tcp_connections(&self) -> Vec<(u16, usize)> {
+        let mut connections = lock(&self.0.connections);
+        // The listener and each connection hold the count.
+        connections.retain(|_, count| Arc::strong_count(count) > 1);
+        let counts = connections.iter();
+        counts
+            .map(|(number, count)| (*number, count.load(Ordering::Relaxed)))
+            .collect()
+    }
+
     /// Waits until a port is closed, by [`Ports::close`] or by a fault of its listener.
     ///
     /// # Cancel safety
@@ -211,7 +229,12 @@ impl Ports {
                 };
                 let local = listener.local_addr()?;
                 let socket = listener.as_fd().try_clone_to_owned()?;
+                let connections = lock(&self.0.connections)
+                    .entry(port.number)
+                    .or_default()
+                    .clone();
                 let acceptor = Acceptor {
+                    connections,
                     listener,
                     port,
                     shared,

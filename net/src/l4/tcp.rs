@@ -1,6 +1,14 @@
 //! One TCP listener: accepts connections and connects each to an upstream.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use rustix::net::sockopt;
 use tokio::{
@@ -39,6 +47,8 @@ pub(super) struct Acceptor {
     /// True once the streams have to end.
     pub(super) closed: watch::Receiver<bool>,
     pub(super) backends: watch::Receiver<Arc<Backends>>,
+    /// Number of open connections.
+    pub(super) connections: Arc<AtomicUsize>,
 }
 
 impl Acceptor {
@@ -54,7 +64,9 @@ impl Acceptor {
                         turn: turn.clone(),
                     };
                     let mut closed = self.closed.clone();
+                    let counted = Counted::new(self.connections.clone());
                     tokio::spawn(async move {
+                        let _counted = counted;
                         tokio::select! {
                             () = connection.run(client, peer) => {}
                             // An error means that the data plane was dropped without a drain.
@@ -69,6 +81,22 @@ impl Acceptor {
                 }
             }
         }
+    }
+}
+
+/// Counts a connection until it is dropped.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(count: Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -406,3 +406,29 @@ async fn inherited_socket_of_another_port_is_not_used() {
     let opened = next.open(port, Backends::default()).await.unwrap();
     assert_eq!(opened.port(), port.number);
 }
+
+#[tokio::test]
+async fn connections_are_counted_until_they_end() {
+    let ports = ports();
+    let addr = open(&ports, TCP, to(&[tcp_server("a").await])).await;
+    let counts = || ports.tcp_connections();
+    assert_eq!(counts(), [(TCP.number, 0)]);
+    let connect = async || {
+        let mut client = TcpStream::connect(addr).await.unwrap();
+        client.read_u8().await.unwrap();
+        client
+    };
+    let (first, second) = (connect().await, connect().await);
+    assert_eq!(counts(), [(TCP.number, 2)]);
+    drop(first);
+    while counts() != [(TCP.number, 1)] {
+        tokio::task::yield_now().await;
+    }
+    // An established connection outlives its listener, and is counted as long.
+    ports.close(TCP);
+    assert_eq!(counts(), [(TCP.number, 1)]);
+    drop(second);
+    while !counts().is_empty() {
+        tokio::task::yield_now().await;
+    }
+}

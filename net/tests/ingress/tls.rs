@@ -24,12 +24,12 @@ use super::*;
 
 /// A certificate that clients of the tests trust.
 #[derive(Clone)]
-struct Issued {
-    key: Arc<CertifiedKey>,
-    der: CertificateDer<'static>,
+pub(super) struct Issued {
+    pub(super) key: Arc<CertifiedKey>,
+    pub(super) der: CertificateDer<'static>,
 }
 
-fn issue(name: &str) -> Issued {
+pub(super) fn issue(name: &str) -> Issued {
     let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
     let pem = SecretString::from(made.signing_key.serialize_pem());
     Issued {

@@ -6,9 +6,8 @@ use http::{
     request::Parts,
     uri::{self, Authority, PathAndQuery},
 };
-use hyper::body::Incoming;
 
-use super::super::{affinity, connection::Connection, headers};
+use super::super::{affinity, body::ClientBody, connection::Connection, headers};
 
 /// The parts of the head that routing needs.
 pub(super) struct Head {
@@ -18,24 +17,25 @@ pub(super) struct Head {
 
 impl Head {
     /// Reads and checks the head; the error is the status to refuse the request with.
-    pub(super) fn read(request: &Request<Incoming>) -> Result<Self, StatusCode> {
+    pub(super) fn read(request: &Request<ClientBody>) -> Result<Self, StatusCode> {
         let bad = StatusCode::BAD_REQUEST;
         let authority = request.uri().authority();
         let mut hosts = request.headers().get_all(HOST).iter();
         let field = match (hosts.next(), hosts.next()) {
             (Some(host), None) => Some(host.to_str().map_err(|_| bad)?),
-            // HTTP/2 has a pseudo-header instead.
-            (None, _) if request.version() == Version::HTTP_2 && authority.is_some() => None,
+            // HTTP/2 and HTTP/3 have a pseudo-header instead.
+            (None, _) if request.version() >= Version::HTTP_2 && authority.is_some() => None,
             (None, _) if request.version() >= Version::HTTP_11 => return Err(bad),
             (None, _) => None,
             (Some(_), Some(_)) => return Err(bad),
         };
         // A target with an authority overrides the field (RFC 9112, section 3.2.2), except in
-        // HTTP/2, where both must agree (RFC 9113, section 8.3.1).
+        // HTTP/2 and HTTP/3, where both must agree (RFC 9113, section 8.3.1; RFC 9114, section
+        // 4.3.1).
         let host = match (authority, field) {
             (Some(authority), _) if authority.as_str().contains('@') => return Err(bad),
             (Some(authority), Some(field))
-                if request.version() == Version::HTTP_2
+                if request.version() >= Version::HTTP_2
                     && !authority.as_str().eq_ignore_ascii_case(field) =>
             {
                 return Err(bad);

@@ -8,10 +8,14 @@ use http::{
     header::{ACCEPT, CONNECTION, CONTENT_TYPE, EXPECT, RETRY_AFTER},
 };
 use http_body_util::BodyExt;
-use hyper::body::{Body, Incoming};
+use hyper::body::Body;
 use tokio::time::timeout;
 
-use super::super::{body::ResponseBody, proxy::Shared, timeouts::ServingGuard};
+use super::super::{
+    body::{ClientBody, ResponseBody},
+    proxy::Shared,
+    timeouts::ServingGuard,
+};
 use super::answer;
 use crate::limit::{LimitedRoute, Permit, Reason, Refusal};
 
@@ -35,7 +39,7 @@ pub(super) fn admit(
 /// Answers a refused request with 429, with a body of the kind that the client asks for.
 pub(super) fn refuse(
     refusal: Refusal,
-    request: Request<Incoming>,
+    request: Request<ClientBody>,
     serving: ServingGuard,
 ) -> Response<ResponseBody> {
     let (code, line) = match refusal.reason {
@@ -67,7 +71,7 @@ pub(super) fn refuse(
 /// In HTTP/1.1 the next request begins after the body (RFC 9112, section 9.3), so a body too long to
 /// be skipped ends the connection. It is read a while nevertheless: closing on arriving bytes would
 /// reset the connection before the client has read the response.
-fn skip_body(request: Request<Incoming>) -> bool {
+fn skip_body(request: Request<ClientBody>) -> bool {
     if request.version() > Version::HTTP_11 || request.body().is_end_stream() {
         return true;
     }
