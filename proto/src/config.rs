@@ -24,7 +24,7 @@ pub(crate) use values::port_number;
 use crate::yaml;
 use read::Fields;
 
-const KEYS: [&str; 22] = [
+const KEYS: [&str; 23] = [
     "data_dir",
     "listen_addr",
     "cluster_addr",
@@ -46,6 +46,7 @@ const KEYS: [&str; 22] = [
     "http_port",
     "https_port",
     "metrics_addr",
+    "ingress_access_log",
     "hostname",
 ];
 const DNS_KEYS: [&str; 2] = ["forwarders", "forwarder_timeout"];
@@ -98,6 +99,8 @@ pub struct DaemonConfig {
     pub https_port: u16,
     /// Address of the metrics endpoint, if enabled.
     pub metrics_addr: Option<HostPort>,
+    /// File of the log of requests through the ingress, if enabled.
+    pub ingress_access_log: Option<PathBuf>,
     /// Name of this node; the system's hostname if absent.
     pub hostname: Option<String>,
 }
@@ -163,6 +166,7 @@ impl Default for DaemonConfig {
             http_port: 80,
             https_port: 443,
             metrics_addr: None,
+            ingress_access_log: None,
             hostname: None,
         }
     }
@@ -232,6 +236,8 @@ impl DaemonConfig {
             http_port: field::port(&fields, "http_port")?.unwrap_or(default.http_port),
             https_port: field::port(&fields, "https_port")?.unwrap_or(default.https_port),
             metrics_addr: field::metrics_addr(&fields)?,
+            ingress_access_log: field::optional_text(&fields, "ingress_access_log")?
+                .map(PathBuf::from),
             hostname: field::hostname(&fields)?,
         })
     }

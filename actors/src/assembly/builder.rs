@@ -156,6 +156,13 @@ impl NodeBuilder {
         self
     }
 
+    /// Logs each request through the ingress as a line of JSON in the file `path`, which is replaced
+    /// at 20 MiB and kept five times.
+    pub fn ingress_access_log(mut self, path: impl Into<PathBuf>) -> Self {
+        self.0.ingress_access_log = Some(path.into());
+        self
+    }
+
     /// Serves metrics in Prometheus text over plain HTTP at `/metrics`; port 0 lets the system
     /// choose.
     pub fn metrics_addr(mut self, address: SocketAddr) -> Self {

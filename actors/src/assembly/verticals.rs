@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jaco_engine::docker::DockerEngine;
-use jaco_net::ingress::{Proxy, Settings};
+use jaco_net::ingress::{AccessLog, Proxy, RotatedFile, Settings};
 use jaco_policy::network::firewall::local::LocalNetworks;
 use jaco_raftnode::{
     ForwardingProposer, LeaderProposer, NoTransport, RaftArgs, StateReader as _, actor::spawn,
@@ -35,6 +35,10 @@ use crate::{
     peer::{self, PeerTransport, Services},
     runtime, scheduler, secrets,
 };
+
+/// Length in bytes at which the log of requests is replaced, and how many are kept.
+const ACCESS_LOG_BYTES: u64 = 20 << 20;
+const ACCESS_LOGS_KEPT: u32 = 5;
 
 /// Builds the verticals of a member, in start order; called once per node.
 pub(super) fn build(
@@ -150,11 +154,12 @@ pub(super) fn build(
         let fresh = node.failure_detector.fresh();
         let inherited = &shared.config.inherited;
         let ports = ingress::port::data_plane(&node.hostname, fresh.clone(), inherited.clone());
+        shared.metrics().watch_ports(&ports);
         let mut input = ServingInput::new(raft, facts, fresh);
         if let Some(mesh) = mesh {
             input = input.with_mesh(mesh.status.subscribe());
         }
-        let proxy = Proxy::observed(Settings::default(), Arc::new(shared.metrics().clone()));
+        let proxy = Proxy::observed(proxy_settings(shared), Arc::new(shared.metrics().clone()));
         if let Some(settings) = &shared.config.certificates {
             let (manager, published) = certificates(shared, node, settings);
             let tls = serving::child(proxy.clone(), published);
@@ -201,6 +206,24 @@ fn secrets_key(
     });
     let _ = node.secrets.set(secrets); // set once: the verticals are assembled once
     child
+}
+
+/// Settings of the data plane. Requests are served without their log if it cannot be opened.
+fn proxy_settings(shared: &NodeContext) -> Settings {
+    let mut settings = Settings::default();
+    if let Some(path) = &shared.config.ingress_access_log {
+        let file = RotatedFile::open(path.clone(), ACCESS_LOG_BYTES, ACCESS_LOGS_KEPT);
+        match file.and_then(AccessLog::start) {
+            Ok(log) => {
+                shared.metrics().watch_access_log(&log);
+                settings.access_log = Some(log);
+            }
+            Err(error) => {
+                tracing::error!(subsystem = "ingress", path = %path.display(), %error, "failed to open the log of requests");
+            }
+        }
+    }
+    settings
 }
 
 /// Arguments of the mesh and its device, if the node has one.

@@ -13,7 +13,7 @@ use std::{
 
 use jaco_net::{
     handover::Inherited,
-    ingress::{AffinityKey, ListenSockets, Proxy, Scheme},
+    ingress::{AffinityKey, DatagramSockets, ListenSockets, Proxy, Scheme},
     secrets::SecretsKey,
 };
 use jaco_policy::ingress::table::{NodeFacts, is_settled};
@@ -77,7 +77,7 @@ impl ProxyArgs {
         self
     }
 
-    /// Serves TLS as well, on `port` of all addresses.
+    /// Serves TLS as well, on `port` of all addresses, and HTTP/3 on the UDP port of that number.
     #[must_use]
     pub fn with_https(mut self, port: u16) -> Self {
         self.ports.push((Scheme::Https, port));
@@ -130,6 +130,8 @@ pub struct ProxyActor {
     /// Whether the last attempt to bind failed and a retry is scheduled.
     retrying: bool,
     ports: Vec<Port>,
+    /// Errors of binding the UDP port of HTTP/3.
+    http3_errors: LogDedup,
 }
 
 /// A port to listen on.
@@ -158,6 +160,7 @@ impl Worker for ProxyActor {
             view,
             settles_by: None,
             retrying: false,
+            http3_errors: LogDedup::default(),
         };
         actor.publish();
         actor.open(ctx);
@@ -254,8 +257,33 @@ impl ProxyActor {
                 }
             }
         }
+        self.open_http3();
         if self.retrying {
             ctx.send_after(BIND_RETRY, Msg::Bind);
+        }
+    }
+
+    /// Serves HTTP/3 once TLS is served.
+    fn open_http3(&mut self) {
+        let proxy = &self.args.proxy;
+        let Some(tls) = proxy.listening(Scheme::Https) else {
+            return;
+        };
+        if proxy.listening_http3().is_some() {
+            return;
+        }
+        let bound = DatagramSockets::bind_all(tls.port(), proxy.workers());
+        match bound.and_then(|sockets| proxy.listen_http3(sockets)) {
+            Ok(()) => {
+                tracing::info!(subsystem = "ingress", port = tls.port(), "HTTP/3 is served");
+                self.http3_errors.clear();
+            }
+            Err(why) => {
+                if self.http3_errors.is_new(&why) {
+                    tracing::error!(subsystem = "ingress", port = tls.port(), error = %why, "failed to bind the UDP port of HTTP/3");
+                }
+                self.retrying = true;
+            }
         }
     }
 }

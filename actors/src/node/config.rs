@@ -62,6 +62,8 @@ pub struct NodeConfig {
     /// TCP port of the ingress over TLS, on all addresses, beside `http_port`; 0 lets the system
     /// choose. `None`: there is no TLS.
     pub https_port: Option<u16>,
+    /// File of the log of requests through the ingress. `None`: they are not logged.
+    pub ingress_access_log: Option<PathBuf>,
     /// Address of the metrics endpoint over plain HTTP, if there is one; port 0 lets the system
     /// choose.
     pub metrics_addr: Option<SocketAddr>,
@@ -108,6 +110,7 @@ impl NodeConfig {
             http_port: None,
             certificates: None,
             https_port: None,
+            ingress_access_log: None,
             metrics_addr: None,
             ipam: Pool::default(),
             ipam_is_set: false,

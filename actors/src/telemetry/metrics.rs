@@ -6,7 +6,10 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use jaco_net::ingress::{self, Meter};
+use jaco_net::{
+    ingress::{self, AccessLog, Meter},
+    l4::Ports,
+};
 use jaco_raftnode::{Applied, Observe, RaftHandle, State};
 use jaco_supervision::Tree;
 use prometheus_client::{
@@ -153,6 +156,16 @@ impl Metrics {
     /// Sets the raft node whose status is exported; later calls have no effect.
     pub(crate) fn watch_raft(&self, raft: &RaftHandle) {
         let _ = self.0.counts.sources.raft.set(raft.clone());
+    }
+
+    /// Sets the published ports whose connections are exported; later calls have no effect.
+    pub(crate) fn watch_ports(&self, ports: &Ports) {
+        let _ = self.0.counts.sources.ports.set(ports.clone());
+    }
+
+    /// Sets the log of requests whose losses are exported; later calls have no effect.
+    pub(crate) fn watch_access_log(&self, log: &AccessLog) {
+        let _ = self.0.counts.sources.access_log.set(log.clone());
     }
 
     /// Drops the series of objects that are missing in `state` at two successive sweeps.

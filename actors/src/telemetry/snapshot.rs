@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, sync::OnceLock};
 
+use jaco_net::{ingress::AccessLog, l4::Ports};
 use jaco_proto::v1::ReplicaState;
 use jaco_raftnode::{RaftHandle, Role, State, StateReader};
 use jaco_supervision::Tree;
@@ -30,6 +31,10 @@ pub(super) struct Sources {
     pub(super) tree: OnceLock<Tree>,
     /// Set once the node is a member.
     pub(super) raft: OnceLock<RaftHandle>,
+    /// Published ports, if the node serves any.
+    pub(super) ports: OnceLock<Ports>,
+    /// The log of requests, if it is on.
+    pub(super) access_log: OnceLock<AccessLog>,
 }
 
 impl Sources {
@@ -67,6 +72,21 @@ impl Sources {
             for (kind, depth) in depths {
                 ConstGauge::new(depth).encode(family.encode_family(&[("kind", kind)])?)?;
             }
+        }
+        if let Some(ports) = self.ports.get() {
+            let help = "Open connections of published TCP ports.";
+            let name = "ingress_tcp_connections";
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (port, count) in ports.tcp_connections() {
+                let count = i64::try_from(count).unwrap_or(i64::MAX);
+                ConstGauge::new(count).encode(family.encode_family(&[("port", port)])?)?;
+            }
+        }
+        if let Some(log) = self.access_log.get() {
+            let help = "Requests that the log missed because its disk was too slow or failed.";
+            let name = "ingress_access_log_dropped";
+            let family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            ConstCounter::new(log.dropped()).encode(family)?;
         }
         if let Some(raft) = self.raft.get() {
             let status = raft.status();

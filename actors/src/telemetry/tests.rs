@@ -344,3 +344,33 @@ async fn series_of_removed_objects_are_dropped() {
     assert!(text.contains("_unknown"), "{text}");
     tree.stop().await;
 }
+
+#[tokio::test]
+async fn connections_of_published_ports_are_exported() {
+    use jaco_net::l4::{Backends, Port, Ports, Protocol, Settings};
+    let ports = Ports::new(Settings::default(), std::sync::Arc::new(|_: &str| true));
+    let metrics = metrics();
+    metrics.watch_ports(&ports);
+    let port = Port {
+        number: 0,
+        protocol: Protocol::Tcp,
+    };
+    ports.open(port, Backends::default()).await.unwrap();
+    let text = metrics.render();
+    let name = "jaco_ingress_tcp_connections";
+    assert_eq!(families(&text)[name], "gauge");
+    let series = format!("{name}{{node=\"n1\",port=\"0\"}}");
+    assert_eq!(samples(&text)[series.as_str()], 0.0);
+}
+
+#[test]
+fn lines_missing_in_the_access_log_are_exported() {
+    let metrics = metrics();
+    let log = jaco_net::ingress::AccessLog::start(std::io::sink()).unwrap();
+    metrics.watch_access_log(&log);
+    let text = metrics.render();
+    let name = "jaco_ingress_access_log_dropped_total";
+    assert_eq!(families(&text)[name], "counter");
+    let series = format!("{name}{{node=\"n1\"}}");
+    assert_eq!(samples(&text)[series.as_str()], 0.0);
+}

@@ -76,6 +76,9 @@ pub(crate) fn node(
     if let Some(addr) = &config.metrics_addr {
         node = node.metrics_addr(socket_addr("metrics_addr", addr)?);
     }
+    if let Some(path) = &config.ingress_access_log {
+        node = node.ingress_access_log(path);
+    }
     if let Some(socket) = socket {
         node = node.inherited_socket(socket);
     }

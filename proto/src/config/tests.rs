@@ -63,6 +63,7 @@ isolation: off
 http_port: 8080
 https_port: 8443
 metrics_addr: :9100
+ingress_access_log: /var/log/jaco/access.log
 hostname: node-1.example
 ",
     );
@@ -103,6 +104,7 @@ hostname: node-1.example
         http_port: 8080,
         https_port: 8443,
         metrics_addr: Some(host_port("127.0.0.1", 9100)),
+        ingress_access_log: Some("/var/log/jaco/access.log".into()),
         hostname: Some("node-1.example".into()),
     };
     assert_eq!(config, expected);
@@ -333,6 +335,7 @@ fn quoted_and_plain_values_are_equal() {
 #[test]
 fn zero_duration_and_empty_text_mean_the_default() {
     let text = "node_status_interval: 0\nacme_ca: ''\nacme_root_ca: ''\nmetrics_addr: ''
+ingress_access_log: ''
 hostname: ''\ndns: {forwarder_timeout: 0s, forwarders: []}\n";
     assert_eq!(parsed(text), DaemonConfig::default());
 }

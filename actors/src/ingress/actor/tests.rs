@@ -523,3 +523,13 @@ async fn limited_client_is_refused_by_the_data_plane() {
     world.restarted(KillMode::Panic).await;
     assert_eq!(answer(ask(port).await).await, "429");
 }
+
+#[tokio::test]
+async fn http3_is_served_beside_tls() {
+    let world = start(FakeState::new(state_with_route()), 0).await;
+    world.listening().await.unwrap();
+    let tls = world.proxy.listening(Scheme::Https).unwrap();
+    assert_eq!(world.proxy.listening_http3().unwrap().port(), tls.port());
+    world.tree.stop().await;
+    assert_eq!(world.proxy.listening_http3(), None);
+}
