@@ -19,12 +19,16 @@ mod transport;
 use std::{
     io,
     net::{IpAddr, UdpSocket},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, Weak},
     time::Duration,
 };
 
-use quinn::{Endpoint, Incoming, TokioRuntime, VarInt};
-use tokio::{sync::watch, task::JoinSet, time::timeout};
+use quinn::{AsyncUdpSocket, Endpoint, Incoming, Runtime as _, TokioRuntime, VarInt};
+use tokio::{
+    sync::watch,
+    task::{JoinSet, yield_now},
+    time::timeout,
+};
 
 pub(super) use self::settings::Http3;
 use super::{Phase, worker::Worker};
@@ -38,9 +42,9 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The endpoint of a worker.
 pub(super) struct Http3Listener {
-    // Dropped first: a drain is complete when the phase is no longer watched, and the socket must
-    // be closed by then.
     endpoint: Endpoint,
+    /// The socket, which tasks of the endpoint hold for some time after it was dropped.
+    socket: Weak<dyn AsyncUdpSocket>,
     handshakes: Arc<Mutex<HandshakeLimiter>>,
     worker: Arc<Worker>,
     phase: watch::Receiver<Phase>,
@@ -56,10 +60,14 @@ impl Http3Listener {
         phase: watch::Receiver<Phase>,
     ) -> io::Result<Self> {
         let runtime = Arc::new(TokioRuntime);
-        let endpoint = Endpoint::new(http3.endpoint, Some(http3.server), socket, runtime)?;
+        let socket = runtime.wrap_udp_socket(socket)?;
+        let open = Arc::downgrade(&socket);
+        let (config, server) = (http3.endpoint, Some(http3.server));
+        let endpoint = Endpoint::new_with_abstract_socket(config, server, socket, runtime)?;
         let handshakes = HandshakeLimiter::new(&handshake_limits());
         Ok(Self {
             endpoint,
+            socket: open,
             handshakes: Arc::new(Mutex::new(handshakes)),
             worker,
             phase,
@@ -99,6 +107,22 @@ impl Http3Listener {
         }
         self.endpoint.close(VarInt::from_u32(0x100), b"");
         let _ = timeout(CLOSE_TIMEOUT, self.endpoint.wait_idle()).await; // clients time out otherwise
+        let Self {
+            endpoint,
+            socket,
+            phase,
+            ..
+        } = self;
+        drop(endpoint);
+        // A drain is complete when the phase is no longer watched, and the socket must be closed by
+        // then.
+        let closed = async {
+            while socket.strong_count() > 0 {
+                yield_now().await;
+            }
+        };
+        let _ = timeout(CLOSE_TIMEOUT, closed).await; // clients that do not answer are forgotten
+        drop(phase);
     }
 
     /// Decides about a new client; under load it must first prove its address by a Retry.
