@@ -209,7 +209,9 @@ fn time(at: SystemTime) -> String {
 
 /// Year, month and day of a number of days after 1 January 1970 in the Gregorian calendar.
 fn date(days: u64) -> (u64, u64, u64) {
-    let is_leap = |year: u64| (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
+    let is_leap = |year: u64| {
+        (year.is_multiple_of(4) && !year.is_multiple_of(100)) || year.is_multiple_of(400)
+    };
     // Whole cycles of 400 years are equal.
     let (cycles, mut left) = (days / 146_097, days % 146_097);
     let mut year = 1970 + cycles * 400;
