@@ -176,6 +176,8 @@ pub(super) struct Origin {
     pub(super) sender: Sender,
     /// The body of the request, which may still be in transit.
     pub(super) progress: Option<Arc<Progress>>,
+    /// Whether the connection may carry another request after this one.
+    pub(super) reusable: bool,
 }
 
 impl Origin {
@@ -183,7 +185,7 @@ impl Origin {
         let sent = self
             .progress
             .is_none_or(|progress| progress.sent.load(Ordering::Acquire));
-        if let Some(upstream) = self.target.upstream().filter(|_| sent) {
+        if let Some(upstream) = self.target.upstream().filter(|_| sent && self.reusable) {
             self.worker.pool.put(upstream.addr, self.sender);
         }
     }

@@ -79,7 +79,7 @@ async fn respond(
     let checked = connect::is_websocket(&request).and_then(|_| Head::read(&request));
     let head = match checked {
         Ok(head) => head,
-        Err(status) => return answer::empty(status, serving),
+        Err(status) => return answer::refused(status, request.version(), serving),
     };
     let plain = connection.scheme == Scheme::Http;
     if let Some(token) = challenge::token(request.uri().path()).filter(|_| plain)

@@ -2,52 +2,75 @@
 
 use http::{
     HeaderMap, HeaderName, HeaderValue, Version,
-    header::{
-        CONNECTION, CONTENT_LENGTH, COOKIE, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
-        TRANSFER_ENCODING, UPGRADE,
-    },
+    header::{CONNECTION, CONTENT_LENGTH, COOKIE, HOST, TE, TRANSFER_ENCODING, UPGRADE},
 };
 
 use super::client_address::FORWARDED_FOR;
 
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
+/// Whether a field is always removed, because it concerns one hop only.
+fn is_hop_by_hop(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "connection"
+            | "transfer-encoding"
+            | "te"
+            | "upgrade"
+            | "keep-alive"
+            | "proxy-connection"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+    )
+}
 
 /// Removes the hop-by-hop fields (RFC 9110, section 7.6.1).
 ///
 /// `Trailer` stays: bodies keep their trailers. `Content-Length` beside a transfer coding is
 /// removed, because the coding overrides it and the next hop must not see both.
 pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    if headers.contains_key(CONNECTION) {
-        let named: Vec<HeaderName> = headers
-            .get_all(CONNECTION)
-            .iter()
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(','))
-            .filter_map(|name| name.trim().parse().ok())
-            // Removing these would change where the message goes or where it ends.
-            .filter(|name| *name != HOST && *name != CONTENT_LENGTH)
-            .collect();
-        for name in named {
-            headers.remove(name);
-        }
-        headers.remove(CONNECTION);
+    // Most messages have none; one pass over the names is faster than a lookup of each field.
+    if !headers.keys().any(is_hop_by_hop) {
+        return;
     }
-    if headers.remove(TRANSFER_ENCODING).is_some() {
-        headers.remove(CONTENT_LENGTH);
-    }
-    for name in [
-        KEEP_ALIVE,
-        PROXY_CONNECTION,
-        PROXY_AUTHENTICATE,
-        PROXY_AUTHORIZATION,
-        TE,
-        UPGRADE,
-    ] {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        // Removing these would change where the message goes or where it ends.
+        .filter(|name| ![HOST, CONTENT_LENGTH, TRANSFER_ENCODING].contains(name))
+        .collect();
+    for name in named {
         headers.remove(name);
     }
+    if headers.contains_key(TRANSFER_ENCODING) {
+        headers.remove(CONTENT_LENGTH);
+    }
+    while let Some(name) = headers.keys().find(|name| is_hop_by_hop(name)) {
+        let name = name.clone();
+        headers.remove(name);
+    }
+}
+
+/// Whether `chunked` is the only transfer coding, if there is any.
+///
+/// Others are part of the content for a next hop that gets no `Transfer-Encoding`, and what several
+/// fields or unusual lists mean differs between implementations.
+pub(super) fn is_only_chunked(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => true,
+        (Some(coding), None) => coding.as_bytes().eq_ignore_ascii_case(b"chunked"),
+        (Some(_), Some(_)) => false,
+    }
+}
+
+/// Whether the end of a message is given twice, by its length and by its coding.
+pub(super) fn is_framed_twice(headers: &HeaderMap) -> bool {
+    headers.contains_key(TRANSFER_ENCODING) && headers.contains_key(CONTENT_LENGTH)
 }
 
 /// Whether the client accepts trailers, the only `TE` member that a proxy forwards.
@@ -184,6 +207,25 @@ mod tests {
             [""; 0]
         );
         assert_eq!(left(&[("content-length", "3")]), ["content-length"]);
+    }
+
+    #[test]
+    fn only_one_chunked_coding_is_accepted() {
+        let coded = |values: &[&str]| {
+            let lines: Vec<_> = values.iter().map(|v| ("transfer-encoding", *v)).collect();
+            is_only_chunked(&headers(&lines))
+        };
+        assert!(coded(&[]) && coded(&["chunked"]) && coded(&["Chunked"]));
+        for values in [
+            &["gzip"][..],
+            &["gzip, chunked"],
+            &["chunked, chunked"],
+            &["chunked", "chunked"],
+            &["identity", "chunked"],
+            &[""],
+        ] {
+            assert!(!coded(values), "{values:?}");
+        }
     }
 
     #[test]

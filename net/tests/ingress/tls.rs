@@ -39,15 +39,19 @@ pub(super) fn issue(name: &str) -> Issued {
 }
 
 /// A proxy with a TLS listener that has a certificate for the test domain.
-struct Secure {
-    proxy: Proxy,
-    addr: SocketAddr,
+pub(crate) struct Secure {
+    pub(crate) proxy: Proxy,
+    pub(crate) addr: SocketAddr,
     issued: Issued,
 }
 
 impl Secure {
     fn start() -> Self {
-        let (proxy, issued) = (Proxy::new(Settings::default()), issue(HOST));
+        Self::with(Settings::default())
+    }
+
+    pub(crate) fn with(settings: Settings) -> Self {
+        let (proxy, issued) = (Proxy::new(settings), issue(HOST));
         let sockets = ListenSockets::bind(([127, 0, 0, 1], 0).into(), proxy.workers()).unwrap();
         let addr = sockets.local_addr();
         proxy.listen(Scheme::Https, sockets).unwrap();
@@ -65,7 +69,7 @@ impl Secure {
         self.proxy.certificates().swap(Certificates::new(named));
     }
 
-    fn config(
+    pub(crate) fn config(
         &self,
         alpn: &[&str],
         versions: &[&'static SupportedProtocolVersion],
@@ -81,7 +85,7 @@ impl Secure {
         config
     }
 
-    async fn connect(
+    pub(crate) async fn connect(
         &self,
         name: &str,
         config: impl Into<Arc<ClientConfig>>,

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::{
     HeaderValue, Response, StatusCode, Uri, Version,
-    header::{CONTENT_TYPE, LOCATION, SERVER},
+    header::{CONNECTION, CONTENT_TYPE, LOCATION, SERVER},
     response::Parts,
 };
 use hyper::body::Incoming;
@@ -17,6 +17,22 @@ use super::super::{
 /// A response of the proxy itself, without a body.
 pub(super) fn empty(status: StatusCode, serving: ServingGuard) -> Response<ResponseBody> {
     own(status, Bytes::new(), serving)
+}
+
+/// Refuses a request whose head is invalid. Its body may have another end than the one hyper sees, so
+/// a connection of HTTP/1.1 carries no other request.
+pub(super) fn refused(
+    status: StatusCode,
+    version: Version,
+    serving: ServingGuard,
+) -> Response<ResponseBody> {
+    let mut response = empty(status, serving);
+    if version <= Version::HTTP_11 {
+        response
+            .headers_mut()
+            .insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
 }
 
 /// A response of the proxy itself with a body.

@@ -9,6 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use super::super::{
     active::{Target, WorkerTable},
     body::{Origin, Progress, RequestBody},
+    headers,
     pool::Sender,
     table::RouteId,
     upstream::Upstream,
@@ -119,7 +120,8 @@ impl Forwarding<'_> {
                 ended @ (Ok(_) | Err(AttemptError::Final(_))) => return ended,
             }
         }
-        let sender = match pool.connect(upstream.addr, self.http2).await {
+        // Boxed because it is rare: the future of every request would hold its state.
+        let sender = match Box::pin(pool.connect(upstream.addr, self.http2)).await {
             Ok(sender) => sender,
             Err(why) => {
                 tracing::debug!(subsystem = "ingress", replica_id = %upstream.replica, addr = %upstream.addr, %why, "failed to connect");
@@ -153,8 +155,14 @@ impl Forwarding<'_> {
         let answered = sender.send(request);
         let limit = self.worker.shared.settings.response_timeout;
         let mut failed = match with_idle_timeout(limit, progress.as_deref(), answered).await {
+            Ok(Ok(response)) if !headers::is_only_chunked(response.headers()) => {
+                tracing::debug!(subsystem = "ingress", replica_id = %upstream.replica, "upstream sent an unknown transfer coding");
+                return Err(AttemptError::Final(Failure::Unreachable));
+            }
             Ok(Ok(response)) => {
                 let origin = Origin {
+                    // Bytes after such a message may be meant as a part of it.
+                    reusable: !headers::is_framed_twice(response.headers()),
                     worker: self.worker.clone(),
                     target: Target {
                         table: self.table.clone(),

@@ -1,7 +1,7 @@
 //! The head of a request: validation, and the head sent to the replica.
 
 use http::{
-    HeaderValue, Request, StatusCode, Uri, Version,
+    HeaderValue, Method, Request, StatusCode, Uri, Version,
     header::HOST,
     request::Parts,
     uri::{self, Authority, PathAndQuery},
@@ -19,6 +19,12 @@ impl Head {
     /// Reads and checks the head; the error is the status to refuse the request with.
     pub(super) fn read(request: &Request<ClientBody>) -> Result<Self, StatusCode> {
         let bad = StatusCode::BAD_REQUEST;
+        if !headers::is_only_chunked(request.headers()) {
+            return Err(StatusCode::NOT_IMPLEMENTED);
+        }
+        if !has_valid_target(request) {
+            return Err(bad);
+        }
         let authority = request.uri().authority();
         let mut hosts = request.headers().get_all(HOST).iter();
         let field = match (hosts.next(), hosts.next()) {
@@ -33,22 +39,45 @@ impl Head {
         // HTTP/2 and HTTP/3, where both must agree (RFC 9113, section 8.3.1; RFC 9114, section
         // 4.3.1).
         let host = match (authority, field) {
-            (Some(authority), _) if authority.as_str().contains('@') => return Err(bad),
             (Some(authority), Some(field))
                 if request.version() >= Version::HTTP_2
                     && !authority.as_str().eq_ignore_ascii_case(field) =>
             {
                 return Err(bad);
             }
-            (Some(authority), _) => authority.host().to_owned(),
+            (Some(authority), _) => host_of(authority).ok_or(bad)?.to_owned(),
             (None, Some("") | None) => String::new(),
             (None, Some(host)) => {
                 let authority: Authority = host.parse().map_err(|_| bad)?;
-                authority.host().to_owned()
+                host_of(&authority).ok_or(bad)?.to_owned()
             }
         };
         Ok(Self { host })
     }
+}
+
+/// Whether the target has a form that RFC 9112, section 3.2 allows for the method.
+fn has_valid_target(request: &Request<Incoming>) -> bool {
+    let target = request.uri();
+    match (target.scheme_str(), target.authority()) {
+        // A tunnel, which is checked where it is opened.
+        _ if request.method() == Method::CONNECT => true,
+        _ if target.path() == "*" => request.method() == Method::OPTIONS,
+        (Some("http" | "https"), Some(_)) | (None, None) => target.path().starts_with('/'),
+        (_, _) => false,
+    }
+}
+
+/// The host of an authority that has no user and, if any, a valid port.
+fn host_of(authority: &Authority) -> Option<&str> {
+    let host = authority.host();
+    let port = authority.as_str().strip_prefix(host)?;
+    let valid = match port.strip_prefix(':') {
+        Some("") => true,
+        Some(port) => port.starts_with(|c: char| c.is_ascii_digit()) && port.parse::<u16>().is_ok(),
+        None => port.is_empty(),
+    };
+    valid.then_some(host)
 }
 
 /// Changes to a head on its way to the replica.
