@@ -69,7 +69,8 @@ pub struct Settings {
     pub connect_timeout: Duration,
     /// Time within which a client must send the head of a request.
     pub request_head_timeout: Duration,
-    /// Time after which a client connection without a request is closed.
+    /// Time after which a client connection without a request is closed, or one over which a client
+    /// of HTTP/1.1 reads nothing of its response.
     pub idle_timeout: Duration,
     /// Time a replica may take until its response begins, counted from the last part of the
     /// request.

@@ -10,6 +10,8 @@ mod fixture;
 mod http3;
 #[path = "ingress/limits.rs"]
 mod limits;
+#[path = "ingress/slow.rs"]
+mod slow;
 #[path = "ingress/smuggling.rs"]
 mod smuggling;
 #[path = "ingress/tls.rs"]

@@ -28,8 +28,9 @@ use super::{
     body::ClientBody,
     certificates::H2,
     forward,
+    handshake::Tls,
     timeouts::{ClientTimeouts, TimedStream},
-    worker::{Protocol, Worker},
+    worker::Worker,
 };
 
 /// Concurrent requests of an HTTP/2 connection.
@@ -63,42 +64,39 @@ pub(super) struct Connection {
     pub(super) phase: watch::Receiver<Phase>,
 }
 
-/// Serves an accepted connection to its end.
-pub(super) async fn serve(
-    protocol: Protocol,
+/// Serves an accepted connection of the plain listener to its end.
+pub(super) async fn serve_plain(
+    stream: TcpStream,
+    peer: SocketAddr,
+    worker: Arc<Worker>,
+    phase: watch::Receiver<Phase>,
+) {
+    let connection = Connection::new(Scheme::Http, peer, worker, phase);
+    connection.http1(stream).await;
+}
+
+/// Serves an accepted connection of the TLS listener to its end.
+///
+/// Handshake and protocols are boxed, so that each takes only the memory of its own state.
+pub(super) async fn serve_tls(
+    tls: Tls,
     stream: TcpStream,
     peer: SocketAddr,
     worker: Arc<Worker>,
     mut phase: watch::Receiver<Phase>,
 ) {
-    if let Err(why) = stream.set_nodelay(true) {
-        tracing::debug!(subsystem = "ingress", %why, "failed to set up a client connection");
-        return;
-    }
     let limit = worker.shared.settings.request_head_timeout;
-    let connection = Connection {
-        worker,
-        scheme: match protocol {
-            Protocol::Http => Scheme::Http,
-            Protocol::Https(_) => Scheme::Https,
-        },
-        peer: peer_header(peer),
-        peer_ip: peer.ip().to_canonical(),
-        phase: phase.clone(),
-    };
-    let Protocol::Https(tls) = protocol else {
-        return connection.http1(stream).await;
-    };
     let accepted = tokio::select! {
-        accepted = tls.accept(stream, limit) => accepted,
+        accepted = Box::pin(tls.accept(stream, limit)) => accepted,
         // A drain lets the handshake end: the client would see a failed request.
         _ = phase.wait_for(|phase| *phase == Phase::Closed) => return,
     };
+    let connection = Connection::new(Scheme::Https, peer, worker, phase);
     match accepted {
         Ok(stream) if stream.get_ref().1.alpn_protocol() == Some(H2) => {
-            connection.http2(stream).await;
+            Box::pin(connection.http2(stream)).await;
         }
-        Ok(stream) => connection.http1(stream).await,
+        Ok(stream) => Box::pin(connection.http1(stream)).await,
         Err(why) => tracing::debug!(subsystem = "ingress", %why, "TLS handshake failed"),
     }
 }
@@ -111,6 +109,21 @@ pub(super) fn peer_header(peer: SocketAddr) -> HeaderValue {
 }
 
 impl Connection {
+    fn new(
+        scheme: Scheme,
+        peer: SocketAddr,
+        worker: Arc<Worker>,
+        phase: watch::Receiver<Phase>,
+    ) -> Self {
+        Self {
+            worker,
+            scheme,
+            peer: peer_header(peer),
+            peer_ip: peer.ip().to_canonical(),
+            phase,
+        }
+    }
+
     async fn http1(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let settings = &self.worker.shared.settings;
         let timeouts = ClientTimeouts::new(settings.request_head_timeout, settings.idle_timeout);
@@ -122,10 +135,7 @@ impl Connection {
             // length.
             .max_buf_size(settings.max_head_bytes + 16 * 1024);
         let phase = self.phase.clone();
-        let io = TokioIo::new(TimedStream {
-            stream,
-            timeouts: timeouts.clone(),
-        });
+        let io = TokioIo::new(TimedStream::new(stream, timeouts.clone()));
         let this = Arc::new(self);
         let service = {
             let timeouts = timeouts.clone();

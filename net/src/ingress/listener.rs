@@ -2,6 +2,7 @@
 
 use std::{io, net, sync::Arc, time::Duration};
 
+use rustix::net::sockopt::set_tcp_nodelay;
 use tokio::{net::TcpListener, sync::watch, time::sleep};
 
 use super::{
@@ -24,13 +25,15 @@ pub(super) struct Listener {
 
 impl Listener {
     /// # Errors
-    /// If the socket cannot be registered with the runtime.
+    /// If the socket cannot be set up or registered with the runtime.
     pub(super) fn new(
         socket: net::TcpListener,
         protocol: Protocol,
         worker: Arc<Worker>,
         phase: watch::Receiver<Phase>,
     ) -> io::Result<Self> {
+        // Accepted connections inherit the option, which saves a system call for each.
+        set_tcp_nodelay(&socket, true)?;
         Ok(Self {
             socket: TcpListener::from_std(socket)?,
             protocol,
@@ -50,8 +53,16 @@ impl Listener {
             match accepted {
                 Ok((stream, peer)) => {
                     let (worker, phase) = (self.worker.clone(), self.phase.clone());
-                    let protocol = self.protocol.clone();
-                    tokio::spawn(connection::serve(protocol, stream, peer, worker, phase));
+                    match &self.protocol {
+                        Protocol::Http => {
+                            tokio::spawn(connection::serve_plain(stream, peer, worker, phase));
+                        }
+                        Protocol::Https(tls) => {
+                            let tls = tls.clone();
+                            let secured = connection::serve_tls(tls, stream, peer, worker, phase);
+                            tokio::spawn(secured);
+                        }
+                    }
                 }
                 Err(why) if is_client_error(&why) => {}
                 Err(why) => {

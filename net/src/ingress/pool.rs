@@ -109,7 +109,10 @@ impl Pool {
                 continue;
             }
             if sender.is_ready()
-                || matches!(timeout(READY_TIMEOUT, sender.ready()).await, Ok(Ok(())))
+                || matches!(
+                    Box::pin(timeout(READY_TIMEOUT, sender.ready())).await,
+                    Ok(Ok(()))
+                )
             {
                 return Some(Sender::Http1(sender));
             }

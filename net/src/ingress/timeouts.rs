@@ -32,6 +32,8 @@ enum ClientActivity {
 #[derive(Debug)]
 pub(super) struct ClientTimeouts {
     activity: Mutex<ClientActivity>,
+    /// Since when the client has read nothing of a response that waits for it.
+    blocked: Mutex<Option<Instant>>,
     head: Duration,
     idle: Duration,
 }
@@ -41,6 +43,7 @@ impl ClientTimeouts {
     pub(super) fn new(head: Duration, idle: Duration) -> Arc<Self> {
         Arc::new(Self {
             activity: Mutex::new(ClientActivity::ReceivingHead(Instant::now())),
+            blocked: Mutex::default(),
             head,
             idle,
         })
@@ -51,17 +54,19 @@ impl ClientTimeouts {
     pub(super) fn multiplexed(idle: Duration) -> Arc<Self> {
         Arc::new(Self {
             activity: Mutex::new(ClientActivity::Idle(Instant::now())),
+            blocked: Mutex::default(),
             head: idle,
             idle,
         })
     }
 
-    /// When the connection times out; `None` while a request is being served.
+    /// When the connection times out; `None` while a request is being served to a client that
+    /// reads.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match *self.activity() {
             ClientActivity::Idle(since) => Some(since + self.idle),
             ClientActivity::ReceivingHead(since) => Some(since + self.head),
-            ClientActivity::Responding(_) => None,
+            ClientActivity::Responding(_) => self.blocked().map(|since| since + self.idle),
         }
     }
 
@@ -85,6 +90,10 @@ impl ClientTimeouts {
 
     fn activity(&self) -> MutexGuard<'_, ClientActivity> {
         self.activity.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn blocked(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.blocked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn bytes_received(&self) {
@@ -111,11 +120,30 @@ impl Drop for ServingGuard {
     }
 }
 
-/// A client's stream that reports arriving bytes to its `ClientTimeouts`.
+/// A client's stream that reports to its `ClientTimeouts` whether bytes arrive and leave.
 #[derive(Debug)]
 pub(super) struct TimedStream<S> {
-    pub(super) stream: S,
-    pub(super) timeouts: Arc<ClientTimeouts>,
+    stream: S,
+    timeouts: Arc<ClientTimeouts>,
+    /// Whether the last write had to wait for the client.
+    blocked: bool,
+}
+
+impl<S> TimedStream<S> {
+    pub(super) fn new(stream: S, timeouts: Arc<ClientTimeouts>) -> Self {
+        Self {
+            stream,
+            timeouts,
+            blocked: false,
+        }
+    }
+
+    fn written(&mut self, polled: &Poll<io::Result<usize>>) {
+        if polled.is_pending() != self.blocked {
+            self.blocked = polled.is_pending();
+            *self.timeouts.blocked() = self.blocked.then(Instant::now);
+        }
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
@@ -139,7 +167,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        let polled = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.written(&polled);
+        polled
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -155,7 +185,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.written(&polled);
+        polled
     }
 
     fn is_write_vectored(&self) -> bool {
