@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-.PHONY: help setup build demo lab lab-down test test-build fresh fresh-short acceptance sim lint bench fuzz
+.PHONY: conformance help setup build demo lab lab-down test test-build fresh fresh-short acceptance sim lint bench fuzz
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ fuzz: setup ## Fuzz the parsers of untrusted input: TARGET=compose SECONDS=600
 
 sim: setup ## Run simulated clusters: SEEDS=1000, or one with its trace: SEED=7; NUISANCE=Loss, MUTATION=SkipSync
 	@SEEDS="$(SEEDS)" SEED="$(SEED)" MUTATION="$(MUTATION)" NUISANCE="$(NUISANCE)" scripts/sim.sh
+
+conformance: setup ## Run h2spec and the Autobahn cases against the HTTP data plane; LONG=1 for the slow cases
+	@LONG="$(LONG)" scripts/conformance.sh
 
 bench: setup ## Measure; prints figures, asserts nothing
 	@scripts/engine.sh scripts/bench.sh
