@@ -277,3 +277,46 @@ fn poll_expired(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Size of the future that a function of three arguments returns.
+    fn size_of_future<A, B, C, F>(_: impl FnOnce(A, B, C) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Every connection and every request in progress holds one of these.
+    #[test]
+    fn futures_stay_small() {
+        let plain = |stream, peer, worker| {
+            serve_plain(
+                stream,
+                peer,
+                worker,
+                watch::Sender::new(Phase::Serving).subscribe(),
+            )
+        };
+        let tls = |tls, stream, (peer, worker)| {
+            serve_tls(
+                tls,
+                stream,
+                peer,
+                worker,
+                watch::Sender::new(Phase::Serving).subscribe(),
+            )
+        };
+        let sizes = [
+            ("request", size_of_future(forward::handle), 8192),
+            ("plain connection", size_of_future(plain), 2048),
+            ("TLS connection", size_of_future(tls), 2048),
+        ];
+        for (name, size, limit) in sizes {
+            assert!(
+                size <= limit,
+                "{name}: {size} bytes, at most {limit}: {sizes:?}"
+            );
+        }
+    }
+}

@@ -197,6 +197,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
+    use futures::poll;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
 
     const HEAD: Duration = Duration::from_secs(30);
@@ -212,6 +217,26 @@ mod tests {
         tokio::time::advance(Duration::from_secs(1)).await;
         drop(second);
         assert_eq!(timeouts.deadline(), Some(Instant::now() + IDLE));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn client_that_stops_reading_times_out() {
+        let timeouts = ClientTimeouts::new(HEAD, IDLE);
+        let _serving = timeouts.serve();
+        let (client, mut peer) = tokio::io::duplex(4);
+        let mut client = TimedStream::new(client, timeouts.clone());
+        client.write_all(b"1234").await.unwrap();
+        assert_eq!(timeouts.deadline(), None, "the client has room");
+
+        assert!(poll!(pin!(client.write_all(b"5"))).is_pending());
+        let blocked = Instant::now();
+        tokio::time::advance(Duration::from_secs(100)).await;
+        assert!(poll!(pin!(client.write_all(b"5"))).is_pending());
+        assert_eq!(timeouts.deadline(), Some(blocked + IDLE));
+
+        peer.read_exact(&mut [0; 4]).await.unwrap();
+        client.write_all(b"5").await.unwrap();
+        assert_eq!(timeouts.deadline(), None, "the client reads again");
     }
 
     #[tokio::test(start_paused = true)]
