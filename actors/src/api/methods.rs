@@ -423,7 +423,7 @@ mod tests {
         }
         let internal = having(|method| method.class == Class::Peer);
         assert!(internal.iter().all(|name| name.starts_with("Internal/")));
-        assert_eq!(internal.len(), 8);
+        assert_eq!(internal.len(), 9);
     }
 
     #[test]

@@ -91,9 +91,9 @@ fn damaged_snapshot_is_rejected() {
     let digest = <sha2::Sha256 as sha2::Digest>::digest(content);
     let whole = [&content[..], &trailer(5, digest.into())].concat();
     assert!(matches!(refused(&whole), SnapshotRefused::Content(_)));
-    let content = b"\xc0\x3e\x01";
+    let content = b"\xc0\xb2\x04\x01";
     let digest = <sha2::Sha256 as sha2::Digest>::digest(content);
-    let whole = [&content[..], &trailer(3, digest.into())].concat();
+    let whole = [&content[..], &trailer(4, digest.into())].concat();
     assert!(matches!(refused(&whole), SnapshotRefused::Newer(_)));
 }
 

@@ -116,7 +116,7 @@ impl Transport for Wire {
         } = snapshot;
         thread::spawn(move || {
             if network.faults.lock().unwrap().newer {
-                content.add_field(b"\xc0\x3e\x01".to_vec());
+                content.add_field(b"\xc0\xb2\x04\x01".to_vec());
             }
             let sent = peer.receive_snapshot(own, message).and_then(|incoming| {
                 let Some(mut incoming) = incoming else {

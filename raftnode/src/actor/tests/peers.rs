@@ -236,7 +236,7 @@ async fn only_the_leaders_snapshot_halts_a_node() {
         let message = message.write_to_bytes().unwrap();
         let mut incoming = handle.receive_snapshot(from, message).unwrap().unwrap();
         let mut newer = content(&state);
-        newer.add_field(b"\xc0\x3e\x01".to_vec());
+        newer.add_field(b"\xc0\xb2\x04\x01".to_vec());
         while let Some(chunk) = newer.next_chunk() {
             incoming.write(&chunk).unwrap();
         }
