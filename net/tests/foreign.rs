@@ -56,6 +56,7 @@ async fn foreign_client_speaks_http3() {
             replica: Arc::from("web-0"),
             addr: echo().await,
             fresh_until: None,
+            leaving: false,
         }],
         ..Rule::default()
     }]));

@@ -57,7 +57,7 @@ impl Head {
 }
 
 /// Whether the target has a form that RFC 9112, section 3.2 allows for the method.
-fn has_valid_target(request: &Request<Incoming>) -> bool {
+fn has_valid_target(request: &Request<ClientBody>) -> bool {
     let target = request.uri();
     match (target.scheme_str(), target.authority()) {
         // A tunnel, which is checked where it is opened.
