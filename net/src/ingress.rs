@@ -10,7 +10,8 @@
 //! - [`upstream`]: replica selection within a route, pure.
 //! - [`sockets`]: listening sockets, bound here or inherited.
 //! - [`certificates`]: the certificate of each domain; `handshake`: the TLS of a connection.
-//! - `challenge`: answers to a certificate authority.
+//! - `challenge`: answers to a certificate authority; [`probe`]: to other nodes of the cluster.
+//! - [`import`]: checks of a certificate that an operator supplies.
 //! - `worker`: the threads; `listener`, `connection`: accepting and serving clients.
 //! - `access_log`: one line per request, if it is on.
 //! - `http3`: the same over QUIC.
@@ -30,10 +31,12 @@ mod forward;
 mod handshake;
 mod headers;
 mod http3;
+pub mod import;
 mod listener;
 mod observe;
 mod path;
 mod pool;
+pub mod probe;
 mod proxy;
 mod relay;
 pub mod sockets;
@@ -49,6 +52,7 @@ pub use challenge::{Challenge, ChallengeTable};
 pub use client_address::TrustedProxies;
 pub use http3::sockets::DatagramSockets;
 pub use observe::{Finished, Meter, Observe};
+pub use probe::{PROBE_PATH, ProbeKey};
 pub use proxy::Proxy;
 pub use sockets::ListenSockets;
 pub use table::{Match, Route, RouteTable, Rule, RuleLimits};

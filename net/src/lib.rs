@@ -2,6 +2,7 @@
 //!
 //! - [`acme`]: certificates from an ACME directory.
 //! - [`dns`]: sockets of DNS servers and forwarders.
+//! - [`domain`]: addresses of a domain, and what answers there.
 //! - [`firewall`]: tables, chains and sets of the kernel's packet filter.
 //! - [`handover`]: listening sockets that pass to the next process.
 //! - [`ingress`]: the HTTP data plane of the ingress.
@@ -21,6 +22,7 @@
 
 pub mod acme;
 pub mod dns;
+pub mod domain;
 pub mod firewall;
 pub mod handover;
 pub mod ingress;

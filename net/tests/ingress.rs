@@ -31,6 +31,9 @@ use fixture::*;
 use http::{Method, Request, Response, StatusCode, header::SERVER};
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::Frame;
+use jaco_net::ingress::{
+    Challenge, ListenSockets, PROBE_PATH, ProbeKey, Proxy, RouteTable, Rule, Scheme, Settings,
+};
 use jaco_net::{
     handover::{
         Inherited,
@@ -38,6 +41,7 @@ use jaco_net::{
     },
     ingress::{Challenge, ListenSockets, Proxy, RouteTable, Rule, Scheme, Settings},
 };
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -252,6 +256,32 @@ async fn challenges_are_answered_for_any_host() {
     }
     fixture.proxy.swap_challenges(None);
     assert_eq!(ask("token", HOST).await, (200, "replica".to_owned()));
+}
+
+#[tokio::test]
+async fn probes_are_signed_for_any_host() {
+    let answering = replica(async |_| text("replica")).await;
+    let fixture = ProxyFixture::start(Settings::default());
+    fixture.proxy.swap(RouteTable::new([rule([answering])]));
+    let ask = async |nonce: &str, host: &str| {
+        let path = format!("{PROBE_PATH}{nonce}");
+        let request = Request::get(path).header("host", host);
+        let request = request.body(Empty::<Bytes>::new()).unwrap();
+        let response = fixture.client().await.send(request).await;
+        (response.status().as_u16(), body(response).await)
+    };
+    let nonce = "0123456789abcdef";
+    assert_eq!(ask(nonce, HOST).await, (200, "replica".to_owned()));
+    let key = ProbeKey::new([7; 32]);
+    fixture.proxy.swap_probe_key(Some(key.clone()));
+    let signed = (200, key.answer(nonce).unwrap());
+    for host in [HOST, "unknown.example"] {
+        assert_eq!(ask(nonce, host).await, signed);
+        assert_eq!(ask("short", host).await, (404, String::new()));
+        assert_eq!(ask("0123456789abcde%2f", host).await, (404, String::new()));
+    }
+    fixture.proxy.swap_probe_key(None);
+    assert_eq!(ask(nonce, HOST).await, (200, "replica".to_owned()));
 }
 
 #[tokio::test]

@@ -30,6 +30,7 @@ use super::{
     connection::Connection,
     headers,
     observe::Measured,
+    probe,
     relay::relay,
     table::{Found, RouteId},
     timeouts::ServingGuard,
@@ -87,6 +88,11 @@ async fn respond(
     {
         let now = (connection.worker.shared.settings.wall_clock)();
         return answer::challenge(challenges.answer(token, now), serving);
+    }
+    if let Some(nonce) = probe::nonce(request.uri().path()).filter(|_| plain)
+        && let Some(key) = &*connection.worker.shared.probe_key.load()
+    {
+        return answer::challenge(key.answer(nonce).map(Into::into), serving);
     }
     let found = table.0.table.find(&head.host, request.uri().path());
     *meter = found.into();

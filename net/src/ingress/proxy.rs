@@ -13,8 +13,8 @@ use futures::future::join_all;
 use http::HeaderValue;
 
 use super::{
-    CertificateStore, ChallengeTable, DatagramSockets, ListenSockets, Observe, Phase, RouteTable,
-    Scheme, Settings,
+    CertificateStore, ChallengeTable, DatagramSockets, ListenSockets, Observe, Phase, ProbeKey,
+    RouteTable, Scheme, Settings,
     active::ActiveTable,
     certificates::server_config,
     handshake::Tls,
@@ -40,6 +40,7 @@ struct DataPlane {
 pub(super) struct Shared {
     pub(super) live: ArcSwap<ActiveTable>,
     pub(super) challenges: ArcSwapOption<ChallengeTable>,
+    pub(super) probe_key: ArcSwapOption<ProbeKey>,
     pub(super) settings: Settings,
     pub(super) health: Health,
     /// Kept for the lifetime of the proxy: a new table finds the counts of its routes in it.
@@ -80,6 +81,7 @@ impl Proxy {
                 live: ArcSwap::from_pointee(empty),
                 challenges: ArcSwapOption::empty(),
                 alt_svc: ArcSwapOption::empty(),
+                probe_key: ArcSwapOption::empty(),
                 certificates: Arc::default(),
                 health: Health::new(settings.down_for),
                 limiter,
@@ -168,6 +170,12 @@ impl Proxy {
     /// `challenges`; with `None` they are ordinary paths.
     pub fn swap_challenges(&self, challenges: Option<ChallengeTable>) {
         self.0.shared.challenges.store(challenges.map(Arc::new));
+    }
+
+    /// Answers probes of any host on the plain listener with `key`; without one their paths are
+    /// ordinary ones.
+    pub fn swap_probe_key(&self, key: Option<ProbeKey>) {
+        self.0.shared.probe_key.store(key.map(Arc::new));
     }
 
     /// Number of worker threads; the best number of sockets per address.

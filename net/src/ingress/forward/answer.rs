@@ -49,12 +49,12 @@ pub(super) fn own(
     response
 }
 
-/// The answer to a challenge of a certificate authority, if the token is known.
-pub(super) fn challenge(key_auth: Option<Bytes>, serving: ServingGuard) -> Response<ResponseBody> {
-    let Some(key_auth) = key_auth else {
+/// The answer to a challenge of a certificate authority or to a probe, if there is one.
+pub(super) fn challenge(text: Option<Bytes>, serving: ServingGuard) -> Response<ResponseBody> {
+    let Some(text) = text else {
         return empty(StatusCode::NOT_FOUND, serving);
     };
-    let mut response = own(StatusCode::OK, key_auth, serving);
+    let mut response = own(StatusCode::OK, text, serving);
     response
         .headers_mut()
         .insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
