@@ -6,12 +6,12 @@ use std::{env, fs, path::PathBuf};
 use prost::Message as _;
 use tonic_prost_build::Config;
 
-const FILES: [&str; 8] = [
-    "error", "entities", "events", "commands", "fsm", "hosting", "network", "services",
+const FILES: [&str; 9] = [
+    "error", "entities", "events", "commands", "fsm", "hosting", "network", "platform", "services",
 ];
 
 /// Messages without a derived `Debug`; `src/redacted.rs` implements a redacted one.
-const REDACTED: [&str; 30] = [
+const REDACTED: [&str; 32] = [
     ".jaco.v1.Command",
     ".jaco.v1.ApplyRequest",
     ".jaco.v1.AuditEvent",
@@ -19,6 +19,7 @@ const REDACTED: [&str; 30] = [
     ".jaco.v1.BootstrapResponse",
     ".jaco.v1.Cert",
     ".jaco.v1.CertBlob",
+    ".jaco.v1.CertImportRequest",
     ".jaco.v1.CertStore",
     ".jaco.v1.ChallengeToken",
     ".jaco.v1.ClusterInit",
@@ -29,6 +30,7 @@ const REDACTED: [&str; 30] = [
     ".jaco.v1.DeploymentApply",
     ".jaco.v1.DeploymentRevision",
     ".jaco.v1.ImportKeyRequest",
+    ".jaco.v1.ImportedCert",
     ".jaco.v1.IssueJoinTokenResponse",
     ".jaco.v1.JoinToken",
     ".jaco.v1.JoinTokenConsume",

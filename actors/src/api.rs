@@ -9,6 +9,7 @@ mod audit;
 mod backup;
 mod body;
 mod caller;
+mod certs;
 mod client;
 mod cluster;
 mod config;
@@ -32,6 +33,7 @@ mod registry;
 mod secrets;
 mod server;
 mod stream;
+mod tls;
 mod tokens;
 mod watch;
 

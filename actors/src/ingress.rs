@@ -4,6 +4,7 @@
 //!
 //! - [`certificate`]: obtains and publishes certificates.
 //! - [`table`]: the route table of one node.
+//! - [`probe_key`]: gives the data plane the key that signs probes.
 //! - [`port`]: published TCP and UDP ports.
 //! - [`view`]: the input that the proxy and the published ports share.
 //! - [`ProxyActor`]: keeps the proxy's table and listener up to date.
@@ -11,6 +12,7 @@
 mod actor;
 pub mod certificate;
 pub mod port;
+pub mod probe_key;
 pub mod table;
 pub mod view;
 

@@ -35,6 +35,7 @@ const KEYS: [&str; 23] = [
     "acme_ca",
     "acme_enabled",
     "acme_skip_staging",
+    "acme_preflight",
     "acme_root_ca",
     "log_level",
     "ipam_pool",
@@ -74,6 +75,8 @@ pub struct DaemonConfig {
     pub acme_enabled: bool,
     /// Whether to order from production without a rehearsal against staging.
     pub acme_skip_staging: bool,
+    /// Whether the addresses of a domain are asked whether they lead here before its first order.
+    pub acme_preflight: bool,
     /// Extra trust root for the directory.
     pub acme_root_ca: Option<PathBuf>,
     /// Least severity that is logged.
@@ -151,6 +154,7 @@ impl Default for DaemonConfig {
             acme_ca: "https://acme-v02.api.letsencrypt.org/directory".to_owned(),
             acme_enabled: true,
             acme_skip_staging: false,
+            acme_preflight: true,
             acme_root_ca: None,
             log_level: LogLevel::Info,
             ipam_pool: Pool {
@@ -219,6 +223,9 @@ impl DaemonConfig {
             acme_skip_staging: fields
                 .boolean("acme_skip_staging")?
                 .unwrap_or(default.acme_skip_staging),
+            acme_preflight: fields
+                .boolean("acme_preflight")?
+                .unwrap_or(default.acme_preflight),
             acme_root_ca: field::optional_text(&fields, "acme_root_ca")?.map(PathBuf::from),
             log_level: field::log_level(&fields)?.unwrap_or(default.log_level),
             ipam_pool,

@@ -30,6 +30,7 @@ redacted! {
     BootstrapResponse { cluster_id } hides { operator_token };
     Cert { domain, cert_chain, not_before, not_after, lessee, lock_until } hides { private_key };
     CertBlob { key, updated_at } hides { value };
+    CertImportRequest { name } hides { chain_pem, key_pem };
     CertStore { key, ttl_seconds } hides { value };
     ChallengeToken { token, domain, expires_at } hides { key_auth };
     ClusterInit {
@@ -54,6 +55,9 @@ redacted! {
         revision, services, routes, tcp_routes, acme_email
     } hides { jaco_yaml, compose_yaml };
     ImportKeyRequest {} hides { key };
+    ImportedCert {
+        name, not_before, not_after, fingerprint, imported_at, imported_by
+    } hides { chain_pem, sealed_key };
     IssueJoinTokenResponse { ca_cert, leader_addrs } hides { token };
     JoinToken { issued_at, expires_at, consumed_at } hides { hashed_secret };
     JoinTokenConsume {} hides { hashed_secret };
@@ -112,6 +116,10 @@ impl command::Payload {
             Self::RegistryCredentialRemove(_) => "registry_credential_remove",
             Self::ClusterConfigSet(_) => "cluster_config_set",
             Self::SecretsKeySet(_) => "secrets_key_set",
+            Self::RouteTlsOverrideSet(_) => "route_tls_override_set",
+            Self::RouteTlsOverrideRemove(_) => "route_tls_override_remove",
+            Self::ImportedCertUpsert(_) => "imported_cert_upsert",
+            Self::ImportedCertRemove(_) => "imported_cert_remove",
         }
     }
 }

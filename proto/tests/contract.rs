@@ -16,8 +16,8 @@ use prost_types::{
 
 const TABLE: &str = include_str!("contract.tsv");
 const PACKAGE: &str = "jaco.v1";
-const FILES: [&str; 8] = [
-    "commands", "entities", "error", "events", "fsm", "hosting", "network", "services",
+const FILES: [&str; 9] = [
+    "commands", "entities", "error", "events", "fsm", "hosting", "network", "platform", "services",
 ];
 /// First number of entries that extend base messages and enums.
 const FIRST_ADDED: i32 = 1000;

@@ -17,7 +17,7 @@ use jaco_proto::{
         ApplyRequest, ApplyResponse, DeleteRequest, DeleteResponse, DeployStatusRequest,
         DeployStatusResponse, Deployment, GetReplicasRequest, GetReplicasResponse, GetRouteRequest,
         GetRouteResponse, LogLine, LogsRequest, ReplicaObserved, RollbackRequest, RollbackResponse,
-        ServiceSpec,
+        ServiceSpec, SetTlsRequest, SetTlsResponse,
         deploy_server::{Deploy, DeployServer},
     },
 };
@@ -173,6 +173,13 @@ impl Deploy for Fixture {
             error = error.with(format!("key{index}"), "y".repeat(1 << 12));
         }
         Err(error.into())
+    }
+
+    async fn set_tls(
+        &self,
+        _request: Request<SetTlsRequest>,
+    ) -> Result<Response<SetTlsResponse>, Status> {
+        Err(Status::unimplemented("not called"))
     }
 }
 

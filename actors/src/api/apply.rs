@@ -74,7 +74,7 @@ pub(super) async fn apply(
     let applied = current.map_or(0, |current| current.applied_revision);
     let highest = current.map_or(0, |c| c.highest_revision.max(c.applied_revision));
 
-    let command = command(node, caller, &request, &resolved, highest + 1);
+    let command = command(node, caller, &state, &request, &resolved, highest + 1);
     let changes = preview(&state, &resolved.deployment, &command, node.command_bytes())?;
     if request.dry_run {
         return Ok(v1::ApplyResponse {
@@ -90,10 +90,12 @@ pub(super) async fn apply(
 }
 
 /// Builds the command of a revision. The audit events of privileged services are in the same log
-/// entry, so that neither exists without the other.
+/// entry, so that neither exists without the other. So is the end of the overrides of domains whose
+/// TLS the manifest sets itself.
 fn command(
     node: &MemberContext,
     caller: &Caller,
+    state: &State,
     request: &v1::ApplyRequest,
     resolved: &Resolved,
     revision: u64,
@@ -102,7 +104,16 @@ fn command(
     let apply = sign(Payload::DeploymentApply(payload(
         request, resolved, revision,
     )));
-    if resolved.privileged.is_empty() {
+    let domains = resolved.tls_written.iter();
+    let overrides = domains.map(|domain| (resolved.deployment.clone(), domain.clone()));
+    let overrides = overrides.filter(|key| state.route_tls_overrides.contains_key(key));
+    let overrides: Vec<_> = overrides
+        .map(|(deployment, domain)| {
+            let removal = v1::RouteTlsOverrideRemove { deployment, domain };
+            sign(Payload::RouteTlsOverrideRemove(removal))
+        })
+        .collect();
+    if resolved.privileged.is_empty() && overrides.is_empty() {
         return apply;
     }
     let admitted = resolved.privileged.iter().map(|admitted| {
@@ -121,7 +132,8 @@ fn command(
         };
         sign(Payload::AuditAppend(v1::AuditAppend { event: Some(event) }))
     });
-    let children = std::iter::once(apply).chain(admitted).collect();
+    let children = std::iter::once(apply).chain(overrides).chain(admitted);
+    let children = children.collect();
     sign(Payload::Batch(v1::Batch { children }))
 }
 

@@ -12,6 +12,7 @@ use super::{
     caller::Caller,
     logs, names, network,
     stream::{ResponseStream, guarded},
+    tls,
 };
 use crate::{ingress::certificate, node::NodeContext};
 
@@ -66,7 +67,7 @@ impl Deploy for DeployService {
         let last_heartbeat = |host: &str| node.failure_detector.last_heartbeat(host);
         let mut response = views::status(&state, request.get_ref(), &last_heartbeat);
         let deployment = &request.get_ref().deployment_filter;
-        response.certs = certificate::status_rows(&state, &response.routes);
+        response.certs = certificate::status_rows(&state, &response.routes, node.clock.now());
         response.network_faults = network::faults_of(&node, &state, deployment);
         Ok(node.read_response(&state, response))
     }
@@ -100,6 +101,16 @@ impl Deploy for DeployService {
         let last_heartbeat = |host: &str| node.failure_detector.last_heartbeat(host);
         let response = views::replicas(&state, request.get_ref(), &last_heartbeat);
         Ok(node.read_response(&state, response))
+    }
+
+    async fn set_tls(
+        &self,
+        request: Request<v1::SetTlsRequest>,
+    ) -> Result<Response<v1::SetTlsResponse>, Status> {
+        let caller = Caller::of(&request)?;
+        let node = self.0.running()?;
+        let response = tls::set(&node, &caller, request.into_inner()).await?;
+        Ok(Response::new(response))
     }
 
     async fn get_route(

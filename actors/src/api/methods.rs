@@ -23,6 +23,8 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Limit of concurrent backups; each holds a thread and a state.
 const CONCURRENT_BACKUPS: usize = 4;
+/// Limit of concurrent checks of domains; each asks up to 16 addresses.
+const CONCURRENT_CHECKS: usize = 8;
 
 /// Credential that a method requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,6 +209,7 @@ pub const METHODS: &[Method] = {
             .streaming(),
         Method::new("Deploy/GetReplicas", Operator, Read, Local).max_bytes(APPLY_BYTES),
         Method::new("Deploy/GetRoute", Operator, Read, Local).max_bytes(APPLY_BYTES),
+        Method::new("Deploy/SetTls", Operator, Write, Leader).max_bytes(APPLY_BYTES),
         Method::new("Tokens/Issue", Operator, Write, Leader),
         Method::new("Tokens/Revoke", Operator, Write, Leader),
         Method::new("Tokens/List", Operator, Read, Local),
@@ -219,6 +222,10 @@ pub const METHODS: &[Method] = {
         Method::new("Secrets/ExportKey", LocalOperator, Read, Local),
         Method::new("Secrets/ImportKey", Operator, Write, Leader),
         Method::new("Secrets/RotateKey", Operator, Write, Leader),
+        Method::new("Certs/CheckDomain", Operator, Read, Local).concurrency(CONCURRENT_CHECKS),
+        Method::new("Certs/Import", Operator, Write, Leader),
+        Method::new("Certs/List", Operator, Read, Local),
+        Method::new("Certs/Remove", Operator, Write, Leader),
         Method::new("Audit/Query", Operator, Read, Local).streaming(),
         Method::new("Watch/Subscribe", Operator, Read, Local).streaming(),
         Method::new("Internal/Submit", Peer, Write, Local),
@@ -340,9 +347,11 @@ mod tests {
         assert_eq!(others, [("Cluster/NodeRemove", 3600)]);
         let limited = having(|method| method.rate_limit == RateLimit::JoinAttempts);
         assert_eq!(limited, names(&["Cluster/NodeJoin"]));
-        let limited = having(|method| method.concurrency == Some(4));
-        assert_eq!(limited, names(&["Cluster/Backup"]));
-        assert_eq!(having(|method| method.concurrency.is_some()), limited);
+        let limited: Vec<_> = METHODS
+            .iter()
+            .filter_map(|method| Some((method.name, method.concurrency?)))
+            .collect();
+        assert_eq!(limited, [("Cluster/Backup", 4), ("Certs/CheckDomain", 8)]);
     }
 
     #[test]
@@ -373,6 +382,8 @@ mod tests {
     fn client_writes_are_served_by_the_leader() {
         let forwarded = having(|method| method.served_by == ServedBy::Leader);
         let expected = names(&[
+            "Certs/Import",
+            "Certs/Remove",
             "Cluster/Backup",
             "Cluster/IssueJoinToken",
             "Cluster/NodeJoin",
@@ -381,6 +392,7 @@ mod tests {
             "Deploy/Apply",
             "Deploy/Delete",
             "Deploy/Rollback",
+            "Deploy/SetTls",
             "RegistryCredentials/Add",
             "RegistryCredentials/Remove",
             "Secrets/ImportKey",

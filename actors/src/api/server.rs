@@ -12,8 +12,8 @@ use std::{
 use futures::Stream;
 use jaco_policy::api::connection_limits::ConnectionLimiter;
 use jaco_proto::v1::{
-    audit_server::AuditServer, cluster_server::ClusterServer, config_server::ConfigServer,
-    deploy_server::DeployServer, internal_server::InternalServer,
+    audit_server::AuditServer, certs_server::CertsServer, cluster_server::ClusterServer,
+    config_server::ConfigServer, deploy_server::DeployServer, internal_server::InternalServer,
     registry_credentials_server::RegistryCredentialsServer, secrets_server::SecretsServer,
     tokens_server::TokensServer, watch_server::WatchServer,
 };
@@ -40,6 +40,7 @@ use tower::{
 use super::{
     admission::Transport,
     audit::AuditService,
+    certs::CertsService,
     cluster::ClusterService,
     config::ConfigService,
     connection::{ConnectionGuard, IdleTimeoutIo},
@@ -110,6 +111,7 @@ fn routes(api: &Arc<ApiContext>) -> Routes {
         ))
         .add_service(service!(ConfigServer, ConfigService(node.clone())))
         .add_service(service!(SecretsServer, SecretsService(node.clone())))
+        .add_service(service!(CertsServer, CertsService(api.clone())))
         .add_service(service!(AuditServer, AuditService(node.clone())))
         .add_service(service!(WatchServer, WatchService(node.clone())))
         .add_service(service!(InternalServer, InternalService(node.clone())))

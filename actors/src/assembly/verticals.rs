@@ -12,7 +12,10 @@ use jaco_supervision::{ChildSpec, Strategy, SupervisorSpec};
 use ractor::SpawnErr;
 use tokio::sync::watch;
 
-use super::{certificates::certificates, network_probe::network_probe};
+use super::{
+    certificates::{certificates, imported, imported_only, secrets_keys},
+    network_probe::network_probe,
+};
 use crate::{
     api::{ApiContext, admission::Transport, service},
     health,
@@ -20,6 +23,7 @@ use crate::{
         self, ProxyActor, ProxyArgs, ServingInput,
         certificate::serving,
         port::{PortManager, PortManagerArgs},
+        probe_key::{self, ProbeKeyArgs},
     },
     membership,
     network::{
@@ -144,7 +148,8 @@ pub(super) fn build(
         clock,
         shared.metrics().clone(),
     ));
-    let mut ingress = SupervisorSpec::new(Strategy::OneForOne);
+    let (import, imports) = imported(node);
+    let mut ingress = SupervisorSpec::new(Strategy::OneForOne).child(import);
     if let Some(port) = shared.config.http_port {
         let facts = ingress::table::NodeFacts {
             hostname: node.hostname.clone(),
@@ -160,11 +165,17 @@ pub(super) fn build(
             input = input.with_mesh(mesh.status.subscribe());
         }
         let proxy = Proxy::observed(proxy_settings(shared), Arc::new(shared.metrics().clone()));
-        if let Some(settings) = &shared.config.certificates {
-            let (manager, published) = certificates(shared, node, settings);
-            let tls = serving::child(proxy.clone(), published);
-            ingress = ingress.child(manager).child(tls);
-        }
+        let (publisher, published) = match &shared.config.certificates {
+            Some(settings) => certificates(shared, node, settings, imports),
+            None => imported_only(node, imports),
+        };
+        let tls = serving::child(proxy.clone(), published);
+        let probes = ProbeKeyArgs {
+            proxy: proxy.clone(),
+            secrets_key: secrets_keys(node),
+        };
+        ingress = ingress.child(publisher).child(tls);
+        ingress = ingress.child(probe_key::child(probes));
         // Set once: the verticals are assembled once.
         let _ = node.data_planes.set((proxy.clone(), ports.clone()));
         let installed = node.serving.part(jaco_policy::ingress::ports::same_input);

@@ -7,12 +7,18 @@
 //!   [`Certificates`].
 //! - [`CertActor`]: runs the actions of one domain's core.
 //! - [`Authority`]: the ACME directory as the actors see it.
+//! - [`ImportManager`]: opens the certificates of operators, and warns before they expire.
+//! - [`ImportFeed`]: serves those alone on a node that obtains no certificates.
+//! - [`DomainCheck`]: checks whether the addresses of a domain lead to this cluster.
 //! - [`Cache`]: copies of the certificates on the disk of this node.
 //! - `serving`: hands certificates and challenges to the data plane.
 
 mod actor;
 mod authority;
 mod cache;
+mod domain_check;
+mod feed;
+mod imported;
 mod manager;
 mod material;
 pub(crate) mod serving;
@@ -47,6 +53,11 @@ pub use jaco_policy::ingress::certificate::store::Directories;
 pub use actor::CertActor;
 pub use authority::{AcmeAuthority, Authority, Challenge, OrderError, Publish};
 pub use cache::Cache;
+pub(crate) use domain_check::key_missing;
+pub use domain_check::{DomainCheck, probe_key};
+pub use feed::{FeedArgs, ImportFeed, child as feed_child};
+pub use imported::{ImportArgs, ImportManager, Imported, SecretsKeys, child as import_child};
+pub(crate) use imported::{open, reseal, seal};
 pub use manager::CertManager;
 pub use material::Material;
 pub use settings::CertificateSettings;
@@ -83,6 +94,8 @@ pub struct Args {
     pub spread: Arc<dyn Spread>,
     /// Checks domains before their first order; `None` to order at once.
     pub preflight: Option<Arc<dyn Preflight>>,
+    /// Certificates of operators, which are presented beside those of the directories.
+    pub imported: watch::Receiver<Imported>,
     /// Copies on disk.
     pub cache: Cache,
     /// Held while an account is created, so that two domains share one.
@@ -117,21 +130,33 @@ pub fn child(args: Args) -> ChildSpec {
 }
 
 /// Certificate rows of `jaco status` for those of `routes` that ask for a certificate.
-pub(crate) fn status_rows(state: &State, routes: &[v1::Route]) -> Vec<v1::CertState> {
-    let routes = routes.iter().filter(|route| route.tls_auto);
+pub(crate) fn status_rows(
+    state: &State,
+    routes: &[v1::Route],
+    now: SystemTime,
+) -> Vec<v1::CertState> {
+    let routes = routes.iter().filter(|route| state.is_tls_auto(route));
     let domains = routes.map(|route| route.domain.as_str()).collect();
-    status::rows(state, &domains, |chain| {
+    status::rows(state, &domains, now, |chain| {
         not_after(std::str::from_utf8(chain).ok()?)
     })
 }
 
 /// Commits the payloads in one entry.
 async fn write(args: &Args, payloads: Vec<Payload>) -> Result<Committed, String> {
-    let ts = args.clock.timestamp();
+    commit_payloads(args.raft.as_ref(), &args.clock, payloads).await
+}
+
+async fn commit_payloads(
+    raft: &dyn LeaderProposer,
+    clock: &Clock,
+    payloads: Vec<Payload>,
+) -> Result<Committed, String> {
+    let ts = clock.timestamp();
     let children = payloads.into_iter();
     let children = children.map(|payload| command(audit::IDENTITY, ts, payload));
     let entry = batch(audit::IDENTITY, ts, children.collect());
-    match timeout(COMMIT_BUDGET, commit(args.raft.as_ref(), entry)).await {
+    match timeout(COMMIT_BUDGET, commit(raft, entry)).await {
         Ok(Ok(committed)) => Ok(committed),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err("not committed in time".to_owned()),

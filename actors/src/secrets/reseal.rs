@@ -4,6 +4,8 @@ use jaco_net::secrets::SecretsKey;
 use jaco_proto::{Error, v1::command::Payload};
 use jaco_raftnode::State;
 
+use crate::ingress::certificate;
+
 /// Returns the commands that replace every sealed value of one kind of row: opened with the old key,
 /// which is absent if this member lacks it, and sealed with the new one.
 ///
@@ -13,4 +15,4 @@ pub(crate) type Reseal =
     fn(state: &State, old: Option<&SecretsKey>, new: &SecretsKey) -> Result<Vec<Payload>, Error>;
 
 /// One function per kind of row with sealed values.
-pub(crate) static RESEALERS: &[Reseal] = &[];
+pub(crate) static RESEALERS: &[Reseal] = &[certificate::reseal];

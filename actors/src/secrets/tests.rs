@@ -4,11 +4,11 @@ use std::{
     collections::BTreeMap,
     fs,
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use futures::future::BoxFuture;
-use jaco_net::secrets::SecretsKey;
+use jaco_net::{pki::BootstrapCert, secrets::SecretsKey};
 use jaco_proto::{
     ErrorCode,
     v1::{self, AuditEventType, command::Payload},
@@ -18,8 +18,8 @@ use jaco_state::command;
 use jaco_supervision::{KillMode, Strategy, SupervisorSpec, Tree};
 use tokio::sync::watch;
 
-use super::{Args, KeyFile, KeyPeers, Reseal, Secrets, child};
-use crate::{clock::Clock, commit::CommitLock, lock::lock};
+use super::{Args, KeyFile, KeyPeers, RESEALERS, Reseal, Secrets, child};
+use crate::{clock::Clock, commit::CommitLock, ingress::certificate, lock::lock};
 
 const HOSTS: [&str; 3] = ["a", "b", "c"];
 
@@ -61,6 +61,24 @@ impl KeyPeers for Disks {
     fn fetch(&self, host: &str, id: &str) -> BoxFuture<'static, Result<SecretsKey, String>> {
         let found = self.of(host).into_iter().find(|key| key.id() == id);
         Box::pin(async move { found.ok_or_else(|| "no such key".to_owned()) })
+    }
+}
+
+impl Secrets {
+    /// Access to a key that no actor replaces.
+    pub(crate) fn fixed(key: Option<SecretsKey>) -> Self {
+        let key = watch::Sender::new(key.map(Arc::new)).subscribe();
+        let (_, unstarted) = child(Args {
+            host: "a".to_owned(),
+            file: "secrets.key".into(),
+            raft: Arc::new(MemoryRaft::with_ready_nodes(&HOSTS)),
+            is_leader: watch::Sender::new(false).subscribe(),
+            peers: Arc::new(Disks::default()),
+            clock: Clock::system(),
+            sealing_lock: CommitLock::default(),
+            reseal: &[],
+        });
+        Self { key, ..unstarted }
     }
 }
 
@@ -296,6 +314,57 @@ async fn rotation_seals_every_value_anew() {
         (event.payload["action"].as_str(), event.identity.as_str()),
         ("rotated", "ops")
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn rotation_keeps_imported_certificates_readable() {
+    let (raft, dir) = cluster();
+    let disks = Disks::reachable(&["b", "c"]);
+    let member = Member::sealing(&raft, &dir, &disks, RESEALERS).await;
+    let before = member.key().await;
+    let issued = BootstrapCert::generate("a-example", &[], SystemTime::now()).unwrap();
+    let mut cert = v1::ImportedCert {
+        name: "a-example".to_owned(),
+        chain_pem: issued.cert_pem().as_bytes().to_vec(),
+        not_before: Some(Default::default()),
+        not_after: Some(Default::default()),
+        fingerprint: vec![7; 32],
+        imported_by: "ops".to_owned(),
+        ..v1::ImportedCert::default()
+    };
+    let secret = issued.key_pem().expose();
+    cert.sealed_key = certificate::seal(&before, &cert, secret.as_bytes()).unwrap();
+    // Another one is sealed with a key that is lost.
+    let lost = v1::ImportedCert {
+        name: "b-example".to_owned(),
+        ..cert.clone()
+    };
+    for cert in [cert, lost.clone()] {
+        let upsert = v1::ImportedCertUpsert { cert: Some(cert) };
+        let payload = Payload::ImportedCertUpsert(upsert);
+        raft.apply(command("ops", Default::default(), payload))
+            .unwrap();
+    }
+    let events = || {
+        let state = raft.state();
+        let events = state.audit.values();
+        let events = events.filter(|event| event.r#type() == AuditEventType::CertificateImported);
+        events.count()
+    };
+    assert_eq!(events(), 2);
+    let rotated = member.secrets.rotate("admin".to_owned()).await.unwrap();
+    let mut key = member.secrets.subscribe();
+    let new = key.wait_for(|key| key.as_ref().is_some_and(|key| key.id() == rotated));
+    let new = new.await.unwrap().clone().unwrap();
+    let state = raft.state();
+    let row = &state.imported_certs["a-example"];
+    let opened = certificate::open(&new, row).unwrap();
+    assert_eq!(opened.key_pem.expose(), secret);
+    assert!(certificate::open(&before, row).is_none());
+    assert_eq!(row.imported_by, "ops");
+    let lost = lost.sealed_key;
+    assert_eq!(state.imported_certs["b-example"].sealed_key, lost);
+    assert_eq!(events(), 2, "nothing was imported");
 }
 
 #[tokio::test(start_paused = true)]

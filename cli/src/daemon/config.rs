@@ -99,6 +99,7 @@ fn certificates(config: &DaemonConfig) -> Result<CertificateSettings> {
         directories: Directories::of_config(&config.acme_ca, config.acme_skip_staging),
         contact: config.acme_email.clone(),
         extra_roots: config.acme_root_ca.as_ref().map(read).transpose()?,
+        preflight: config.acme_preflight,
     };
     if let (Some(path), Err(error)) = (&config.acme_root_ca, settings.authority()) {
         return Err(error).with_context(|| format!("acme_root_ca {}", path.display()));

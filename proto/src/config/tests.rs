@@ -50,6 +50,7 @@ acme_email: ops@example.org
 acme_ca: https://ca.test:14000/dir
 acme_enabled: false
 acme_skip_staging: true
+acme_preflight: false
 acme_root_ca: /etc/ca.pem
 log_level: warn
 ipam_pool: 10.128.0.0/12
@@ -79,6 +80,7 @@ hostname: node-1.example
         acme_ca: "https://ca.test:14000/dir".into(),
         acme_enabled: false,
         acme_skip_staging: true,
+        acme_preflight: false,
         acme_root_ca: Some("/etc/ca.pem".into()),
         log_level: LogLevel::Warn,
         ipam_pool: Pool {

@@ -116,6 +116,12 @@ error_codes! {
     EnvFileUnresolved = "env_file_unresolved" => InvalidArgument,
     /// One domain with both TLS modes.
     RouteTlsMixed = "route_tls_mixed" => InvalidArgument,
+    /// No route of the deployment has a domain.
+    DomainRequired = "domain_required" => InvalidArgument,
+    /// A certificate that does not fit its key or its name, or is not valid.
+    CertInvalid = "cert_invalid" => InvalidArgument,
+    /// No imported certificate has this name.
+    CertNotFound = "cert_not_found" => NotFound,
     /// Two catch-all routes on one domain.
     RouteMultipleCatchall = "route_multiple_catchall" => InvalidArgument,
     /// A service that depends on itself, directly or in a cycle.

@@ -62,6 +62,8 @@ pub struct Route {
     pub port: u16,
     /// Whether a certificate is obtained and HTTPS served.
     pub tls_auto: bool,
+    /// Whether the route says so itself, instead of taking the default.
+    pub tls_written: bool,
     /// Path prefix; empty matches all paths.
     pub path: Spanned<String>,
     /// Whether the prefix is removed before the request is forwarded.

@@ -43,6 +43,8 @@ pub struct Resolved {
     pub services: Vec<v1::ServiceSpec>,
     /// Ingress rules in file order.
     pub routes: Vec<v1::Route>,
+    /// Domains with a route that says itself whether it has TLS.
+    pub tls_written: BTreeSet<String>,
     /// Published ports by port and protocol.
     pub tcp_routes: Vec<v1::TcpRoute>,
     /// ACME account; empty for the cluster's default.
@@ -100,6 +102,7 @@ fn resolve_unbounded(
     Ok(Resolved {
         services,
         routes: routes(&jaco),
+        tls_written: tls_written(&jaco),
         tcp_routes,
         privileged,
         warnings: warnings(Some(&jaco), Some(&compose)),
@@ -186,6 +189,11 @@ fn normalised(networks: &[Spanned<String>]) -> Vec<String> {
     });
     let names = names.filter(|name| seen.insert(*name));
     names.map(str::to_owned).collect()
+}
+
+fn tls_written(jaco: &Jaco) -> BTreeSet<String> {
+    let written = jaco.routes.iter().filter(|route| route.tls_written);
+    written.map(|route| route.domain.clone()).collect()
 }
 
 fn routes(jaco: &Jaco) -> Vec<v1::Route> {

@@ -156,6 +156,10 @@ entity_types! {
     RestartCounter(RestartCounter) = "restart_counters",
     /// Keys of the cluster configuration.
     ClusterConfig(ClusterConfig) = "cluster_config",
+    /// TLS of domains in place of what manifests say.
+    RouteTlsOverride(RouteTlsOverride) = "route_tls_overrides",
+    /// Certificates of operators.
+    ImportedCert(ImportedCert) = "imported_certs",
 }
 
 impl fmt::Display for EntityType {

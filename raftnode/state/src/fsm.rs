@@ -14,6 +14,7 @@ mod cluster;
 mod config;
 mod counter;
 mod deployment;
+mod imported;
 mod node;
 mod observation;
 mod registry;
@@ -24,6 +25,7 @@ mod subnet;
 #[cfg(test)]
 mod tests;
 pub(crate) mod time;
+mod tls;
 mod token;
 mod tx;
 
@@ -249,6 +251,10 @@ fn dispatch(tx: &mut Tx, command: &v1::Command, depth: usize) -> Result<(), Appl
         Payload::RegistryCredentialRemove(c) => registry::remove(tx, origin, c),
         Payload::ClusterConfigSet(c) => config::set(tx, origin, c),
         Payload::SecretsKeySet(c) => cluster::set_secrets_key(tx, origin, c),
+        Payload::RouteTlsOverrideSet(c) => tls::set(tx, origin, c),
+        Payload::RouteTlsOverrideRemove(c) => tls::remove(tx, origin, c),
+        Payload::ImportedCertUpsert(c) => imported::upsert(tx, origin, c),
+        Payload::ImportedCertRemove(c) => imported::remove(tx, origin, c),
         // Kept for compatibility; neither has an effect.
         Payload::ReplicaCommandIssue(_) | Payload::CertStore(_) => Ok(()),
     }

@@ -68,6 +68,10 @@ pub struct State {
     pub registry_credentials: OrdMap<String, Arc<v1::RegistryCredential>>,
     /// Cluster configuration by key; a key that is not set has no row.
     pub cluster_config: OrdMap<String, Arc<v1::ClusterConfig>>,
+    /// TLS of domains in place of what manifests say, by (deployment, domain).
+    pub route_tls_overrides: OrdMap<(String, String), Arc<v1::RouteTlsOverride>>,
+    /// Certificates of operators by name.
+    pub imported_certs: OrdMap<String, Arc<v1::ImportedCert>>,
     /// Audit trail by (log index, ordinal).
     pub audit: OrdMap<(u64, u32), Arc<v1::AuditEvent>>,
 }
@@ -101,6 +105,8 @@ impl State {
             challenge_tokens,
             subnets,
             cluster_config,
+            route_tls_overrides,
+            imported_certs,
         } = self;
         let same_cluster = match (cluster, &other.cluster) {
             (Some(one), Some(two)) => Arc::ptr_eq(one, two),
@@ -122,5 +128,18 @@ impl State {
             && challenge_tokens.ptr_eq(&other.challenge_tokens)
             && subnets.ptr_eq(&other.subnets)
             && cluster_config.ptr_eq(&other.cluster_config)
+            && route_tls_overrides.ptr_eq(&other.route_tls_overrides)
+            && imported_certs.ptr_eq(&other.imported_certs)
+    }
+
+    /// Whether `route` asks for TLS: its domain's override decides, else the manifest.
+    #[must_use]
+    pub fn is_tls_auto(&self, route: &v1::Route) -> bool {
+        if self.route_tls_overrides.is_empty() {
+            return route.tls_auto;
+        }
+        let key = (route.deployment.clone(), route.domain.clone());
+        let stored = self.route_tls_overrides.get(&key);
+        stored.map_or(route.tls_auto, |stored| stored.tls_auto)
     }
 }

@@ -80,7 +80,7 @@ impl Choices<'_> {
     }
 
     fn payload(&mut self, depth: usize) -> Payload {
-        match self.byte() % 36 {
+        match self.byte() % 38 {
             0 => Payload::ClusterInit(v1::ClusterInit {
                 cluster_id: self.name(),
                 self_hostname: self.name(),
@@ -267,6 +267,34 @@ impl Choices<'_> {
                 key_id: self.name(),
                 replaces: self.of(&["", "", "a", "b"]).to_owned(),
             }),
+            35 => match self.small() {
+                0..4 => Payload::RouteTlsOverrideSet(v1::RouteTlsOverrideSet {
+                    r#override: Some(v1::RouteTlsOverride {
+                        deployment: self.name(),
+                        domain: self.name(),
+                        tls_auto: self.small() > 2,
+                        by: self.name(),
+                        at: self.ts(),
+                    }),
+                }),
+                _ => Payload::RouteTlsOverrideRemove(v1::RouteTlsOverrideRemove {
+                    deployment: self.name(),
+                    domain: self.name(),
+                }),
+            },
+            36 => match self.small() {
+                0..4 => Payload::ImportedCertUpsert(v1::ImportedCertUpsert {
+                    cert: Some(v1::ImportedCert {
+                        name: self.name(),
+                        chain_pem: b"chain".to_vec(),
+                        sealed_key: self.name().into_bytes(),
+                        not_after: self.ts(),
+                        imported_by: self.name(),
+                        ..Default::default()
+                    }),
+                }),
+                _ => Payload::ImportedCertRemove(v1::ImportedCertRemove { name: self.name() }),
+            },
             _ => Payload::Batch(v1::Batch {
                 children: match depth {
                     0..6 => (0..self.byte() % 4)

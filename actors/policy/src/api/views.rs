@@ -82,7 +82,10 @@ pub fn status(
             .routes
             .values()
             .filter(|route| matches(&route.deployment, &route.service))
-            .map(|route| v1::Route::clone(route))
+            .map(|route| v1::Route {
+                tls_auto: state.is_tls_auto(route),
+                ..v1::Route::clone(route)
+            })
             .collect(),
         certs: Vec::new(),
         // Not part of the state: the handler adds them.
@@ -255,7 +258,7 @@ pub fn route(
                 deployment: route.deployment.clone(),
                 service: route.service.clone(),
                 port: route.port,
-                tls_auto: route.tls_auto,
+                tls_auto: state.is_tls_auto(route),
                 strip_path: route.strip_path,
                 ready_replicas: count(replicas.iter().filter(|d| ready(route, d)).count()),
                 total_replicas: count(replicas.len()),

@@ -6,7 +6,9 @@
 //! - [`audit`]: audit events.
 //! - [`backoff`]: waits after failures.
 //! - [`domains`]: the domains with a certificate, and the contact of each.
+//! - [`expiry`]: warnings before a certificate of an operator expires.
 //! - [`preflight`]: whether the addresses of a domain lead to this cluster.
+//! - [`imported`]: certificates of operators.
 //! - [`served`]: the certificate that is presented for a domain.
 //! - [`status`]: the certificate rows of `jaco status`.
 //! - [`store`]: keys of the replicated certificate store.
@@ -15,6 +17,8 @@ pub mod audit;
 pub mod backoff;
 mod core;
 pub mod domains;
+pub mod expiry;
+pub mod imported;
 mod input;
 pub mod preflight;
 pub mod served;

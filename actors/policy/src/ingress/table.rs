@@ -80,7 +80,7 @@ pub fn served_routes<'a>(
         let service = (route.deployment.as_str(), route.service.as_str());
         ServedRoute {
             route,
-            redirect_to_https: route.tls_auto && facts.https,
+            redirect_to_https: facts.https && state.is_tls_auto(route),
             upstreams: services
                 .get(&service)
                 .into_iter()
@@ -111,6 +111,7 @@ pub fn is_settled(state: &State, facts: &NodeFacts, fresh: &BTreeSet<String>) ->
 #[must_use]
 pub fn same_input(a: &State, b: &State) -> bool {
     a.routes.ptr_eq(&b.routes)
+        && a.route_tls_overrides.ptr_eq(&b.route_tls_overrides)
         && a.deployments.ptr_eq(&b.deployments)
         && a.replicas_desired.ptr_eq(&b.replicas_desired)
         && a.replicas_observed.ptr_eq(&b.replicas_observed)

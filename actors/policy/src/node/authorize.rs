@@ -96,7 +96,11 @@ fn permit(sender: &str, payload: &Payload, state: &State) -> Result<(), Error> {
         | Payload::RegistryCredentialUpsert(_)
         | Payload::RegistryCredentialRemove(_)
         | Payload::ClusterConfigSet(_)
-        | Payload::SecretsKeySet(_) => false,
+        | Payload::SecretsKeySet(_)
+        | Payload::RouteTlsOverrideSet(_)
+        | Payload::RouteTlsOverrideRemove(_)
+        | Payload::ImportedCertUpsert(_)
+        | Payload::ImportedCertRemove(_) => false,
     };
     if allowed {
         return Ok(());

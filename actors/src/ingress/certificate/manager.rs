@@ -8,7 +8,7 @@ use std::{
 
 use jaco_policy::ingress::certificate::{
     Chain, Facts, Lock, Slot, domains,
-    served::{Candidate, Origin, select},
+    served::{Candidate, Origin, import_names, select},
     store::{self, CertificateKeys, directory_name, lock_name},
 };
 use jaco_proto::secret::SecretString;
@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tracing::warn;
 
 use super::{
-    Args, CertActor, Certificates, Material, Token,
+    Args, CertActor, Certificates, Imported, Material, Token,
     actor::ActorArgs,
     material::{Materials, best},
 };
@@ -31,6 +31,8 @@ const RETRY: Duration = Duration::from_secs(60);
 pub enum Msg {
     /// Routes, deployments, locks, certificates or tokens changed.
     Changed(Arc<State>),
+    /// Certificates of operators changed, or one expired.
+    Imported,
     /// A request about an actor has ended, or the actor exhausted its restarts.
     Done(ChildDone),
     /// Restart the actor with this child id, if it is exhausted.
@@ -65,6 +67,7 @@ impl Worker for CertManager {
         // Actors that an earlier instance started follow facts that nothing updates any more.
         let mut actors = KeyedChildren::new("cert:", Msg::Done).report_exhausted();
         actors.adopt(ctx, |_, _| None);
+        ctx.watch(args.imported.clone(), |_| Msg::Imported);
         let mut states = args.raft.follow();
         let last = states.borrow_and_update().clone();
         ctx.send_to_self(Msg::Changed(Arc::clone(&last)));
@@ -86,6 +89,10 @@ impl Worker for CertManager {
     async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
         match msg {
             Msg::Changed(state) => self.reconcile(ctx, &state),
+            Msg::Imported => {
+                let state = self.args.raft.state();
+                self.reconcile(ctx, &state);
+            }
             Msg::Restart(id) => self.actors.restart(ctx, &id),
             Msg::Copied => self.copying = false,
             Msg::Done(done) => match self.actors.handle_done(ctx, done) {
@@ -108,10 +115,12 @@ impl Worker for CertManager {
 /// Whether two states agree on everything about certificates.
 fn same_input(a: &State, b: &State) -> bool {
     a.routes.ptr_eq(&b.routes)
+        && a.route_tls_overrides.ptr_eq(&b.route_tls_overrides)
         && a.deployments.ptr_eq(&b.deployments)
         && a.certs.ptr_eq(&b.certs)
         && a.cert_blobs.ptr_eq(&b.cert_blobs)
         && a.challenge_tokens.ptr_eq(&b.challenge_tokens)
+        && a.imported_certs.ptr_eq(&b.imported_certs)
 }
 
 impl CertManager {
@@ -129,16 +138,21 @@ impl CertManager {
         all.extend(known.iter().filter(locked).cloned());
 
         let now = self.args.clock.now();
+        let imported = self.args.imported.borrow().clone();
         let mut served = BTreeMap::new();
         for domain in &all {
             let contact = wanted.get(domain);
             let materials = self.update(state, domain, contact.is_some());
             if contact.is_some()
-                && let Some(material) = present(now, &materials)
+                && let Some(material) = present(now, domain, &imported, &materials)
             {
                 served.insert(domain.clone(), material);
             }
             let facts = self.facts(state, domain, contact, &materials);
+            let facts = Facts {
+                imported: is_valid_import(state, now, domain),
+                ..facts
+            };
             match self.actors.get(domain) {
                 Some(sender) => {
                     sender.send_if_modified(|last| {
@@ -271,8 +285,29 @@ impl CertManager {
     }
 }
 
+/// Whether an operator supplied a certificate for this very domain that has not expired. One that is
+/// not opened yet counts too, so that a node that starts orders none.
+fn is_valid_import(state: &State, now: SystemTime, domain: &str) -> bool {
+    let stored = state.imported_certs.get(domain);
+    let end = stored.and_then(|cert| time(cert.not_after.as_ref()?));
+    end.is_some_and(|end| now < end)
+}
+
 /// Certificate to present for a domain.
-fn present(now: SystemTime, materials: &[Arc<Material>]) -> Option<Arc<Material>> {
+pub(super) fn present(
+    now: SystemTime,
+    domain: &str,
+    imported: &Imported,
+    materials: &[Arc<Material>],
+) -> Option<Arc<Material>> {
+    let imports = import_names(domain).filter_map(|(origin, name)| {
+        let material = imported.by_name.get(&name)?;
+        Some(Candidate {
+            origin,
+            not_after: material.chain.not_after,
+            certificate: Arc::clone(material),
+        })
+    });
     let usable = materials.iter().filter(|material| material.chain.covers);
     let candidates = usable.map(|material| Candidate {
         origin: match material.slot {
@@ -282,7 +317,7 @@ fn present(now: SystemTime, materials: &[Arc<Material>]) -> Option<Arc<Material>
         not_after: material.chain.not_after,
         certificate: Arc::clone(material),
     });
-    select(now, candidates).map(|candidate| candidate.certificate)
+    select(now, candidates.chain(imports)).map(|candidate| candidate.certificate)
 }
 
 fn tokens(state: &State) -> BTreeMap<String, Token> {

@@ -14,6 +14,8 @@ pub struct CertificateSettings {
     pub contact: String,
     /// Certificates in PEM that directories may verify under, beside the system's roots.
     pub extra_roots: Option<String>,
+    /// Whether the addresses of a domain are asked before its first order.
+    pub preflight: bool,
 }
 
 impl CertificateSettings {

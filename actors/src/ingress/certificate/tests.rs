@@ -8,7 +8,7 @@ use jaco_policy::ingress::certificate::{
     FailureClass, OrderFailure, RenewalWindow, Slot,
     store::{self, LETS_ENCRYPT, account_key, directory_name},
 };
-use jaco_proto::secret::SecretBytes;
+use jaco_proto::{secret::SecretBytes, timestamp};
 use jaco_raftnode::{StateReader as _, testing::MemoryRaft};
 use jaco_supervision::{KillMode, Strategy, SupervisorSpec, Tree};
 use prost_types::Timestamp;
@@ -97,6 +97,7 @@ struct Lab {
     lead: watch::Sender<bool>,
     fake: Arc<FakeAuthority>,
     certificates: watch::Receiver<Certificates>,
+    imported: watch::Sender<Imported>,
     cache: Cache,
     tree: Tree,
 }
@@ -126,6 +127,7 @@ impl Lab {
         });
         let (lead, is_leader) = watch::channel(leads);
         let (sender, certificates) = watch::channel(Certificates::default());
+        let (imported, imports) = watch::channel(Imported::default());
         let cache = Cache::new(dir);
         let args = Args {
             host: "n1".to_owned(),
@@ -137,6 +139,7 @@ impl Lab {
             authority: Arc::new(Shared(Arc::clone(&fake))),
             spread: Arc::new(crate::serving::Everywhere),
             preflight: None,
+            imported: imports,
             cache: cache.clone(),
             account_lock: Arc::default(),
             certificates: sender,
@@ -148,6 +151,7 @@ impl Lab {
             lead,
             fake,
             certificates,
+            imported,
             cache,
             tree,
         };
@@ -282,7 +286,7 @@ async fn leader_stages_promotes_and_publishes() {
         .values()
         .map(|route| v1::Route::clone(route))
         .collect();
-    let rows = status_rows(&state, &routes);
+    let rows = status_rows(&state, &routes, lab.fake.clock.now());
     assert_eq!((rows.len(), rows[0].environment.as_str()), (1, "prod"));
     lab.until_copied(true).await;
 }
@@ -382,4 +386,66 @@ async fn lost_leadership_ends_the_order() {
     );
     lab.lead.send_replace(true);
     lab.until_issued().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn certificate_of_an_operator_suspends_orders() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut lab = Lab::start(false, dir.path()).await;
+    let not_after = SystemTime::UNIX_EPOCH + Duration::from_secs(1_900_000_000 + 3600);
+    let import = v1::ImportedCertUpsert {
+        cert: Some(v1::ImportedCert {
+            name: DOMAIN.to_owned(),
+            chain_pem: b"chain".to_vec(),
+            sealed_key: b"sealed".to_vec(),
+            not_after: Some(timestamp(not_after)),
+            ..v1::ImportedCert::default()
+        }),
+    };
+    let import = command(
+        "ops",
+        Timestamp::default(),
+        Payload::ImportedCertUpsert(import),
+    );
+    lab.raft.apply(import).unwrap();
+    let material = Arc::new(Material {
+        directory: "imported".to_owned(),
+        slot: Slot::Production,
+        chain: jaco_policy::ingress::certificate::Chain {
+            fingerprint: [1; 32],
+            not_before: SystemTime::UNIX_EPOCH,
+            not_after,
+            covers: true,
+        },
+        chain_pem: String::new(),
+        key_pem: SecretString::new(String::new()),
+    });
+    let by_name = BTreeMap::from([(DOMAIN.to_owned(), Arc::clone(&material))]);
+    lab.imported.send_replace(Imported {
+        by_name: Arc::new(by_name),
+        ..Imported::default()
+    });
+    lab.lead.send_replace(true);
+    let served = lab
+        .certificates
+        .wait_for(|served| served.by_domain.contains_key(DOMAIN))
+        .await
+        .unwrap();
+    assert_eq!(served.by_domain[DOMAIN], material);
+    drop(served);
+    tokio::time::sleep(Duration::from_secs(1800)).await;
+    assert_eq!(lab.fake.orders(), [""; 0]);
+    // The directory's certificate takes its place once it has expired.
+    tokio::time::sleep(Duration::from_secs(1800)).await;
+    lab.imported.send_modify(|imported| {
+        imported.expired.insert(DOMAIN.to_owned());
+    });
+    let ordered = lab.certificates.wait_for(|served| {
+        let served = served.by_domain.get(DOMAIN);
+        served.is_some_and(|served| *served != material && served.slot == Slot::Production)
+    });
+    timeout(Duration::from_secs(7200), ordered)
+        .await
+        .unwrap()
+        .unwrap();
 }

@@ -2,7 +2,7 @@ use super::*;
 
 /// Text and gRPC status number of every code; clients depend on them.
 #[cfg(feature = "grpc")]
-const CONTRACT: [(&str, i32); 61] = [
+const CONTRACT: [(&str, i32); 64] = [
     ("cluster_uninitialized", 14),
     ("cluster_already_initialized", 9),
     ("node_already_member", 6),
@@ -42,6 +42,9 @@ const CONTRACT: [(&str, i32); 61] = [
     ("legacy_compose_field", 3),
     ("env_file_unresolved", 3),
     ("route_tls_mixed", 3),
+    ("domain_required", 3),
+    ("cert_invalid", 3),
+    ("cert_not_found", 5),
     ("route_multiple_catchall", 3),
     ("invalid_depends_on", 3),
     ("unknown_depends_on_service", 3),

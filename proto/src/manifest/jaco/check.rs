@@ -276,6 +276,7 @@ fn route(raw: RawRoute, acme: bool) -> Result<Route, Error> {
         service: raw.service,
         port,
         tls_auto,
+        tls_written: !raw.tls.is_empty(),
         path: raw.path,
         strip_path: raw.strip_path,
         upstream_h2c,

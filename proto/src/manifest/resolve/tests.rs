@@ -97,6 +97,21 @@ fn web(resolved: &Resolved) -> &v1::ServiceSpec {
 }
 
 #[test]
+fn domains_that_write_their_tls_are_known() {
+    let entry =
+        |domain: &str, tls: &str| format!("{{domain: {domain}, service: web, port: 80{tls}}}");
+    let routes = [
+        entry("a.example", ", tls: off"),
+        entry("b.example", ""),
+        entry("c.example", ", tls: auto"),
+    ];
+    let routes = format!("routes: [{}]", routes.join(", "));
+    let resolved = apply(&routes, "").unwrap();
+    let written: Vec<_> = resolved.tls_written.iter().map(String::as_str).collect();
+    assert_eq!(written, ["a.example", "c.example"]);
+}
+
+#[test]
 fn defaults_are_one_spread_replica_on_default_network() {
     let resolved = apply("", "").unwrap();
     assert_eq!(resolved.deployment, "d");

@@ -28,6 +28,7 @@ impl Redact for v1::RolloutPlan {}
 impl Redact for v1::ReplicaCounter {}
 impl Redact for v1::RestartCounter {}
 impl Redact for v1::ClusterConfig {}
+impl Redact for v1::RouteTlsOverride {}
 
 impl Redact for v1::Deployment {
     fn redact(&mut self) {
@@ -38,6 +39,12 @@ impl Redact for v1::Deployment {
 impl Redact for v1::Cert {
     fn redact(&mut self) {
         self.private_key.clear();
+    }
+}
+
+impl Redact for v1::ImportedCert {
+    fn redact(&mut self) {
+        self.sealed_key.clear();
     }
 }
 
@@ -121,6 +128,8 @@ messages! {
     ReplicaCounterEvent of ReplicaCounter,
     RestartCounterEvent of RestartCounter,
     ClusterConfigEvent of ClusterConfig,
+    RouteTlsOverrideEvent of RouteTlsOverride,
+    ImportedCertEvent of ImportedCert,
 }
 
 payloads! {
@@ -140,6 +149,8 @@ payloads! {
     ReplicaCounter => ReplicaCounterEvent,
     RestartCounter => RestartCounterEvent,
     ClusterConfig => ClusterConfigEvent,
+    RouteTlsOverride => RouteTlsOverrideEvent,
+    ImportedCert => ImportedCertEvent,
 }
 
 impl Event {

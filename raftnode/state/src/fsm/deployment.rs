@@ -5,7 +5,7 @@ use jaco_proto::{
     v1::{self, AuditEventType, DeploymentRevision, DeploymentStatus},
 };
 
-use super::{Origin, Tx, audit, reject, replica, route, subnet};
+use super::{Origin, Tx, audit, reject, replica, route, subnet, tls};
 
 pub(super) fn apply(
     tx: &mut Tx,
@@ -91,6 +91,7 @@ pub(super) fn delete(
     let name = &command.deployment;
     tx.remove_where::<v1::Route>(|route| route.deployment == *name);
     tx.remove_where::<v1::TcpRoute>(|route| route.deployment == *name);
+    tls::sweep(tx, name);
     replica::remove_all_of(tx, name);
     tx.remove_where::<v1::RolloutPlan>(|plan| plan.deployment == *name);
     subnet::release(tx, origin, |subnet| subnet.deployment == *name)?;
@@ -194,5 +195,6 @@ fn replace_content(
         applied_raft_index: tx.index(),
     })?;
     route::replace_routes(tx, name, routes)?;
+    tls::sweep(tx, name);
     route::replace_ports(tx, name, tcp_routes)
 }

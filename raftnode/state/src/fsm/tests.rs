@@ -14,6 +14,7 @@ mod replicas;
 mod secrets;
 mod secrets_key;
 mod subnets;
+mod tls;
 
 use std::collections::BTreeMap;
 
@@ -184,6 +185,8 @@ fn sides(change: &Change) -> (String, Option<Vec<u8>>, Option<Vec<u8>>) {
         Change::ReplicaCounter(d) => of(d),
         Change::RestartCounter(d) => of(d),
         Change::ClusterConfig(d) => of(d),
+        Change::RouteTlsOverride(d) => of(d),
+        Change::ImportedCert(d) => of(d),
     }
 }
 

@@ -114,6 +114,11 @@ entity!(ClusterConfig in ClusterConfig, cluster_config by String = |e| e.key.clo
     |d| Some(Change::ClusterConfig(d)));
 entity!(FreedSubnet in FreedSubnets, freed_subnets by String = |e| e.cidr.clone(),
     |_| None, of deployment);
+entity!(RouteTlsOverride in RouteTlsOverrides, route_tls_overrides by (String, String) =
+    |e| (e.deployment.clone(), e.domain.clone()),
+    |d| Some(Change::RouteTlsOverride(d)), of deployment);
+entity!(ImportedCert in ImportedCerts, imported_certs by String = |e| e.name.clone(),
+    |d| Some(Change::ImportedCert(d)));
 entity!(AuditEvent in Audit, audit by (u64, u32) = |e| (e.raft_index, e.ordinal),
     |d| Some(Change::Audit(d)));
 

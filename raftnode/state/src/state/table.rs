@@ -84,6 +84,10 @@ tables! {
     FreedSubnets = 19, "freed_subnets";
     /// Keys of the cluster configuration.
     ClusterConfig = 20, "cluster_config";
+    /// TLS of domains in place of what manifests say.
+    RouteTlsOverrides = 26, "route_tls_overrides";
+    /// Certificates of operators.
+    ImportedCerts = 27, "imported_certs";
 }
 
 impl fmt::Display for Table {

@@ -52,6 +52,19 @@ pub fn failed(
     event
 }
 
+/// No certificate is ordered, because the addresses of the domain do not lead to this cluster.
+#[must_use]
+pub fn waiting(at: SystemTime, domain: &str, reason: &str) -> AuditEvent {
+    let payload = [("domain", domain.to_owned()), ("reason", shortened(reason))];
+    AuditEvent {
+        r#type: AuditEventType::CertificateWaiting.into(),
+        identity: IDENTITY.to_owned(),
+        ts: Some(timestamp(at)),
+        payload: payload.map(|(key, value)| (key.to_owned(), value)).into(),
+        ..AuditEvent::default()
+    }
+}
+
 fn event(
     at: SystemTime,
     kind: AuditEventType,

@@ -270,7 +270,7 @@ impl Core {
     #[must_use]
     pub fn status(&self, wall: SystemTime) -> Status {
         let valid = self.facts.production;
-        let valid = valid.is_some_and(|chain| chain.is_valid(wall));
+        let valid = self.facts.imported || valid.is_some_and(|chain| chain.is_valid(wall));
         let phase = if valid {
             Phase::Valid
         } else if self.waiting_dns {
@@ -297,6 +297,13 @@ impl Core {
             if self.facts.stored && self.may_maintain(now) {
                 self.actions.push_back(Action::DeleteAll);
             }
+            self.release(now);
+            return;
+        }
+        if self.facts.imported {
+            self.abandon();
+            self.waiting_dns = false;
+            self.reason.clear();
             self.release(now);
             return;
         }

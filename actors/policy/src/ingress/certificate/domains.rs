@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use jaco_proto::v1;
 use jaco_state::State;
 
 /// Domains with a route that asks for a certificate, and the contact of the account that orders it.
@@ -11,7 +12,7 @@ use jaco_state::State;
 #[must_use]
 pub fn wanted(state: &State, fallback: &str) -> BTreeMap<String, String> {
     let mut deployments: BTreeMap<&str, Option<(&str, &str)>> = BTreeMap::new();
-    for route in state.routes.values().filter(|route| route.tls_auto) {
+    for route in asking(state) {
         let best = deployments.entry(&route.domain).or_default();
         let contact = state
             .deployments
@@ -31,11 +32,15 @@ pub fn wanted(state: &State, fallback: &str) -> BTreeMap<String, String> {
     named.filter(|(domain, _)| !domain.is_empty()).collect()
 }
 
+/// Routes that ask for a certificate.
+fn asking(state: &State) -> impl Iterator<Item = &v1::Route> {
+    let routes = state.routes.values().map(AsRef::as_ref);
+    routes.filter(|route| state.is_tls_auto(route))
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-
-    use jaco_proto::v1;
 
     use super::*;
 

@@ -86,6 +86,9 @@ pub struct Lock {
 pub struct Facts {
     /// Whether a route asks for a certificate.
     pub wanted: bool,
+    /// Whether an operator supplied one for this very domain that has not expired; none is ordered
+    /// as long.
+    pub imported: bool,
     /// Contact of the account; empty for none.
     pub contact: String,
     /// Stored certificate of the staging directory; never set if the configured directory is it.

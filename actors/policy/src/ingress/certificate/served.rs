@@ -41,6 +41,13 @@ pub fn select<T>(
     })
 }
 
+/// Names that an operator's certificate for `domain` can have, with their origin.
+pub fn import_names(domain: &str) -> impl Iterator<Item = (Origin, String)> {
+    let exact = (Origin::Imported, domain.to_owned());
+    let wildcard = wildcard_of(domain).map(|name| (Origin::ImportedWildcard, name));
+    std::iter::once(exact).chain(wildcard)
+}
+
 /// Name of the wildcard that covers `domain`: one label is replaced. `None` for a single label.
 #[must_use]
 pub fn wildcard_of(domain: &str) -> Option<String> {

@@ -173,6 +173,10 @@ impl Core {
                     Some((last, _)) => (last * 2).min(PREFLIGHT_MAX),
                 };
                 self.preflight = Some((wait, now.instant + wait));
+                if !self.waiting_dns || self.reason != reason {
+                    let event = audit::waiting(now.wall, &self.domain, &reason);
+                    self.actions.push_back(Action::Audit(event));
+                }
                 self.waiting_dns = true;
                 self.reason = reason;
                 self.step = Step::Idle;

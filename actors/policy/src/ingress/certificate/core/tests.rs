@@ -1,5 +1,7 @@
 mod random;
 
+use jaco_proto::v1::AuditEventType;
+
 use super::*;
 use crate::ingress::certificate::{Environment, FailureClass, Lock};
 
@@ -95,6 +97,9 @@ impl Lab {
                 Action::Reseed(slot) => format!("reseed {slot:?}"),
                 Action::DeleteStaging => "delete staging".to_owned(),
                 Action::DeleteAll => "delete all".to_owned(),
+                Action::Audit(event) if event.r#type() == AuditEventType::CertificateWaiting => {
+                    format!("waiting {}", event.payload["reason"])
+                }
                 Action::Audit(event) => {
                     let get = |key: &str| event.payload.get(key).cloned().unwrap_or_default();
                     let wait = get("retry_after");
@@ -427,11 +432,14 @@ fn domain_that_points_elsewhere_costs_no_order() {
         ..settings()
     };
     let mut lab = Lab::leading(checked, wanted());
-    for seconds in [60, 120, 240, 480, 600, 600] {
+    for (round, seconds) in [60, 120, 240, 480, 600, 600].into_iter().enumerate() {
         assert_eq!(lab.actions(), ["preflight"]);
         let attempt = lab.core.attempt;
         let verdict = Err("192.0.2.1: not ours".to_owned());
         lab.core.handle_preflight(lab.now, attempt, verdict);
+        // The same reason is recorded once.
+        let recorded = (round == 0).then_some("waiting 192.0.2.1: not ours");
+        assert_eq!(lab.actions(), Vec::from_iter(recorded));
         let status = lab.core.status(lab.now.wall);
         assert_eq!(status.phase, Phase::WaitingDns);
         assert_eq!(status.reason, "192.0.2.1: not ours");
@@ -449,6 +457,20 @@ fn domain_that_points_elsewhere_costs_no_order() {
         "order Production",
         "checked once"
     );
+}
+
+#[test]
+fn certificate_of_an_operator_suspends_orders() {
+    let mut lab = Lab::leading(settings(), wanted());
+    assert_eq!(lab.actions(), ["order Staging"]);
+    lab.facts.imported = true;
+    lab.share();
+    assert_eq!(lab.actions(), ["discard"]);
+    assert_eq!(lab.core.status(lab.now.wall).phase, Phase::Valid);
+    assert_eq!(lab.pass(DAY), [""; 0]);
+    lab.facts.imported = false;
+    lab.share();
+    assert_eq!(lab.actions(), ["order Staging"]);
 }
 
 #[test]
