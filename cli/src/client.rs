@@ -10,8 +10,10 @@ mod args;
 mod audit;
 mod backup;
 mod cancellable;
+mod cert;
 mod cluster;
 mod connection;
+mod domain;
 mod excerpt;
 mod failure;
 mod get;
@@ -28,6 +30,7 @@ mod restore;
 mod sanitize;
 mod status;
 mod systemd;
+mod tls;
 mod token;
 mod transport;
 mod validate;
@@ -202,6 +205,9 @@ async fn remote(command: Command, globals: &Globals, ui: &mut Ui<'_>) -> Result<
         Command::Delete(args) => lifecycle::delete(&args, &client()?, ui).await,
         Command::Token { command } => token::run(&command, &client()?, ui).await,
         Command::Registry { command } => registry::run(&command, &client()?, ui).await,
+        Command::Domain { command } => domain::run(&command, &client()?, ui).await,
+        Command::Tls { command } => tls::run(&command, &client()?, ui).await,
+        Command::Cert { command } => cert::run(&command, &client()?, ui).await,
         Command::Audit(args) => audit::run(&args, &client()?, ui).await,
         Command::Backup(args) => backup::run(&args, globals.destination(), client, ui).await,
         Command::Restore(args) => restore::run(&args, globals.socket(), ui).await,

@@ -10,11 +10,11 @@ use clap::{Args, Parser, Subcommand};
 use jaco_proto::{duration, secret::SecretString};
 
 use super::{
-    actors, apply, audit, backup, cluster,
+    actors, apply, audit, backup, cert, cluster, domain,
     failure::{Failure, Local},
     get, lifecycle, logs, net, node,
     output::Format,
-    packaging, registry, restore, status, token,
+    packaging, registry, restore, status, tls, token,
     transport::{Source, TokenRule},
     validate,
 };
@@ -184,6 +184,21 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: registry::Command,
     },
+    /// Check the records of a domain
+    Domain {
+        #[command(subcommand)]
+        command: domain::Command,
+    },
+    /// Switch TLS on or off without an apply
+    Tls {
+        #[command(subcommand)]
+        command: tls::Command,
+    },
+    /// Manage certificates
+    Cert {
+        #[command(subcommand)]
+        command: cert::Command,
+    },
     /// Show the audit log
     Audit(audit::Args),
     /// Show the supervision tree of the daemon
@@ -214,6 +229,9 @@ impl Command {
             Self::Audit(args) => args.follow,
             Self::Actors(args) => args.watch,
             Self::Net(args) => args.watch,
+            Self::Domain {
+                command: domain::Command::Check(args),
+            } => args.watch,
             Self::Cluster { .. }
             | Self::Node { .. }
             | Self::Apply(_)
@@ -222,6 +240,8 @@ impl Command {
             | Self::Delete(_)
             | Self::Token { .. }
             | Self::Registry { .. }
+            | Self::Tls { .. }
+            | Self::Cert { .. }
             | Self::Backup(_)
             | Self::Restore(_)
             | Self::Validate(_)
@@ -255,9 +275,18 @@ impl Command {
             | Self::Registry {
                 command: registry::Command::List(read),
             }
+            | Self::Cert {
+                command: cert::Command::List(read),
+            }
             | Self::Get { read, .. } => read,
             Self::Status(args) => &args.read,
             Self::Net(args) => &args.read,
+            Self::Domain {
+                command: domain::Command::Check(args),
+            } => &args.read,
+            Self::Tls {
+                command: tls::Command::Status(args),
+            } => &args.read,
             Self::Audit(args) => &args.read,
             Self::Cluster { .. }
             | Self::Node { .. }
@@ -267,6 +296,8 @@ impl Command {
             | Self::Delete(_)
             | Self::Token { .. }
             | Self::Registry { .. }
+            | Self::Tls { .. }
+            | Self::Cert { .. }
             | Self::Actors(_)
             | Self::Backup(_)
             | Self::Restore(_)

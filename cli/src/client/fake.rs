@@ -1,5 +1,6 @@
 //! A fake daemon for tests: a real server on a unix socket with scripted responses.
 
+mod certs;
 mod cluster;
 mod credentials;
 mod hosting;
@@ -14,7 +15,7 @@ use futures::stream;
 use jaco_proto::{
     Error,
     v1::{
-        self, audit_server::AuditServer, cluster_server::ClusterServer,
+        self, audit_server::AuditServer, certs_server::CertsServer, cluster_server::ClusterServer,
         config_server::ConfigServer, deploy_server::DeployServer,
         registry_credentials_server::RegistryCredentialsServer, secrets_server::SecretsServer,
         tokens_server::TokensServer, watch_server::WatchServer,
@@ -66,6 +67,11 @@ pub(crate) struct Script {
     pub(crate) tokens: Vec<v1::TokenInfo>,
     pub(crate) credentials: Vec<v1::RegistryCredentialSummary>,
     pub(crate) config: Vec<v1::ConfigEntry>,
+    /// Answers of the checks of a domain.
+    pub(crate) checks: Vec<v1::CheckDomainResponse>,
+    pub(crate) certs: Vec<v1::CertInfo>,
+    /// Addresses of the domains whose TLS is switched.
+    pub(crate) urls: Vec<String>,
     pub(crate) backup: Vec<Result<Vec<u8>, Error>>,
     pub(crate) refuse: Option<Error>,
 }
@@ -169,6 +175,7 @@ impl Service {
             .add_service(DeployServer::new(self.clone()))
             .add_service(WatchServer::new(self.clone()))
             .add_service(AuditServer::new(self.clone()))
+            .add_service(CertsServer::new(self.clone()))
             .add_service(TokensServer::new(self.clone()))
             .add_service(ConfigServer::new(self.clone()))
             .add_service(SecretsServer::new(self.clone()))
@@ -305,6 +312,18 @@ impl v1::deploy_server::Deploy for Service {
             inner.script.replicas.remove(0);
         }
         Ok(Response::new(v1::GetReplicasResponse { replicas }))
+    }
+
+    async fn set_tls(
+        &self,
+        request: Request<v1::SetTlsRequest>,
+    ) -> Result<Response<v1::SetTlsResponse>, Status> {
+        self.admit(&request)?;
+        let urls = match request.into_inner().domain {
+            domain if domain.is_empty() => self.inner().script.urls.clone(),
+            domain => vec![format!("https://{domain}")],
+        };
+        Ok(Response::new(v1::SetTlsResponse { urls }))
     }
 
     async fn get_route(

@@ -76,6 +76,12 @@ struct CertRow {
     not_after: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_renewal_at: Option<String>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    source: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    state: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    reason: String,
 }
 
 impl From<v1::DeployStatusResponse> for StatusView {
@@ -138,6 +144,9 @@ impl From<v1::CertState> for CertRow {
             environment,
             not_after: cert.not_after.as_ref().map(time),
             last_renewal_at: cert.last_renewal_at.as_ref().map(time),
+            source: cert.source,
+            state: cert.state,
+            reason: cert.reason,
         }
     }
 }

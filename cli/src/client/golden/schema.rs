@@ -64,7 +64,7 @@ const SCHEMAS: &[(&str, &str)] = &[
          replicas: [{id, state, host, container_id, last_health_at?, code?, message?, \
          details?: {*}}], \
          routes: [{domain, path, deployment, service, port, tls, strip_path}], \
-         certs?: [{domain, environment, not_after?, last_renewal_at?}], errors?: [FAULT]}",
+         certs?: [{domain, environment, not_after?, last_renewal_at?, source?, state?, reason?}], errors?: [FAULT]}",
     ),
     (
         "net",
@@ -100,6 +100,25 @@ const SCHEMAS: &[(&str, &str)] = &[
     ("logs", "{replica_id, host, stream, ts?, line}"),
     ("rollback", "{deployment, revision}"),
     ("delete", "{deployment, deleted}"),
+    (
+        "domain-check",
+        "{domain, ok, point_at: [.], addresses: [{address?, verdict, detail?}]}",
+    ),
+    ("tls-enable", "{deployment, tls, urls: [.]}"),
+    ("tls-disable", "{deployment, tls, urls: [.]}"),
+    (
+        "tls-status",
+        "{domains: [{domain, deployment, tls, source?, state?, reason?, not_after?}]}",
+    ),
+    (
+        "cert-import",
+        "{name, source, state, reason?, not_after?, fingerprint?}",
+    ),
+    (
+        "cert-list",
+        "{certs: [{name, source, state, reason?, not_after?, fingerprint?}]}",
+    ),
+    ("cert-rm", "{name, removed}"),
     (
         "audit",
         "[{type, identity?, ts?, raft_index, payload?: {*}}]",
@@ -140,7 +159,18 @@ const WORDS: &[(&str, &[&str])] = &[
     ("environment", &["staging", "prod", "unknown"]),
     ("suffrage", &["voter", "nonvoter", "unknown"]),
     ("systemd", &["enabled", "unavailable", "failed", "skipped"]),
-    ("verdict", &["ok", "violated", "untested"]),
+    (
+        "verdict",
+        &[
+            "ok",
+            "violated",
+            "untested",
+            "not_ours",
+            "unreachable",
+            "no_dns",
+        ],
+    ),
+    ("source", &["acme", "imported"]),
     ("severity", &["warning", "error"]),
     ("placement", &["spread", "pack", "hosts", "global"]),
     ("status", &[]),

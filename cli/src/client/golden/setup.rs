@@ -136,6 +136,9 @@ pub(super) fn full(script: &mut Script) {
         updated_at: Some(AT),
     }];
     script.config = config();
+    script.checks = vec![checked()];
+    script.certs = certs();
+    script.urls = vec!["https://shop.example".to_owned()];
     script.actors = actors();
     script.digest = digest(&[1; 32]);
     script.network = network();
@@ -298,6 +301,9 @@ fn status() -> v1::DeployStatusResponse {
                 environment: "prod".to_owned(),
                 not_after: Some(AT),
                 last_renewal_at: Some(AT),
+                source: "acme".to_owned(),
+                state: "failed".to_owned(),
+                reason: "rate limited".to_owned(),
             },
             v1::CertState {
                 domain: "api.example".to_owned(),
@@ -305,6 +311,41 @@ fn status() -> v1::DeployStatusResponse {
             },
         ],
     }
+}
+
+fn checked() -> v1::CheckDomainResponse {
+    let check = |address: &str, verdict: &str, detail: &str| v1::AddressCheck {
+        address: address.to_owned(),
+        verdict: verdict.to_owned(),
+        detail: detail.to_owned(),
+    };
+    v1::CheckDomainResponse {
+        addresses: vec![
+            check("192.0.2.1", "ok", ""),
+            check("198.51.100.7", "unreachable", "timed out"),
+        ],
+        point_at: vec!["192.0.2.1".to_owned(), "lb.example".to_owned()],
+        ok: false,
+    }
+}
+
+fn certs() -> Vec<v1::CertInfo> {
+    let imported = v1::CertInfo {
+        name: "*.shop.example".to_owned(),
+        source: "imported".to_owned(),
+        state: "valid".to_owned(),
+        not_after: Some(AT),
+        fingerprint: vec![0xab; 32],
+        ..Default::default()
+    };
+    let waiting = v1::CertInfo {
+        name: "api.example".to_owned(),
+        source: "acme".to_owned(),
+        state: "waiting_dns".to_owned(),
+        reason: "no_dns: the domain has no address".to_owned(),
+        ..Default::default()
+    };
+    vec![imported, waiting]
 }
 
 fn route(domain: &str, path: &str, tls_auto: bool) -> v1::Route {
