@@ -31,17 +31,15 @@ use fixture::*;
 use http::{Method, Request, Response, StatusCode, header::SERVER};
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::Frame;
-use jaco_net::ingress::{
-    Challenge, ListenSockets, PROBE_PATH, ProbeKey, Proxy, RouteTable, Rule, Scheme, Settings,
-};
 use jaco_net::{
     handover::{
         Inherited,
         channel::{Offer, take_over},
     },
-    ingress::{Challenge, ListenSockets, Proxy, RouteTable, Rule, Scheme, Settings},
+    ingress::{
+        Challenge, ListenSockets, PROBE_PATH, ProbeKey, Proxy, RouteTable, Rule, Scheme, Settings,
+    },
 };
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
