@@ -133,7 +133,7 @@ fn secrets_key(node: &MemberContext) -> Option<Arc<SecretsKey>> {
     node.secrets.get()?.key().ok()
 }
 
-/// The secrets key that the newest state names, while the lock of those who seal is held.
+/// The secrets key that the newest state names, while the sealing lock is held.
 fn key_in_force(node: &MemberContext) -> Result<Arc<SecretsKey>, Error> {
     let key = node.secrets()?.key()?;
     let state = node.raft.state();

@@ -126,7 +126,7 @@ async fn unfit_certificate_is_refused_with_its_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_key_is_sealed_while_the_secrets_key_changes() {
+async fn no_key_is_sealed_while_secrets_key_changes() {
     let key = SecretsKey::new([1; 32]);
     let cluster = cluster(Some(&key)).await;
     // The actor of the secrets key has not followed yet.

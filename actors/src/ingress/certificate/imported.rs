@@ -255,7 +255,7 @@ fn is_of(material: &Material, cert: &v1::ImportedCert) -> bool {
         && material.chain_pem.as_bytes() == cert.chain_pem
 }
 
-/// Seals every key anew. One that the old key does not open stays as it is: nobody can read it.
+/// Seals every key anew. One that the old key does not open stays as it is: it is unreadable.
 ///
 /// # Errors
 /// `secrets_key_missing` if there are certificates and no old key; `rand_failed`.
