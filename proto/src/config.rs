@@ -24,7 +24,7 @@ pub(crate) use values::port_number;
 use crate::yaml;
 use read::Fields;
 
-const KEYS: [&str; 23] = [
+const KEYS: [&str; 24] = [
     "data_dir",
     "listen_addr",
     "cluster_addr",

@@ -270,8 +270,8 @@ impl Choices<'_> {
             35 => match self.small() {
                 0..4 => Payload::RouteTlsOverrideSet(v1::RouteTlsOverrideSet {
                     r#override: Some(v1::RouteTlsOverride {
-                        deployment: self.name(),
-                        domain: self.name(),
+                        deployment: self.of(&["a", "b"]).to_owned(),
+                        domain: self.of(&["a", "b"]).to_owned(),
                         tls_auto: self.small() > 2,
                         by: self.name(),
                         at: self.ts(),

@@ -44,7 +44,7 @@ fn generated_logs_fill_every_table() {
     let mut runner = TestRunner::deterministic();
     let mut filled = std::collections::BTreeSet::new();
     let mut outcomes = [0, 0];
-    for _ in 0..60 {
+    for _ in 0..120 {
         let bytes = prop::collection::vec(prop::collection::vec(any::<u8>(), 40), 60);
         let log = bytes.new_tree(&mut runner).unwrap().current();
         let mut test = TestState::new();

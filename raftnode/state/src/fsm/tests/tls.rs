@@ -181,7 +181,7 @@ fn imported_certificate_is_replaced_and_removed_by_name() {
     // Sealed anew, it is not imported again.
     let applied = test.ok(import("*.example", b"two", Some(86_400)));
     assert_eq!(audits(&applied), []);
-    assert_eq!(kinds(&applied), ["modified imported_certs"]);
+    assert_eq!(kinds(&applied), ["updated imported_certs"]);
     let row = test.state.imported_certs["*.example"].clone();
     assert_eq!(row.sealed_key, b"two");
     assert_eq!(row.imported_at, Some(at(START)));
