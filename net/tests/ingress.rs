@@ -530,12 +530,8 @@ async fn load(addr: std::net::SocketAddr, stop: Arc<AtomicBool>) -> usize {
     let mut answered = 0;
     while !stop.load(Ordering::Relaxed) {
         let mut client = TcpStream::connect(addr).await.expect("not refused");
-<<<<<<< ours
         let sent = client.write_all(request.as_bytes()).await;
         sent.expect("not reset");
-=======
-        client.write_all(request.as_bytes()).await.expect("not closed");
->>>>>>> theirs
         let mut answer = String::new();
         client.read_to_string(&mut answer).await.expect("not reset");
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer:?}");
