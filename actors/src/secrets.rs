@@ -1,6 +1,6 @@
 //! The cluster's secrets key on this member.
 //!
-//! [`jaco_policy::secrets_key`] decides how a key is made, spread and named. [`SecretsActor`] owns the
+//! [`jaco_policy::secrets_key`] decides how a key is made, spread and named. `SecretsActor` owns the
 //! key file of this member and carries the decisions out. The key itself reaches members, key files
 //! and the control socket; it is never logged.
 

@@ -95,8 +95,15 @@ async fn watch_of_an_unknown_entity_is_refused() {
 async fn audit_trail_names_identities_and_follows() {
     let lab = Lab::new();
     let (node, token) = lab.bootstrapped().await;
+    // The secrets key of the cluster is made at any time after its foundation.
+    let types = [
+        AuditEventType::NodeJoin,
+        AuditEventType::Apply,
+        AuditEventType::TokenIssue,
+    ];
     let query = v1::AuditQueryRequest {
         follow: true,
+        types: types.map(i32::from).to_vec(),
         ..Default::default()
     };
     // The node may be publishing its version meanwhile.

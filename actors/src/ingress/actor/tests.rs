@@ -276,6 +276,8 @@ async fn stop_drains_running_requests() {
     let port = world.listening().await.unwrap().port();
     let client = ask(port).await;
     let (mut asked, _) = replica.accept().await.unwrap();
+    // A response before its request would count as a failure of the replica.
+    asked.read_u8().await.unwrap();
 
     let (stopped, stop) = oneshot::channel();
     let tree = world.tree.clone();
