@@ -278,9 +278,16 @@ impl Drop for Stop<'_> {
 
 #[test]
 fn replaced_daemon_loses_no_request() {
-    let port = TcpListener::bind("[::]:0").unwrap();
-    let port = port.local_addr().unwrap().port();
-    let workdir = Workdir::new(&format!("http_port: {port}\n"));
+    // Below the ports that the system gives to clients: one that connects before the daemon listens
+    // could get the port itself, and connect to itself.
+    let free = |port: &u16| {
+        [*port, port + 1]
+            .into_iter()
+            .all(|port| TcpListener::bind(("::", port)).is_ok())
+    };
+    let port = (20_000..30_000).step_by(2).find(free).unwrap();
+    let settings = format!("http_port: {port}\nhttps_port: {}\n", port + 1);
+    let workdir = Workdir::new(&settings);
     let mut daemon = Daemon::spawn(workdir.jacod());
     workdir.logs("API is listening");
     let init = jaco(&workdir.path("s"), "cluster init --no-systemd-enable");
