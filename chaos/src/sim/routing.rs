@@ -186,7 +186,12 @@ impl Cluster {
         let Some(host) = self.machines.get(&id).map(|machine| machine.host.as_str()) else {
             return;
         };
+        // A node that is ready no longer is not waited for.
+        let ready = self.ready_machines(id);
         let leads_there = |(asked, run): &&(u64, u64)| {
+            if !ready.contains(asked) {
+                return false;
+            }
             let machine = self.machines.get(asked).filter(|it| it.run == *run);
             let daemon = machine.and_then(|machine| machine.daemon.as_ref());
             daemon.is_some_and(|daemon| {
