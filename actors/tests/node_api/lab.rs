@@ -91,9 +91,14 @@ impl Lab {
     pub(crate) async fn bootstrapped(&self) -> (Node, String) {
         let node = self.start().await;
         let token = self.init().await.unwrap().operator_token;
-        // A new member announces its version: the last write before a test makes its own.
-        until(&node, "the version of the node", |state| {
-            state.nodes.values().all(|node| node.version == VERSION)
+        // The last writes before a test makes its own: a new member announces its version, and the
+        // leader makes the key of the secrets once all have.
+        until(&node, "the node's version and the secrets key", |state| {
+            let keyed = state
+                .cluster
+                .as_ref()
+                .is_some_and(|it| !it.secrets_key_id.is_empty());
+            keyed && state.nodes.values().all(|node| node.version == VERSION)
         })
         .await;
         (node, token)

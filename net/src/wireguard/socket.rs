@@ -41,19 +41,33 @@ pub(super) struct Batch {
 /// Opens `count` sockets on one port. The kernel spreads peers over them by their address, so the
 /// datagrams of a peer stay in order.
 pub(super) fn open(port: u16, count: usize) -> io::Result<Vec<Socket>> {
-    // Sockets that share a port may do so with another program, too: be the first on the port.
-    let probe = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?;
-    let port = probe.local_addr()?.port();
-    drop(probe);
-    (0..count).map(|_| Socket::bind(port)).collect()
+    // Sockets that share a port may do so with another program, too: the first has the port to
+    // itself before it lets the others in.
+    let first = Socket::bind(port, Share::Later)?;
+    let port = first.port()?;
+    let mut sockets = vec![first];
+    for _ in 1..count {
+        sockets.push(Socket::bind(port, Share::Before)?);
+    }
+    Ok(sockets)
+}
+
+/// When a socket shares its port with others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Share {
+    /// Before the bind, which joins the sockets of the port.
+    Before,
+    /// After the bind, which fails if any other socket has the port.
+    Later,
 }
 
 impl Socket {
-    fn bind(port: u16) -> io::Result<Self> {
+    fn bind(port: u16, share: Share) -> io::Result<Self> {
         let kind = (AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC);
         let socket = socket_with(kind.0, kind.1, kind.2, None)?;
-        sockopt::set_socket_reuseport(&socket, true)?;
+        sockopt::set_socket_reuseport(&socket, share == Share::Before)?;
         bind(&socket, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port))?;
+        sockopt::set_socket_reuseport(&socket, true)?;
         // Beyond the limits of the system only with CAP_NET_ADMIN; smaller buffers work, too.
         let _ = sockopt::set_socket_recv_buffer_size_force(&socket, KERNEL_BUFFER);
         let _ = sockopt::set_socket_send_buffer_size_force(&socket, KERNEL_BUFFER);
