@@ -3,12 +3,20 @@
 #   h2spec  HTTP/2 (RFC 9113, RFC 7541) over TLS, with nginx as the replica
 #   kosoku  the cases of the Autobahn suite for WebSocket (RFC 6455, RFC 7692), with a Node server
 #           as the replica; LONG=1 adds the long ones, large messages and compression
-# Needs go, node with npm, python3 with venv, nginx and openssl. The suites are kept in the cache.
+# and then a browser, Chromium, over HTTP/2 and HTTP/3: requests, uploads, streams, WebSockets.
+# Installs the Debian packages that are missing, but go and node with npm only if there is none of
+# another source. The suites are kept in the cache.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/packages.sh"
 cd "$ROOT"
 
-for tool in go node npm python3 nginx openssl; do
+packages=(chromium nginx-light openssl python3 python3-venv)
+command -v go >/dev/null || packages+=(golang-go)
+command -v node >/dev/null || packages+=(nodejs)
+command -v npm >/dev/null || packages+=(npm)
+install_packages "Debian packages of conformance" "${packages[@]}"
+for tool in go node npm python3 nginx openssl chromium; do
   command -v "$tool" >/dev/null || die "$tool is not installed"
 done
 tools="$JACO_CACHE_DIR/conformance"
@@ -56,7 +64,7 @@ listening() {
 proxy() {
   http=$(free_port) https=$(free_port)
   "$CARGO_TARGET_DIR/debug/ingress_http" serve --threads 2 --http "127.0.0.1:$http" --https "127.0.0.1:$https" \
-    --upstream "127.0.0.1:$1" --cert "$dir/cert.pem" --key "$dir/key.pem" &
+    --http3 --upstream "127.0.0.1:$1" --cert "$dir/cert.pem" --key "$dir/key.pem" &
   pids+=($!)
   listening "$https"
 }
@@ -99,5 +107,15 @@ proxy "$replica"
 short=(-x '9.*' -x '12.*' -x '13.*')
 [ -z "${LONG:-}" ] || short=()
 (cd "$dir" && "$tools/venv/bin/kosoku" "ws://localhost:$http" "${short[@]}" --parallelism 4 --outdir "$dir/kosoku") || failed=1
+
+say "Chromium"
+key_hash=$(openssl x509 -in "$dir/cert.pem" -pubkey -noout | openssl pkey -pubin -outform der |
+  openssl dgst -sha256 -binary | base64)
+for protocol in h2 h3; do
+  replica=$(free_port)
+  proxy "$replica"
+  NODE_PATH="$tools/node_modules" timeout 90 node scripts/browser.js \
+    "$replica" "https://localhost:$https/" "$protocol" "$key_hash" "$dir/chromium-$protocol" || failed=1
+done
 
 exit "$failed"

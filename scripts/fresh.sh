@@ -111,7 +111,11 @@ unshare --mount --pid --uts --ipc --fork --kill-child --propagation private \
     mount --bind "$4" "$root/var/cache/apt/archives"
     mount --bind "$toolchain" "$root/opt/rust"
     mount -o remount,bind,ro "$root/opt/rust"
-    exec chroot "$root" /usr/bin/env -i \
+    # Not chroot: what the engine starts in a container enters the root of the namespace.
+    cd "$root"
+    pivot_root . mnt
+    umount --lazy mnt
+    exec /usr/bin/env -i \
       HOME=/root TERM="${TERM:-dumb}" LANG=C.UTF-8 JACO_PARTS=/root/parts \
       PATH=/opt/rust/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
       ${http_proxy:+http_proxy="$http_proxy"} ${https_proxy:+https_proxy="$https_proxy"} \

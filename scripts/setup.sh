@@ -3,6 +3,7 @@
 # once. Idempotent: a second run finds everything and changes nothing.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/packages.sh"
 cd "$ROOT"
 
 packages=(
@@ -18,28 +19,7 @@ packages=(
   git python3 python3-venv
 )
 
-policy=
-trap '[ -z "$policy" ] || rm -f "$policy"' EXIT
-
-missing=()
-for package in "${packages[@]}"; do
-  dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed ||
-    missing+=("$package")
-done
-install_missing() {
-  say "Installing Debian packages: ${missing[*]}"
-  [ "$(id -u)" = 0 ] || die "run as root, or install these packages first"
-  apt-get update -qq || return
-  # The engine is started on demand by the demo and the tests, never by its package.
-  if [ ! -e /usr/sbin/policy-rc.d ]; then
-    policy=/usr/sbin/policy-rc.d
-    printf '#!/bin/sh\nexit 101\n' >"$policy"
-    chmod 755 "$policy"
-  fi
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-    "${missing[@]}" >/dev/null
-}
-((${#missing[@]} == 0)) || part "Debian packages" install_missing
+install_packages "Debian packages" "${packages[@]}"
 
 command -v cargo >/dev/null || die "cargo is missing: install Rust with rustup"
 

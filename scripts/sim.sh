@@ -5,7 +5,7 @@
 #                          fewer faults, at most SHRINK_RUNS=300 times and SHRINK_SECONDS=60
 #   NUISANCE=ShortPauses   only this benign fault (or Loss, Delay); no replica may move
 #   OFTEN=Stalls           much of this, beside all other faults (or Churn, PausedPulls,
-#                          PausedCreates, Contention)
+#                          PausedCreates, Contention, Issuance)
 #   MUTATION=SkipSync      plants a bug; without SEED it fails unless the bug is found
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"

@@ -13,6 +13,7 @@ use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use jaco_net::{
     handover::NamedSocket,
+    ingress::DatagramSockets,
     tls::{self, CertSlot},
 };
 use jaco_policy::network::readiness::IsolationStatus;
@@ -250,7 +251,7 @@ impl Node {
 
     /// Duplicates of the listening sockets of the ingress, for the next process of this node. As
     /// long as they are open, clients can connect; once this node has stopped, their connections
-    /// wait for the next process.
+    /// wait for the next process. Those of HTTP/3 wait from here on.
     ///
     /// # Errors
     /// If the process is out of descriptors.
@@ -269,6 +270,8 @@ impl Node {
                     .map(|socket| (name(), socket)),
             );
         }
+        let http3 = proxy.hand_over_http3()?;
+        sockets.extend(http3.into_iter().flat_map(DatagramSockets::into_named));
         Ok(sockets)
     }
 

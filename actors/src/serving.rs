@@ -57,6 +57,12 @@ impl Installed {
     pub(crate) fn set(&self, state: Arc<State>) {
         self.0.send_replace(Some(state));
     }
+
+    /// The states, as they are recorded.
+    #[cfg(test)]
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Option<Arc<State>>> {
+        self.0.subscribe()
+    }
 }
 
 impl Serving {

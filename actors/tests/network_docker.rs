@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
 
 use std::{
+    net::Ipv4Addr,
     process::Command,
     sync::{
         Arc,
@@ -15,10 +16,11 @@ use jaco_actors::network::{
     bridge::{self, BridgeReady, DesiredNetwork, Error},
     interfaces,
 };
-use jaco_engine::{EngineError, docker::DockerEngine};
+use jaco_engine::{EngineError, cidr::Cidr, docker::DockerEngine};
 use jaco_policy::network::{
     bridge::{Removal, plan},
     names::NetworkId,
+    probe,
 };
 
 /// Everything a test creates in the engine, under one name; removed on drop.
@@ -71,11 +73,18 @@ impl Lab {
             self.image()
         );
         must(Command::new("sh").args(["-c", &import]));
-        let name = format!("{}-c", self.name);
-        let args = ["--name", &name, "--network", &self.network(), &self.image()];
         let verb: &[&str] = if run { &["run", "-d"] } else { &["create"] };
-        let command = ["/bin/busybox", "sleep", "600"];
-        must(docker().args(verb).args(args).args(command))
+        must(&mut self.start(verb, "c"))
+    }
+
+    /// Command that creates a container of the lab's image.
+    fn start(&self, verb: &[&str], name: &str) -> Command {
+        let name = format!("{}-{name}", self.name);
+        let args = ["--name", &name, "--network", &self.network(), &self.image()];
+        let mut command = docker();
+        let program = ["/bin/busybox", "sleep", "600"];
+        command.args(verb).args(args).args(program);
+        command
     }
 
     fn inspect(&self, format: &str) -> String {
@@ -85,10 +94,14 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        let container = format!("{}-c", self.name);
+        let filter = format!("name={}-", self.name);
+        let listed = docker().args(["ps", "-aq", "--filter", &filter]).output();
+        let listed = listed.map_or(Vec::new(), |output| output.stdout);
+        for id in String::from_utf8_lossy(&listed).split_whitespace() {
+            let _ = docker().args(["rm", "-f", id]).output();
+        }
         for args in [
-            ["rm", "-f", &container].as_slice(),
-            &["network", "rm", &self.network()],
+            ["network", "rm", &self.network()].as_slice(),
             &["rmi", "-f", &self.image()],
         ] {
             // Most of them do not exist.
@@ -151,6 +164,36 @@ async fn network_is_created_once_with_its_options() {
 
     assert_eq!(lab.ensure(&wanted).await, Ok(ready));
     assert_eq!(lab.inspect("{{.Id}}"), id);
+}
+
+#[tokio::test]
+async fn no_container_gets_the_reserved_address() {
+    let lab = Lab::new();
+    // Eight addresses: those of network, gateway and broadcast, the reserved one and four more.
+    let block = Cidr::new(lab.wanted(0).cidr.network(), 29).unwrap();
+    let wanted = DesiredNetwork {
+        cidr: block,
+        ..lab.wanted(0)
+    };
+    lab.ensure(&wanted).await.unwrap();
+    lab.container(true);
+    for name in ["d", "e", "f"] {
+        must(&mut lab.start(&["run", "-d"], name));
+    }
+    let format = "{{range .Containers}}{{.IPv4Address}} {{end}}";
+    let given = lab.inspect(format);
+    let mut given: Vec<_> = given.split_whitespace().collect();
+    given.sort_unstable();
+    let free = u32::from(block.gateway()) + 1..u32::from(probe::endpoint(block));
+    let free: Vec<_> = free
+        .map(|address| format!("{}/29", Ipv4Addr::from(address)))
+        .collect();
+    assert_eq!(given, free);
+    let output = lab.start(&["run", "-d"], "g").output().unwrap();
+    assert!(
+        !output.status.success(),
+        "a container got the reserved address"
+    );
 }
 
 #[tokio::test]

@@ -113,6 +113,17 @@ impl Engine {
 
     /// Imports an image of busybox whose file `/about` holds `about`.
     pub(crate) async fn import_as(&self, image: &str, about: &str) -> Result<()> {
+        self.import_files(image, about, &BTreeMap::new()).await
+    }
+
+    /// Imports an image of busybox with more executable files, by their paths without a leading
+    /// slash.
+    pub(crate) async fn import_files(
+        &self,
+        image: &str,
+        about: &str,
+        files: &BTreeMap<String, Vec<u8>>,
+    ) -> Result<()> {
         let docker = self.docker().await?;
         let options = CreateImageOptions {
             from_src: Some("-".to_owned()),
@@ -120,7 +131,7 @@ impl Engine {
             changes: vec!["ENV PATH=/bin".to_owned()],
             ..Default::default()
         };
-        let body = Either::Left(Full::new(Bytes::from(archive(about)?)));
+        let body = Either::Left(Full::new(Bytes::from(archive(about, files)?)));
         let progress = docker.create_image(Some(options), Some(body), None);
         progress.try_collect::<Vec<_>>().await?;
         Ok(())
@@ -372,8 +383,8 @@ pub(crate) fn by_cluster(cluster_id: &str) -> HashMap<String, Vec<String>> {
     )])
 }
 
-/// A tar archive with `/bin/busybox`, links to it, and a file `/about`.
-fn archive(about: &str) -> Result<Vec<u8>> {
+/// A tar archive with `/bin/busybox`, links to it, a file `/about`, and more executable files.
+fn archive(about: &str, files: &BTreeMap<String, Vec<u8>>) -> Result<Vec<u8>> {
     let busybox = std::fs::read(BUSYBOX)
         .with_context(|| format!("{BUSYBOX} is needed; install busybox-static"))?;
     let mut tar = Vec::new();
@@ -381,6 +392,9 @@ fn archive(about: &str) -> Result<Vec<u8>> {
     entry(&mut tar, "bin/busybox", b'0', "", &busybox);
     for applet in APPLETS {
         entry(&mut tar, &format!("bin/{applet}"), b'2', "busybox", &[]);
+    }
+    for (path, content) in files {
+        entry(&mut tar, path, b'0', "", content);
     }
     entry(&mut tar, "tmp/", b'5', "", &[]);
     tar.resize(tar.len() + 1024, 0);

@@ -27,6 +27,7 @@ pub mod sim;
 mod size;
 pub mod test_permits;
 pub mod time_limits;
+pub mod upstream;
 pub mod wait;
 pub mod workload;
 

@@ -1,7 +1,8 @@
 //! Deterministic simulation of a whole cluster: one thread, virtual time, one seed.
 //!
 //! Several nodes with the production cores (raft and the state machine, the membership policy, the
-//! scheduler's passes, node health, replicas, address blocks, bridges, isolation and mesh) run on
+//! scheduler's passes, node health, replicas, certificates, address blocks, bridges, isolation and
+//! mesh) run on
 //! simulated machines: a disk that loses unsynced writes, an engine that fails and loses answers, a
 //! kernel whose ruleset, routes and mesh device other programs change, clocks that drift, and a
 //! network that loses, delays, duplicates and partitions. Faults and all other choices are drawn from the seed, so a
@@ -29,6 +30,16 @@
 //! | starts wait for the cluster | a node that is out of touch, or does not apply the log, creates and starts containers only to restart one that failed there |
 //! | reports are true | a container reported as running was created on that node, from the row named in the report |
 //! | withdrawn before the stop | a container that is not wanted any more gets its stop signal only once every ready node routes nothing to it, or after two seconds |
+//! | one order at a time | no two nodes have an order of one domain under way at an authority |
+//! | orders take turns | no node has more orders under way than its queue allows |
+//! | orders are needed | no order begins while the domain has a certificate that is not due to be renewed |
+//! | one certificate lands | no stored certificate is replaced before it is due to be renewed |
+//! | staging before production | a first order from production follows a certificate from staging |
+//! | tokens before validation | an authority validates only once every ready node has the token, or after five seconds |
+//! | waits are kept | no leader orders before its wait or the authority's `Retry-After` ends, nor twice in its first five minutes |
+//! | newest certificate is served * | a node presents the certificate that its state shows for at most two seconds |
+//! | renewed before expiry * | no certificate expires under a leader that had the time to renew it, without a failed order |
+//! | ports lead to running replicas * | a published port of a node leads only to running replicas of the service that its state publishes it for, after two seconds |
 //! | ready when settled | a node that reports itself ready runs no container whose row moved away before it confirmed its state |
 //! | one container per replica * | a node that has applied a row's removal, move or new issue stops the old container as soon as it can |
 //! | drains end * | after the faults, a member that leaves hands a replica over within two minutes after the last one, and is then removed; a removal is forced only if nothing else can end its drain |
@@ -62,9 +73,11 @@
 //! accepts a write and answers a consistent read.
 
 mod audit;
+mod authority;
 mod boot;
 mod bridges;
 mod calls;
+mod certificates;
 mod client;
 mod cluster;
 mod contacts;
@@ -81,6 +94,7 @@ mod health;
 mod inject;
 mod ipam;
 mod isolation;
+mod issuance;
 mod kernel;
 mod members;
 mod mesh;
@@ -88,7 +102,10 @@ mod mutation;
 mod network;
 mod node;
 mod oracle;
+mod orders;
 mod orphan_check;
+mod outage;
+mod ports;
 mod proposals;
 mod reachability;
 mod routing;
@@ -99,6 +116,7 @@ mod step;
 mod survey;
 mod time;
 mod trace;
+mod turns;
 
 pub use fault::{BenignFault, Often};
 pub use find_bug::find_bug;

@@ -25,17 +25,20 @@ where
     E: fmt::Display,
 {
     let start = Instant::now();
+    let mut before = None;
     loop {
         let left = limit.saturating_sub(start.elapsed());
         // A call that hangs counts as a failed one.
         let why = match tokio::time::timeout(left.max(PAUSE), poll()).await {
             Ok(Ok(found)) => return Ok(found),
             Ok(Err(why)) => why.to_string(),
-            Err(_) => "no answer".to_owned(),
+            // The limit ended it; the reason is that of the call before.
+            Err(_) => before.take().unwrap_or_else(|| "no answer".to_owned()),
         };
         if start.elapsed() >= limit {
             bail!("{what}: not within {limit:?}; last seen: {why}");
         }
+        before = Some(why);
         tokio::time::sleep(PAUSE).await;
     }
 }

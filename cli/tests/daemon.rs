@@ -244,11 +244,11 @@ fn systemd_is_notified_of_ready_and_stopping() {
         let length = socket.recv(&mut buffer).unwrap();
         text(&buffer[..length]).to_owned()
     };
-    assert_eq!(notification(), "READY=1\n");
+    assert_eq!(notification(), "READY=1");
     // After READY the daemon answers calls.
     assert!(jaco(&workdir.path("s"), "cluster status").status.success());
     daemon.signal(Signal::TERM);
-    assert_eq!(notification(), "STOPPING=1\n");
+    assert_eq!(notification(), "STOPPING=1");
     assert_eq!(daemon.ended(), Some(0));
 }
 

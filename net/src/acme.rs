@@ -2,9 +2,9 @@
 //!
 //! The protocol engine is `instant-acme`. It signs with `ring`, the only crypto provider of the
 //! process, while `acme-lib` links OpenSSL. It repeats requests whose nonce was refused, which
-//! `acme-lib` never recognises, and pads its signatures. It takes the HTTP client from its caller:
-//! Its HTTP client adds timeouts, size limits, extra roots, and the `Retry-After` of refusals. It also
-//! reads renewal windows (RFC 9773).
+//! `acme-lib` never recognises, and pads its signatures. It reads renewal windows, and names the
+//! certificate that an order replaces (RFC 9773). It takes the HTTP client from its caller: the one here
+//! adds a proxy, timeouts, size limits, extra roots, and the `Retry-After` of refusals.
 //!
 //! - [`Directory`]: a directory and the roots that its certificate may verify under.
 //! - [`Account`]: an account, to order certificates with.
@@ -14,6 +14,7 @@ mod certificate;
 mod error;
 mod http;
 mod order;
+mod proxy;
 mod roots;
 
 use std::{
@@ -28,6 +29,7 @@ use rustls::ClientConfig;
 pub use certificate::{CertificateFacts, Issued, inspect, not_after};
 pub use error::{Class, Error};
 pub use order::{Challenge, MAX_ORDER};
+pub use proxy::{ProxyError, ProxySettings};
 pub use roots::RootsError;
 
 use self::{error::Refusals, http::HttpsClient};
@@ -38,19 +40,41 @@ use crate::pki;
 pub struct Directory {
     url: String,
     tls: Arc<ClientConfig>,
+    proxies: Arc<ProxySettings>,
+}
+
+/// Error of the settings of a directory.
+#[derive(Debug, thiserror::Error)]
+pub enum DirectoryError {
+    /// Its certificate could not be verified.
+    #[error(transparent)]
+    Roots(#[from] RootsError),
+    /// The proxy that leads to it cannot be used.
+    #[error(transparent)]
+    Proxy(#[from] ProxyError),
 }
 
 impl Directory {
     /// Creates the directory at this HTTPS address. `extra_roots` is a PEM text of certificates that
-    /// are trusted beside those of the system; a directory for tests has one.
+    /// are trusted beside those of the system; a directory for tests has one. The environment names the
+    /// proxy that leads to it: see [`ProxySettings::from_env`].
     ///
     /// # Errors
-    /// [`RootsError`] if there is no root or an extra one is invalid.
-    pub fn new(url: &str, extra_roots: Option<&str>) -> Result<Self, RootsError> {
+    /// [`DirectoryError::Roots`] if there is no root or an extra one is invalid,
+    /// [`DirectoryError::Proxy`] if the proxy cannot be used.
+    pub fn new(url: &str, extra_roots: Option<&str>) -> Result<Self, DirectoryError> {
         Ok(Self {
             url: url.to_owned(),
             tls: roots::client_config(extra_roots)?,
+            proxies: Arc::new(ProxySettings::from_env()?),
         })
+    }
+
+    /// Reaches the directory through these proxies instead of those of the environment.
+    #[must_use]
+    pub fn with_proxies(mut self, proxies: ProxySettings) -> Self {
+        self.proxies = Arc::new(proxies);
+        self
     }
 
     /// Address of the directory.
@@ -153,6 +177,7 @@ impl Account {
 }
 
 fn builder(directory: &Directory, refusals: &Refusals) -> instant_acme::AccountBuilder {
-    let client = HttpsClient::new(directory.tls.clone(), refusals.clone());
+    let (tls, proxies) = (directory.tls.clone(), directory.proxies.clone());
+    let client = HttpsClient::new(tls, proxies, refusals.clone());
     instant_acme::Account::builder_with_http(Box::new(client))
 }

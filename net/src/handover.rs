@@ -2,7 +2,8 @@
 //! connection is refused in between, and none that waits in an accept queue is lost.
 //!
 //! Passed are duplicates of one open socket each. A socket of its own with `SO_REUSEPORT` would not
-//! do: the kernel resets the connections in the queue of a socket that is closed.
+//! do: the kernel resets the connections in the queue of a socket that is closed. Of the UDP sockets
+//! of HTTP/3 a successor reads others than this process, so that both can serve at the same time.
 //!
 //! - [`Inherited`]: the sockets that an earlier process left, by name.
 //! - [`store`]: the service manager keeps them while the service restarts.

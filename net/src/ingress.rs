@@ -13,6 +13,8 @@
 //! - `challenge`: answers to a certificate authority; [`probe`]: to other nodes of the cluster.
 //! - [`import`]: checks of a certificate that an operator supplies.
 //! - `worker`: the threads; `listener`, `connection`: accepting and serving clients.
+//! - `timeouts`: ends connections of clients that are idle, or send or read nothing; `send_timeout`:
+//!   resets streams of HTTP/2 that clients leave without a window.
 //! - `access_log`: one line per request, if it is on.
 //! - `http3`: the same over QUIC.
 //! - `forward`: handling of one request: limits, replica selection, retries, upgrade, response.
@@ -39,6 +41,7 @@ mod pool;
 pub mod probe;
 mod proxy;
 mod relay;
+mod send_timeout;
 pub mod sockets;
 pub mod table;
 mod timeouts;
@@ -64,6 +67,12 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+/// Time to tell both sides of a WebSocket that it is closed.
+const CLOSING_TIMEOUT: Duration = Duration::from_millis(500);
+/// Bytes by which a buffer exceeds the longest head: a longer one is still read, and answered with
+/// 431, and hyper takes a head of maximum length.
+const HEAD_MARGIN: usize = 16 * 1024;
+
 /// Limits and timeouts of the proxy.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -73,8 +82,10 @@ pub struct Settings {
     pub connect_timeout: Duration,
     /// Time within which a client must send the head of a request.
     pub request_head_timeout: Duration,
-    /// Time after which a client connection without a request is closed, or one over which a client
-    /// of HTTP/1.1 reads nothing of its response.
+    /// Time after which a client connection without a request is closed. A client that takes nothing
+    /// of a response for as long loses its connection, or the stream of HTTP/2 and HTTP/3. Over HTTP/2
+    /// the last part of a body has no limit: up to 250 streams of one connection may each hold one
+    /// part, at most 16 KiB more than `max_head_bytes`, as long as the connection has a request.
     pub idle_timeout: Duration,
     /// Time a replica may take until its response begins, counted from the last part of the
     /// request.
@@ -145,11 +156,13 @@ impl Scheme {
 }
 
 /// Shutdown phase of the connections of a worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Serving,
     /// Running requests finish; no new ones are accepted.
     Draining,
+    /// As before, and WebSockets are closed.
+    Closing,
     /// Everything is closed immediately.
     Closed,
 }

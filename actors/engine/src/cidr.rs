@@ -94,16 +94,43 @@ impl FromStr for Cidr {
     type Err = InvalidCidr;
 
     fn from_str(text: &str) -> Result<Self, InvalidCidr> {
-        let parsed = text.split_once('/').and_then(|(address, prefix)| {
-            // Parsing as `u8` would accept a sign and leading zeros.
-            let plain = !prefix.starts_with(['+', '0']) || prefix == "0";
-            let prefix = prefix.parse().ok().filter(|_| plain)?;
-            Some((address.parse().ok()?, prefix))
-        });
         let invalid = || InvalidCidr(text.to_owned());
-        let (address, prefix) = parsed.ok_or_else(invalid)?;
+        let (address, prefix) = parse(text.as_bytes()).ok_or_else(invalid)?;
         Self::new(address, prefix).map_err(|_| invalid())
     }
+}
+
+/// Address and prefix of a block. One pass over the bytes: every pass of the firewall parses the
+/// blocks of all networks.
+fn parse(text: &[u8]) -> Option<(Ipv4Addr, u8)> {
+    let (mut address, mut rest) = (0_u32, text);
+    for end in [b'.', b'.', b'.', b'/'] {
+        let (octet, after) = number(rest)?;
+        address = (address << 8) | u32::from(octet);
+        rest = after.strip_prefix(&[end])?;
+    }
+    let (prefix, after) = number(rest)?;
+    after.is_empty().then_some((address.into(), prefix))
+}
+
+/// The decimal number without leading zeros at the start of `text`, and the rest.
+fn number(text: &[u8]) -> Option<(u8, &[u8])> {
+    let mut value = 0_u16;
+    let mut rest = text;
+    while let [digit @ b'0'..=b'9', after @ ..] = rest {
+        let is_first = rest.len() == text.len();
+        // A zero before another digit.
+        if value == 0 && !is_first {
+            return None;
+        }
+        value = value * 10 + u16::from(digit - b'0');
+        if value > u16::from(u8::MAX) {
+            return None;
+        }
+        rest = after;
+    }
+    let value = u8::try_from(value).ok()?;
+    (rest.len() < text.len()).then_some((value, rest))
 }
 
 #[cfg(test)]
@@ -134,6 +161,13 @@ mod tests {
             "fd00::/8",
             "10.0.0.0/-1",
             "10.0.0/24",
+            "10.0.0.00/24",
+            "010.0.0.0/24",
+            "256.0.0.0/24",
+            "10..0.0/24",
+            "10.0.0.0.0/24",
+            " 10.0.0.0/24",
+            "10.0.0.0/24 ",
         ] {
             assert_eq!(
                 text.parse::<Cidr>(),
@@ -156,6 +190,13 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn addresses_are_parsed_as_the_library_does(text in "[0-9]{0,4}(\\.[0-9]{0,3}){3}") {
+            let expected = text.parse::<Ipv4Addr>().ok();
+            let block = format!("{text}/32").parse::<Cidr>().ok();
+            prop_assert_eq!(block.map(Cidr::network), expected);
+        }
+
         #[test]
         fn overlapping_blocks_share_an_address(a: u32, b: u32, pa in 0..=32_u8, pb in 0..=32_u8) {
             let near = (a & !0xffff) | (b & 0xffff); // independent blocks hardly ever overlap

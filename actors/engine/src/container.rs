@@ -79,13 +79,13 @@ pub struct Inspected {
 }
 
 /// Whose network namespace a container uses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum NetworkNamespace {
     /// One of its own, or none.
     #[default]
     Own,
-    /// That of another container, which runs.
-    Lent,
+    /// That of another container, with this engine id, which runs.
+    Lent(String),
     /// That of another container, which has ended and took its attachments along.
     Lost,
 }

@@ -389,7 +389,7 @@ impl Engine for FakeEngine {
             exit_code: 1,
             oom_killed: false,
             health: None,
-            namespace: inner.namespaces.get(container).copied().unwrap_or_default(),
+            namespace: inner.namespaces.get(container).cloned().unwrap_or_default(),
             addresses: BTreeMap::new(),
         })
     }

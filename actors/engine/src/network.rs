@@ -30,7 +30,7 @@ pub struct NetworkSpec {
     pub bridge: String,
     /// Address block; the second address is the gateway.
     pub cidr: Cidr,
-    /// Address of the block that no container gets; Docker only.
+    /// Address of the block that no container gets. On Podman, none gets a higher one either.
     pub reserved: Option<Ipv4Addr>,
     /// MTU in bytes.
     pub mtu: u16,

@@ -124,7 +124,9 @@ impl Deploy for DeployService {
         // Counted for the cluster, not for this node: other nodes may reach other replicas.
         let is_fresh = |host: &str| node.failure_detector.last_heartbeat(host).is_some();
         let response = views::route(&state, &domain, |route, desired| {
-            replica_addr(&state, is_fresh, route, &desired.id).is_some()
+            let address = replica_addr(&state, is_fresh, route, &desired.id)?;
+            let observed = state.replicas_observed.get(&desired.id)?;
+            Some((observed.host.clone(), address))
         })?;
         Ok(node.read_response(&state, response))
     }

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use crate::{
     ingress::certificate::{
         AcmeAuthority, Args, Cache, CertificateSettings, Certificates, DomainCheck, FeedArgs,
-        ImportArgs, Imported, Preflight, SecretsKeys, child, feed_child, import_child,
+        ImportArgs, Imported, Preflight, SecretsKeys, Turns, child, feed_child, import_child,
     },
     node::{MemberContext, NodeContext, leader::leading},
     secrets::Secrets,
@@ -36,6 +36,7 @@ pub(super) fn certificates(
         directories: settings.directories.clone(),
         contact: settings.contact.clone(),
         authority: Arc::new(authority),
+        turns: Turns::default(),
         spread: Arc::new(node.routing().clone()),
         preflight: settings.preflight.then(|| {
             let check = DomainCheck::new(secrets_keys(node));
@@ -44,6 +45,7 @@ pub(super) fn certificates(
         imported,
         cache: Cache::new(&shared.config.data_dir),
         account_lock: Arc::default(),
+        metrics: shared.metrics().clone(),
         certificates: sender,
     };
     (child(args), receiver)

@@ -38,6 +38,7 @@ use crate::{
     },
     peer::{self, PeerTransport, Services},
     runtime, scheduler, secrets,
+    serving::Installed,
 };
 
 /// Length in bytes at which the log of requests is replaced, and how many are kept.
@@ -169,7 +170,19 @@ pub(super) fn build(
             Some(settings) => certificates(shared, node, settings, imports),
             None => imported_only(node, imports),
         };
-        let tls = serving::child(proxy.clone(), published);
+        let presented = published.clone();
+        shared.metrics().watch_certificates(move || {
+            let by_domain = Arc::clone(&presented.borrow().by_domain);
+            let ends = by_domain.iter();
+            ends.map(|(domain, material)| (domain.clone(), material.chain.not_after))
+                .collect()
+        });
+        // A node that obtains no certificates answers no challenges.
+        let installed = match &shared.config.certificates {
+            Some(_) => node.serving.part(serving::same_tokens),
+            None => Installed::default(),
+        };
+        let tls = serving::child(proxy.clone(), published, installed);
         let probes = ProbeKeyArgs {
             proxy: proxy.clone(),
             secrets_key: secrets_keys(node),

@@ -16,7 +16,7 @@ use jaco_net::{
     ingress::{AffinityKey, DatagramSockets, ListenSockets, Proxy, Scheme},
     secrets::SecretsKey,
 };
-use jaco_policy::ingress::table::{NodeFacts, is_settled};
+use jaco_policy::ingress::table::{NodeFacts, is_settled, opens_ingress};
 use jaco_raftnode::State;
 use jaco_supervision::{Context, Failure, Reply, Worker};
 use tokio::{sync::watch, time::Instant};
@@ -47,8 +47,8 @@ pub struct ProxyArgs {
     ports: Vec<(Scheme, u16)>,
     proxy: Proxy,
     inherited: Inherited,
-    /// Whether there ever was a route; from then on the ports stay open for the lifetime of the
-    /// node.
+    /// Whether there ever was a route or a published TCP port; from then on the ports stay open for
+    /// the lifetime of the node.
     opened: Arc<AtomicBool>,
 }
 
@@ -204,10 +204,10 @@ impl ProxyActor {
         let derive = |state: &State, facts: &NodeFacts, fresh: &BTreeSet<String>| {
             route_table(state, facts, fresh, key.as_ref())
         };
+        if opens_ingress(self.view.state()) {
+            self.args.opened.store(true, Ordering::Relaxed);
+        }
         self.view.install(derive, |table| {
-            if !table.is_empty() {
-                self.args.opened.store(true, Ordering::Relaxed);
-            }
             if self.args.proxy.swap(table) {
                 let index = self.view.state().applied_index;
                 tracing::debug!(subsystem = "ingress", index, "route table swapped");
@@ -234,7 +234,8 @@ impl ProxyActor {
         !settled && now < until
     }
 
-    /// Opens the listeners that are not open, unless there has never been a route.
+    /// Opens the listeners that are not open, unless there has never been a route or a published TCP
+    /// port.
     fn open(&mut self, ctx: &Context<Self>) {
         if !self.args.opened.load(Ordering::Relaxed) || self.retrying || self.awaits_routes(ctx) {
             return;
@@ -272,7 +273,7 @@ impl ProxyActor {
         if proxy.listening_http3().is_some() {
             return;
         }
-        let bound = DatagramSockets::bind_all(tls.port(), proxy.workers());
+        let bound = DatagramSockets::open(&self.args.inherited, tls.port(), proxy.workers());
         match bound.and_then(|sockets| proxy.listen_http3(sockets)) {
             Ok(()) => {
                 tracing::info!(subsystem = "ingress", port = tls.port(), "HTTP/3 is served");

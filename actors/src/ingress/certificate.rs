@@ -11,6 +11,7 @@
 //! - [`ImportFeed`]: serves those alone on a node that obtains no certificates.
 //! - [`DomainCheck`]: checks whether the addresses of a domain lead to this cluster.
 //! - [`Cache`]: copies of the certificates on the disk of this node.
+//! - [`Turns`]: how many domains order at once.
 //! - `serving`: hands certificates and challenges to the data plane.
 
 mod actor;
@@ -21,10 +22,12 @@ mod feed;
 mod imported;
 mod manager;
 mod material;
+mod selection;
 pub(crate) mod serving;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use std::{
     collections::BTreeMap,
@@ -46,7 +49,7 @@ use jaco_raftnode::{Committed, LeaderProposer, State, batch, command};
 use jaco_supervision::ChildSpec;
 use tokio::{sync::watch, time::timeout};
 
-use crate::{clock::Clock, commit::commit, serving::Spread};
+use crate::{clock::Clock, commit::commit, serving::Spread, telemetry::Metrics};
 
 pub use jaco_policy::ingress::certificate::store::Directories;
 
@@ -61,6 +64,7 @@ pub(crate) use imported::{open, reseal, seal};
 pub use manager::CertManager;
 pub use material::Material;
 pub use settings::CertificateSettings;
+pub use turns::Turns;
 
 /// Lifetime of a challenge's token.
 const TOKEN_LIFETIME: Duration = Duration::from_secs(10 * 60);
@@ -90,6 +94,8 @@ pub struct Args {
     pub contact: String,
     /// Talks to the directories.
     pub authority: Arc<dyn Authority>,
+    /// Bounds the orders under way at once.
+    pub turns: Turns,
     /// Reports when all nodes have an entry.
     pub spread: Arc<dyn Spread>,
     /// Checks domains before their first order; `None` to order at once.
@@ -100,18 +106,22 @@ pub struct Args {
     pub cache: Cache,
     /// Held while an account is created, so that two domains share one.
     pub account_lock: Arc<tokio::sync::Mutex<()>>,
+    /// Counts the attempts of this node.
+    pub metrics: Metrics,
     /// Receives what the data plane serves.
     pub certificates: watch::Sender<Certificates>,
 }
 
 /// Certificates and challenge responses that a data plane serves; clones share the maps.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Certificates {
     /// Certificate to present by domain.
     pub by_domain: Arc<BTreeMap<String, Arc<Material>>>,
     /// Responses to challenges by token; `None` while no domain asks for a certificate, so that the
     /// paths of challenges are ordinary ones.
     pub tokens: Option<Arc<BTreeMap<String, Token>>>,
+    /// State that they were derived from; `None` before the first one.
+    pub state: Option<Arc<State>>,
 }
 
 /// Response to a challenge.

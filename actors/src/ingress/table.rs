@@ -40,13 +40,14 @@ pub fn route_table(
             replica: upstream.replica.into(),
             addr: upstream.addr,
             fresh_until: None,
-            leaving: false,
+            leaving: upstream.leaving,
         });
         Rule {
             domain: served.route.domain.clone(),
             path: served.route.path.clone(),
             strip_path: served.route.strip_path,
             redirect_to_https: served.redirect_to_https,
+            deployment: served.route.deployment.clone(),
             service: served.route.service.clone(),
             http2: served.route.upstream_h2c,
             upstreams: upstreams.collect(),

@@ -36,6 +36,7 @@ use lookup::UpstreamLookup;
 use manager::ResponderManager;
 use names::Names;
 use records::RecordsActor;
+use upstream::Upstream;
 
 /// Name resolution for the containers of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,6 +91,10 @@ pub struct Args {
 #[must_use]
 pub fn children(args: Args) -> Vec<ChildSpec> {
     let upstreams = upstream::configured(&args.config, args.pool);
+    children_with(args, upstreams)
+}
+
+fn children_with(args: Args, upstreams: Arc<[Upstream]>) -> Vec<ChildSpec> {
     let named = upstreams.iter().any(|upstream| upstream.named().is_some());
     let lookup = named
         .then(|| ChildSpec::worker::<UpstreamLookup>("dns-upstreams", Arc::clone(&upstreams)).0);

@@ -23,8 +23,9 @@ use super::{
 use crate::{lock::lock, network::mesh, peer::PeerTransport};
 
 /// Keys of a member's verticals, in start order.
-const VERTICALS: [&str; 7] = [
+const VERTICALS: [&str; 8] = [
     "raft",
+    "secrets",
     "health",
     "network",
     "network-probe",
@@ -134,7 +135,8 @@ impl NodeActor {
             Err(error) => return Err(shared.report_fatal(&error)),
         };
         while let Some(spec) = next_unstarted(shared) {
-            ctx.supervisor().start_child(spec).await?;
+            // The data planes drain while the mesh and raft still run.
+            ctx.supervisor().start_child(spec.ordered_stop()).await?;
         }
         if tokio::time::timeout(RAFT_BUDGET, wait_ready(&running))
             .await

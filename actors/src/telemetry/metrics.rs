@@ -19,7 +19,10 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::{round_trips::RoundTrips, routes::Routes, snapshot::Sources, starts::Starts, text};
+use super::{
+    certificates::Certificates, round_trips::RoundTrips, routes::Routes, snapshot::Sources,
+    starts::Starts, text,
+};
 use crate::clock::Clock;
 
 /// Upper bounds of the buckets of every histogram, in seconds.
@@ -60,6 +63,7 @@ struct Counts {
     reconcile_lag: Histogram,
     revocation: Histogram,
     routes: Routes,
+    certificates: Certificates,
     starts: Starts,
     round_trips: RoundTrips,
     dns_queries: Family<DnsQuery, Counter>,
@@ -76,6 +80,7 @@ impl Metrics {
             reconcile_lag: buckets(),
             revocation: buckets(),
             routes: Routes::new(),
+            certificates: Certificates::new(),
             starts: Starts::new(),
             round_trips: RoundTrips::new(),
             dns_queries: Family::default(),
@@ -128,6 +133,20 @@ impl Metrics {
         self.0.counts.starts.count(deployment, service, ok);
     }
 
+    /// Counts an attempt to obtain a certificate for `domain`.
+    pub(crate) fn certificate(&self, domain: &str, environment: &'static str, ok: bool) {
+        self.0.counts.certificates.count(domain, environment, ok);
+    }
+
+    /// Sets the source of the domains that this node presents certificates for, with the ends of
+    /// their validities; later calls have no effect.
+    pub(crate) fn watch_certificates(
+        &self,
+        served: impl Fn() -> Vec<(String, SystemTime)> + Send + Sync + 'static,
+    ) {
+        self.0.counts.certificates.watch(Box::new(served));
+    }
+
     /// Counts the answer to a query for a name of `kind`, with its response code.
     pub(crate) fn dns_query(&self, kind: &'static str, code: Option<u8>) {
         let rcode = match code {
@@ -171,6 +190,7 @@ impl Metrics {
     /// Drops the series of objects that are missing in `state` at two successive sweeps.
     pub(super) fn sweep(&self, state: &State) {
         self.0.counts.routes.sweep(state);
+        self.0.counts.certificates.sweep(state);
         self.0.counts.starts.sweep(state);
         self.0.counts.round_trips.sweep(state);
     }
@@ -227,6 +247,10 @@ impl ingress::Observe for Metrics {
     fn meter(&self, domain: Option<&str>, service: &str) -> Arc<dyn Meter> {
         self.0.counts.routes.meter(domain, service)
     }
+
+    fn limited(&self, deployment: &str, service: &str) {
+        self.0.counts.routes.count_limited(deployment, service);
+    }
 }
 
 /// Metrics with the label `node`.
@@ -234,6 +258,7 @@ struct NodeCollector(Arc<Counts>);
 
 impl Collector for NodeCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        self.0.routes.encode_limited(&mut encoder)?;
         self.0.starts.encode(&mut encoder)?;
         self.0.round_trips.encode(&mut encoder)?;
         self.0.sources.encode_node(&mut encoder)
@@ -246,6 +271,7 @@ struct ClusterCollector(Arc<Counts>);
 impl Collector for ClusterCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.0.routes.encode(&mut encoder)?;
+        self.0.certificates.encode(&mut encoder)?;
         self.0.sources.encode_cluster(&mut encoder)
     }
 }

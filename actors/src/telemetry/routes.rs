@@ -20,18 +20,30 @@ const PROTOS: [&str; 4] = ["http/1.0", "http/1.1", "http/2", "http/3"];
 /// Domain and service.
 type Key = (String, String);
 
-/// Request metrics by domain and service.
+/// Metrics of requests, by domain and service, and of refused ones, by deployment and service.
 #[derive(Debug)]
-pub(super) struct Routes(Series<Key, Requests>);
+pub(super) struct Routes {
+    requests: Series<Key, Requests>,
+    limited: Series<Key, Counter>,
+}
 
 impl Routes {
     pub(super) fn new() -> Self {
-        Self(Series::new())
+        Self {
+            requests: Series::new(),
+            limited: Series::new(),
+        }
     }
 
     pub(super) fn meter(&self, domain: Option<&str>, service: &str) -> Arc<Requests> {
         let domain = domain.unwrap_or(UNKNOWN).to_owned();
-        self.0.of((domain, service.to_owned()))
+        self.requests.of((domain, service.to_owned()))
+    }
+
+    /// Counts a request that was refused because its client is beyond a limit.
+    pub(super) fn count_limited(&self, deployment: &str, service: &str) {
+        let key = (deployment.to_owned(), service.to_owned());
+        self.limited.of(key).inc();
     }
 
     pub(super) fn sweep(&self, state: &State) {
@@ -40,7 +52,11 @@ impl Routes {
         let served: BTreeSet<Key> = routes()
             .map(|r| (r.domain.to_ascii_lowercase(), r.service.clone()))
             .collect();
-        self.0.sweep(|key| {
+        let owners: BTreeSet<Key> = routes()
+            .map(|r| (r.deployment.clone(), r.service.clone()))
+            .collect();
+        self.limited.sweep(|key| owners.contains(key));
+        self.requests.sweep(|key| {
             let (domain, service) = key;
             domain == UNKNOWN
                 || served.contains(key)
@@ -49,7 +65,7 @@ impl Routes {
     }
 
     pub(super) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let all = self.0.all();
+        let all = self.requests.all();
         let help = "Finished requests.";
         let mut family =
             encoder.encode_descriptor("ingress_requests", help, None, MetricType::Counter)?;
@@ -79,6 +95,25 @@ impl Routes {
         for ((domain, service), requests) in &all {
             let labels = [("domain", domain.as_str()), ("service", service)];
             requests.duration.encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    /// Encodes the counts of refused requests, which are those of one node.
+    pub(super) fn encode_limited(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let all = self.limited.all();
+        if all.is_empty() {
+            return Ok(());
+        }
+        let help = "Requests refused because their client is beyond a limit.";
+        let mut family =
+            encoder.encode_descriptor("ingress_limited", help, None, MetricType::Counter)?;
+        for ((deployment, service), count) in &all {
+            let labels = [
+                ("deployment", deployment.as_str()),
+                ("service", service.as_str()),
+            ];
+            count.encode(family.encode_family(&labels)?)?;
         }
         Ok(())
     }

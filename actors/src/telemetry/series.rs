@@ -5,7 +5,31 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use prometheus_client::metrics::counter::Counter;
+
 use crate::lock::lock;
+
+/// Attempts by their result.
+#[derive(Debug, Default)]
+pub(super) struct Outcomes {
+    ok: Counter,
+    failed: Counter,
+}
+
+impl Outcomes {
+    pub(super) fn count(&self, ok: bool) {
+        if ok {
+            self.ok.inc();
+        } else {
+            self.failed.inc();
+        }
+    }
+
+    /// The counts and the values of the label `result`.
+    pub(super) fn by_result(&self) -> [(&'static str, &Counter); 2] {
+        [("ok", &self.ok), ("failed", &self.failed)]
+    }
+}
 
 /// Metrics by key; [`Series::sweep`] drops those of removed objects.
 #[derive(Debug)]

@@ -5,10 +5,10 @@ use std::fmt;
 use jaco_state::State;
 use prometheus_client::{
     encoding::{DescriptorEncoder, EncodeMetric},
-    metrics::{MetricType, counter::Counter},
+    metrics::MetricType,
 };
 
-use super::series::Series;
+use super::series::{Outcomes, Series};
 
 /// Deployment and service.
 type Key = (String, String);
@@ -17,12 +17,6 @@ type Key = (String, String);
 #[derive(Debug)]
 pub(super) struct Starts(Series<Key, Outcomes>);
 
-#[derive(Debug, Default)]
-struct Outcomes {
-    ok: Counter,
-    failed: Counter,
-}
-
 impl Starts {
     pub(super) fn new() -> Self {
         Self(Series::new())
@@ -30,11 +24,7 @@ impl Starts {
 
     pub(super) fn count(&self, deployment: &str, service: &str, ok: bool) {
         let outcomes = self.0.of((deployment.to_owned(), service.to_owned()));
-        if ok {
-            outcomes.ok.inc();
-        } else {
-            outcomes.failed.inc();
-        }
+        outcomes.count(ok);
     }
 
     pub(super) fn sweep(&self, state: &State) {
@@ -52,7 +42,7 @@ impl Starts {
             MetricType::Counter,
         )?;
         for ((deployment, service), outcomes) in self.0.all() {
-            for (result, count) in [("ok", &outcomes.ok), ("failed", &outcomes.failed)] {
+            for (result, count) in outcomes.by_result() {
                 let labels = [
                     ("deployment", deployment.as_str()),
                     ("service", &service),

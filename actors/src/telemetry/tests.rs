@@ -1,4 +1,8 @@
-use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    time::{Duration, SystemTime},
+};
 
 use http::{StatusCode, Version};
 use jaco_net::ingress::{Finished, Observe as _};
@@ -73,6 +77,7 @@ async fn families_have_their_names_types_and_labels() {
     metrics.applied(&applied("token_revoke", true));
     metrics.reconciled(Duration::from_millis(60));
     metrics.container_start("shop", "web", true);
+    metrics.limited("shop", "web");
     metrics
         .meter(None, "")
         .finished(&request(404, Version::HTTP_11));
@@ -93,6 +98,7 @@ async fn families_have_their_names_types_and_labels() {
             ("jaco_actor_mailbox_depth", "gauge"),
             ("jaco_apply_duration_seconds", "histogram"),
             ("jaco_ingress_duration_seconds", "histogram"),
+            ("jaco_ingress_limited_total", "counter"),
             ("jaco_ingress_requests_total", "counter"),
             ("jaco_ipam_subnets_used", "gauge"),
             ("jaco_raft_applied_index", "gauge"),
@@ -137,6 +143,10 @@ async fn families_have_their_names_types_and_labels() {
         ),
         (
             "jaco_ingress_duration_seconds_count{domain=\"a.example\",service=\"web\"}",
+            1.0,
+        ),
+        (
+            "jaco_ingress_limited_total{node=\"n1\",deployment=\"shop\",service=\"web\"}",
             1.0,
         ),
         (
@@ -373,4 +383,44 @@ fn lines_missing_in_the_access_log_are_exported() {
     assert_eq!(families(&text)[name], "counter");
     let series = format!("{name}{{node=\"n1\"}}");
     assert_eq!(samples(&text)[series.as_str()], 0.0);
+}
+
+#[test]
+fn certificates_are_counted_with_their_ends() {
+    let metrics = metrics();
+    assert!(!metrics.render().contains("cert"), "none without a domain");
+    metrics.certificate("A.example", "staging", true);
+    metrics.certificate("a.example", "prod", false);
+    let end = SystemTime::UNIX_EPOCH + Duration::from_secs(1_900_000_000);
+    metrics.watch_certificates(move || vec![("a.example".to_owned(), end)]);
+
+    let text = metrics.render();
+
+    let families = families(&text);
+    assert_eq!(families["jaco_cert_renewals_total"], "counter");
+    assert_eq!(families["jaco_cert_expiry_timestamp_seconds"], "gauge");
+    let samples = samples(&text);
+    let renewals = "jaco_cert_renewals_total{domain=\"a.example\",environment=";
+    for (series, value) in [
+        (format!("{renewals}\"staging\",result=\"ok\"}}"), 1.0),
+        (format!("{renewals}\"staging\",result=\"failed\"}}"), 0.0),
+        (format!("{renewals}\"prod\",result=\"failed\"}}"), 1.0),
+        (
+            "jaco_cert_expiry_timestamp_seconds{domain=\"a.example\"}".to_owned(),
+            1_900_000_000.0,
+        ),
+    ] {
+        assert_eq!(
+            samples.get(series.as_str()),
+            Some(&value),
+            "{series} in\n{text}"
+        );
+    }
+    for _ in 0..2 {
+        metrics.sweep(&State::default());
+    }
+    assert!(
+        !metrics.render().contains("cert_renewals"),
+        "the domain is gone"
+    );
 }

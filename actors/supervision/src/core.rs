@@ -44,6 +44,8 @@ pub(crate) struct Plan {
     pub(crate) stop_timeout: Option<Duration>,
     /// Whether it was added while the supervisor was running.
     pub(crate) dynamic: bool,
+    /// Whether it stops in order also where dynamic children stop together.
+    pub(crate) ordered_stop: bool,
 }
 
 /// Reason a child was not added.
@@ -447,8 +449,8 @@ impl Core {
         }
     }
 
-    /// Stops the last running child from `lowest` on. Unordered children are all stopped at once,
-    /// before the ordered ones.
+    /// Stops the last running child from `lowest` on. Adjacent children without an order are stopped
+    /// at once.
     fn stop_last(&mut self, now: Instant, lowest: ChildId) {
         let Self {
             children, actions, ..
@@ -459,7 +461,7 @@ impl Core {
             .rev();
         let mut unordered = false;
         for child in alive.by_ref() {
-            if child.ordered {
+            if child.ordered || child.plan.ordered_stop {
                 if !unordered && child.begin_stop(now) {
                     actions.push_back(Action::Stop(child.id));
                 }

@@ -108,6 +108,7 @@ pub struct ChildSpec {
     pub(crate) restart: Restart,
     pub(crate) on_exhausted: OnExhausted,
     pub(crate) stop_timeout: Option<Duration>,
+    pub(crate) ordered_stop: bool,
     pub(crate) factory: Arc<dyn ChildFactory>,
 }
 
@@ -176,6 +177,7 @@ impl ChildSpec {
             restart,
             on_exhausted,
             stop_timeout,
+            ordered_stop: false,
             factory,
         }
     }
@@ -208,6 +210,14 @@ impl ChildSpec {
         &self.key
     }
 
+    /// Stops it after all children that were added after it, although it is a dynamic child of a
+    /// [`Strategy::OneForOne`] supervisor, whose others stop together.
+    #[must_use]
+    pub fn ordered_stop(mut self) -> Self {
+        self.ordered_stop = true;
+        self
+    }
+
     pub(crate) fn plan(&self, dynamic: bool) -> Plan {
         Plan {
             key: self.key.clone(),
@@ -215,6 +225,7 @@ impl ChildSpec {
             notify: matches!(self.on_exhausted, OnExhausted::Notify(_)),
             stop_timeout: self.stop_timeout,
             dynamic,
+            ordered_stop: self.ordered_stop,
         }
     }
 }

@@ -1,22 +1,20 @@
-//! Requests per second through the ingress and their latency, beside nginx and haproxy.
+//! Requests per second through the ingress, their latency and their processor time, beside nginx,
+//! haproxy and caddy.
 //!
-//! Every proxy forwards to the same nginx, has as many threads and the same certificate, and is
-//! loaded by `wrk` from this machine, in turn and in several rounds. Needs nginx, haproxy, wrk and
-//! openssl.
+//! Each kind of request is measured twice: as fast as a proxy answers, and at one rate that is the
+//! same for all of them, which makes latencies comparable. The proxies take turns in several rounds;
+//! figures are medians of the rounds. Needs nginx and openssl; a missing peer is left out.
 
 #![expect(clippy::print_stdout, reason = "the figures are the output")]
 
-#[path = "ingress_http/peers.rs"]
-mod peers;
-#[path = "ingress_http/serve.rs"]
-mod serve;
+use std::time::Duration;
 
-use std::{path::PathBuf, process::Command};
-
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::{Parser, Subcommand};
-
-use peers::{Lab, Proxy};
+use jaco_bench::{
+    Samples,
+    ingress::{Lab, Load, Outcome, Pace, Protocol, Proxy, client::Resource, load, median, serve},
+};
 
 /// The allocator of jacod.
 #[global_allocator]
@@ -28,165 +26,193 @@ struct Args {
     #[command(subcommand)]
     mode: Option<Mode>,
     /// Rounds, in each of which every proxy is measured in every way.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Length of one measurement in seconds.
-    #[arg(long, default_value_t = 5)]
-    seconds: u32,
-    /// Connections of the client.
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Requests in flight at most.
     #[arg(long, default_value_t = 64)]
-    connections: u32,
-    /// Threads of each proxy and of the client.
+    clients: usize,
+    /// Threads of each proxy and of the clients.
     #[arg(long, default_value_t = 2)]
     threads: usize,
+    /// Factor of the rates at which latency is compared.
+    #[arg(long, default_value_t = 1.0)]
+    rate: f64,
+    /// Measures only the kinds of requests whose name contains this.
+    #[arg(long, default_value = "")]
+    only: String,
 }
 
 #[derive(Debug, Subcommand)]
 enum Mode {
     /// Runs our proxy; started by the benchmark itself.
     Serve(serve::Args),
-    /// Builds and swaps a table of this many routes.
-    Routes { routes: usize },
 }
 
-/// One way to load a proxy.
-struct Load {
-    name: &'static str,
-    tls: bool,
-    path: &'static str,
-    /// Whether each request has a connection of its own.
-    close: bool,
+const SMALL: Resource = Resource {
+    path: "/1k",
+    length: 1024,
+};
+const LARGE: Resource = Resource {
+    path: "/64k",
+    length: 64 * 1024,
+};
+
+/// A kind of request.
+struct Kind {
+    protocol: Protocol,
+    resource: Resource,
+    new_connections: bool,
 }
 
-const LOADS: [Load; 6] = [
-    Load::new("plain, keep-alive, 1 KiB", false, "/1k", false),
-    Load::new("plain, keep-alive, 64 KiB", false, "/64k", false),
-    Load::new("TLS, keep-alive, 1 KiB", true, "/1k", false),
-    Load::new("TLS, keep-alive, 64 KiB", true, "/64k", false),
-    Load::new("plain, new connections, 1 KiB", false, "/1k", true),
-    Load::new("TLS, new connections, 1 KiB", true, "/1k", true),
-];
+impl Kind {
+    fn all() -> Vec<Self> {
+        let mut kinds = Vec::new();
+        for protocol in [
+            Protocol::Plain,
+            Protocol::Tls,
+            Protocol::Http2,
+            Protocol::Http3,
+        ] {
+            for new_connections in [false, true] {
+                for resource in [SMALL, LARGE] {
+                    kinds.push(Self {
+                        protocol,
+                        resource,
+                        new_connections,
+                    });
+                }
+            }
+        }
+        kinds
+    }
 
-impl Load {
-    const fn new(name: &'static str, tls: bool, path: &'static str, close: bool) -> Self {
-        Self {
-            name,
-            tls,
-            path,
-            close,
+    fn name(&self) -> String {
+        let connections = if self.new_connections {
+            "new connections"
+        } else {
+            "keep-alive"
+        };
+        let kib = self.resource.length / 1024;
+        format!("{:?}, {connections}, {kib} KiB", self.protocol)
+    }
+
+    /// Requests per second at which latency is compared: well below what any proxy can do.
+    fn rate(&self) -> f64 {
+        let rate = match (self.new_connections, self.protocol) {
+            (false, _) => 2000.0,
+            (true, Protocol::Plain) => 1000.0,
+            (true, Protocol::Tls | Protocol::Http2 | Protocol::Http3) => 300.0,
+        };
+        if self.resource.length > SMALL.length {
+            rate / 2.0
+        } else {
+            rate
         }
     }
 }
 
-/// Figures of one measurement; latencies in microseconds.
-#[derive(Clone, Copy, Debug)]
+/// Figures of the rounds of one proxy.
+#[derive(Default)]
 struct Figures {
-    per_second: f64,
-    p50: f64,
-    p99: f64,
-    failed: u64,
+    per_second: Vec<f64>,
+    cpu: Vec<f64>,
+    latency: Latency,
+    /// At the common rate.
+    paced_cpu: Vec<f64>,
+    paced: Latency,
+}
+
+/// Microseconds.
+#[derive(Default)]
+struct Latency {
+    p50: Vec<f64>,
+    p99: Vec<f64>,
+    p999: Vec<f64>,
+}
+
+impl Latency {
+    fn add(&mut self, samples: &Samples) {
+        let micros = |share| samples.quantile(share).as_secs_f64() * 1e6;
+        self.p50.push(micros(0.5));
+        self.p99.push(micros(0.99));
+        self.p999.push(micros(0.999));
+    }
+
+    fn print(&self) {
+        for values in [&self.p50, &self.p99, &self.p999] {
+            print!(" {:>8.0}", median(values.clone()));
+        }
+    }
 }
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    match &args.mode {
-        Some(Mode::Serve(serve)) => return serve::serve(serve),
-        Some(Mode::Routes { routes }) => return serve::routes(*routes),
-        None => {}
+    if let Some(Mode::Serve(serve)) = &args.mode {
+        return serve::serve(serve);
     }
     let lab = Lab::start(args.threads)?;
+    let proxies = lab.proxies()?;
     println!(
-        "{} rounds of {} s; {} connections; {} threads each",
-        args.rounds, args.seconds, args.connections, args.threads
+        "{} rounds of {} s; {} clients; {} threads each; times in us, of the CPU per request",
+        args.rounds, args.seconds, args.clients, args.threads
     );
-    for load in LOADS {
-        let mut figures: Vec<Vec<Figures>> = lab.proxies().iter().map(|_| Vec::new()).collect();
-        for _ in 0..args.rounds {
-            for (proxy, figures) in lab.proxies().iter().zip(&mut figures) {
-                figures.push(measure(&args, proxy, &load)?);
-            }
-        }
-        println!("\n{}", load.name);
-        println!(
-            "{:<10} {:>12} {:>10} {:>10} {:>8}",
-            "", "requests/s", "p50 us", "p99 us", "failed"
-        );
-        for (proxy, figures) in lab.proxies().iter().zip(figures) {
-            let median = |of: fn(&Figures) -> f64| {
-                let mut values: Vec<f64> = figures.iter().map(of).collect();
-                values.sort_by(f64::total_cmp);
-                values[values.len() / 2]
-            };
-            println!(
-                "{:<10} {:>12.0} {:>10.0} {:>10.0} {:>8}",
-                proxy.name,
-                median(|run| run.per_second),
-                median(|run| run.p50),
-                median(|run| run.p99),
-                figures.iter().map(|run| run.failed).sum::<u64>(),
-            );
-        }
+    let kinds = Kind::all().into_iter();
+    for kind in kinds.filter(|kind| kind.name().contains(&args.only)) {
+        compare(&args, &proxies, &kind)?;
     }
     Ok(())
 }
 
-fn measure(args: &Args, proxy: &Proxy, load: &Load) -> Result<Figures> {
-    let (scheme, port) = if load.tls {
-        ("https", proxy.https)
-    } else {
-        ("http", proxy.http)
-    };
-    let mut wrk = Command::new("wrk");
-    wrk.arg("--latency")
-        .arg(format!("-t{}", args.threads))
-        .arg(format!("-c{}", args.connections))
-        .arg(format!("-d{}s", args.seconds));
-    if load.close {
-        wrk.args(["-H", "Connection: close"]);
+fn compare(args: &Args, proxies: &[Proxy], kind: &Kind) -> Result<()> {
+    let proxies: Vec<&Proxy> = proxies
+        .iter()
+        .filter(|proxy| proxy.serves(kind.protocol))
+        .collect();
+    let rate = kind.rate() * args.rate;
+    let mut figures: Vec<Figures> = proxies.iter().map(|_| Figures::default()).collect();
+    for _ in 0..args.rounds {
+        for (proxy, figures) in proxies.iter().zip(&mut figures) {
+            let outcome = measure(args, proxy, kind, Pace::Closed)?;
+            figures.per_second.push(outcome.per_second());
+            figures.cpu.push(outcome.cpu_micros());
+            figures.latency.add(&outcome.latencies());
+        }
+        for (proxy, figures) in proxies.iter().zip(&mut figures) {
+            let outcome = measure(args, proxy, kind, Pace::Rate(rate))?;
+            let share = outcome.answers.len() as f64 / (rate * args.seconds);
+            ensure!(share > 0.98, "{} clients are too few", args.clients);
+            figures.paced_cpu.push(outcome.cpu_micros());
+            figures.paced.add(&outcome.latencies());
+        }
     }
-    wrk.arg(format!("{scheme}://localhost:{port}{}", load.path));
-    let output = wrk.output().context("failed to run wrk")?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    ensure!(output.status.success(), "wrk failed: {text}");
-    parse(&text).with_context(|| format!("unexpected output of wrk: {text}"))
+    println!("\n{}", kind.name());
+    println!(
+        "{:<8} {:>10} {:>6} {:>8} {:>8} {:>8} | {:>6} {:>8} {:>8} {:>8} at {rate:.0}/s",
+        "", "requests/s", "CPU", "p50", "p99", "p99.9", "CPU", "p50", "p99", "p99.9"
+    );
+    for (proxy, figures) in proxies.iter().zip(figures) {
+        let (rate, cpu) = (median(figures.per_second), median(figures.cpu));
+        print!("{:<8} {rate:>10.0} {cpu:>6.1}", proxy.name);
+        figures.latency.print();
+        print!(" | {:>6.1}", median(figures.paced_cpu));
+        figures.paced.print();
+        println!();
+    }
+    Ok(())
 }
 
-/// Reads the figures that `wrk --latency` prints.
-fn parse(text: &str) -> Option<Figures> {
-    let after = |label: &str| {
-        let line = text
-            .lines()
-            .find_map(|line| line.trim().strip_prefix(label));
-        line?.split_whitespace().next()
+fn measure(args: &Args, proxy: &Proxy, kind: &Kind, pace: Pace) -> Result<Outcome> {
+    let load = Load {
+        protocol: kind.protocol,
+        resource: kind.resource,
+        new_connections: kind.new_connections,
+        clients: args.clients,
+        threads: args.threads,
+        pace,
+        time: Duration::from_secs_f64(args.seconds),
     };
-    let failed = text.lines().filter_map(|line| {
-        let line = line.trim();
-        let errors = line.strip_prefix("Non-2xx or 3xx responses:");
-        let errors = errors.or_else(|| line.strip_prefix("Socket errors:"))?;
-        let numbers = errors.split(|c: char| !c.is_ascii_digit());
-        Some(numbers.filter_map(|n| n.parse::<u64>().ok()).sum::<u64>())
-    });
-    Some(Figures {
-        per_second: after("Requests/sec:")?.parse().ok()?,
-        p50: micros(after("50%")?)?,
-        p99: micros(after("99%")?)?,
-        failed: failed.sum(),
-    })
-}
-
-/// Reads a duration such as `1.25ms`.
-fn micros(text: &str) -> Option<f64> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let factor = match text.get(digits.len()..)? {
-        "us" => 1.0,
-        "ms" => 1e3,
-        "s" => 1e6,
-        _ => return None,
-    };
-    Some(digits.parse::<f64>().ok()? * factor)
-}
-
-/// Path of this program, which also serves.
-fn this_program() -> Result<PathBuf> {
-    Ok(std::env::current_exe()?)
+    load::run(proxy, &load)
 }

@@ -25,8 +25,8 @@ jaco-sim --seed SEED [--mutation NAME] [--nuisance NAME] [--often NAME] [--whole
     its last events
 
 --nuisance: only ShortPauses, Loss or Delay, of which no replica may move
---often: beside everything else, much of Churn, Stalls (of disks), PausedPulls, PausedCreates or
-    Contention (for a route, on slow disks)
+--often: beside everything else, much of Churn, Stalls (of disks), PausedPulls, PausedCreates,
+    Contention (for a route, on slow disks) or Issuance (of certificates, by nodes that die)
 
 A failure is printed before it is repeated with less.
     --shrink-runs N       most repetitions (300); 0 for none

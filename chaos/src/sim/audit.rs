@@ -18,6 +18,8 @@ impl Cluster {
         self.stop_removed();
         self.check_orphans();
         self.judge_all();
+        self.audit_certificates();
+        self.audit_ports();
         if let Some(what) = self.clients.unserved().first() {
             let what = format!("at rest: {what}");
             return self.oracle.violate("every member serves", what);
@@ -48,6 +50,10 @@ impl Cluster {
                 .or_else(|| {
                     let what = self.unrest_of_replicas(leader)?;
                     violation("convergence", what)
+                })
+                .or_else(|| {
+                    let what = self.unrest_of_certificates(leader)?;
+                    violation("certificates land", what)
                 })
         })
     }

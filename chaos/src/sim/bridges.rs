@@ -66,6 +66,8 @@ pub(super) struct Waiter {
     pub(super) replica: String,
     pub(super) instance: u64,
     pub(super) generation: u64,
+    /// Networks that this start still has to wait for, the next one last.
+    pub(super) missing: Vec<NetworkId>,
 }
 
 /// The attempt to ensure a network.

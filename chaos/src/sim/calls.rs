@@ -30,6 +30,8 @@ pub(super) enum Requester {
     Bridge(NetworkId, u64),
     /// An instance of the firewall.
     Firewall(u64),
+    /// The order of a domain with this number.
+    Order(String, u64),
     /// No requester: the outcome is ignored, because the requester runs again anyway.
     Detached,
 }
@@ -174,6 +176,7 @@ impl Cluster {
                 self.block_given(id, &network, number, &reply);
             }
             Requester::Firewall(instance) => self.firewall_reported(id, instance, &reply),
+            Requester::Order(domain, number) => self.order_written(id, &domain, number, &reply),
             Requester::Detached => {}
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use jaco_proto::v1::{self, command::Payload, service_spec::PlacementMode};
+use jaco_proto::v1::{self, TransportProtocol, command::Payload, service_spec::PlacementMode};
 use jaco_state::command;
 
 use super::{
@@ -11,13 +11,16 @@ use super::{
     documents,
     mutation::Mutation,
     node::{Input, Reader},
-    time::{Agenda, MS, Time},
+    time::{Agenda, MS, SECOND, Time},
 };
 use crate::Rng;
 
 /// The client that sends requests to every member once the cluster is at rest, and whose requests
 /// must all succeed.
 const PROBE_CLIENT: usize = usize::MAX;
+
+/// Mean pause of clients in runs that look at issuance.
+const RARE_PAUSE: Time = 20 * SECOND;
 
 /// One operation of a client.
 #[derive(Clone, Debug)]
@@ -36,6 +39,8 @@ struct Op {
 #[derive(Debug)]
 pub(super) struct Clients {
     chance: Rng,
+    /// Draws the published ports of services.
+    port_chance: Rng,
     /// Draws the networks of services.
     network_chance: Rng,
     ops: BTreeMap<u64, Op>,
@@ -50,12 +55,17 @@ pub(super) struct Clients {
     mean_pause: Time,
     /// Most operations change deployments, which want the same routes.
     contend: bool,
+    /// Routes ask for certificates.
+    tls_auto: bool,
+    /// Each deployment has a domain of its own.
+    own_domains: bool,
 }
 
 impl Clients {
     pub(super) fn new(mut chance: Rng, contend: bool) -> Self {
         let mean_pause = *chance.choose(&[100, 300, 1_000]).unwrap_or(&300) * MS;
         Self {
+            port_chance: Rng::new(chance.clone().number() ^ 1),
             network_chance: Rng::new(chance.clone().number()),
             chance,
             ops: BTreeMap::new(),
@@ -67,6 +77,18 @@ impl Clients {
             unknown: 0,
             mean_pause,
             contend,
+            tls_auto: false,
+            own_domains: false,
+        }
+    }
+
+    /// Lets routes ask for certificates; if `rarely`, deployments seldom change, and keep their
+    /// domains.
+    pub(super) fn ask_for_certificates(&mut self, rarely: bool) {
+        self.tls_auto = true;
+        self.own_domains = rarely;
+        if rarely {
+            self.mean_pause = RARE_PAUSE;
         }
     }
 
@@ -186,16 +208,26 @@ impl Clients {
             });
         }
         // Deployments contend for a few domains.
-        let (domains, share) = if self.contend { (1, 0) } else { (3, 1) };
+        let (domains, share) = match self.contend {
+            true => (1, 0),
+            false if self.own_domains => (3, 0),
+            false => (3, 1),
+        };
         let service = services.first().filter(|_| chance.within(0..3) >= share);
         let routes = service.map(|service: &v1::ServiceSpec| v1::Route {
-            domain: format!("{}.example", chance.within(0..domains)),
+            domain: match self.own_domains {
+                true => format!("{deployment}.example"),
+                false => format!("{}.example", chance.within(0..domains)),
+            },
+            tls_auto: self.tls_auto,
             deployment: deployment.clone(),
             service: service.name.clone(),
             port: 80,
             ..v1::Route::default()
         });
+        let tcp_routes = self.draw_ports(&deployment, &services);
         v1::DeploymentApply {
+            tcp_routes,
             routes: routes.into_iter().collect(),
             deployment,
             compose_yaml: documents::write(&images),
@@ -205,10 +237,38 @@ impl Clients {
     }
 }
 
+impl Clients {
+    /// Published ports of a deployment; rarely one that another deployment may have.
+    fn draw_ports(&mut self, deployment: &str, services: &[v1::ServiceSpec]) -> Vec<v1::TcpRoute> {
+        let chance = &mut self.port_chance;
+        let own = 9_000 + i32::from(deployment.as_bytes().last().copied().unwrap_or(0));
+        let Some(service) = chance.choose(services).filter(|_| !self.contend) else {
+            return Vec::new();
+        };
+        let published_port = match chance.within(0..12) {
+            0..4 => return Vec::new(),
+            4 => 9_000,
+            _ => own,
+        };
+        let protocol = *chance
+            .choose(&[TransportProtocol::Tcp, TransportProtocol::Udp])
+            .unwrap_or(&TransportProtocol::Tcp);
+        vec![v1::TcpRoute {
+            published_port,
+            deployment: deployment.to_owned(),
+            service: service.name.clone(),
+            container_port: 5432,
+            protocol: protocol.into(),
+            proxy_protocol: 0,
+        }]
+    }
+}
+
 impl Cluster {
     /// Begins the next operation of a client, through a random member.
     pub(super) fn client(&mut self, client: usize) {
-        if self.faults_over {
+        // In a long outage the domains stay the same.
+        if self.faults_over || self.in_long_outage() {
             return;
         }
         let members = self.members();

@@ -4,7 +4,7 @@ use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet, VecDeque},
     rc::Rc,
-    time::Instant,
+    time::{Instant, SystemTime},
 };
 
 use jaco_policy::network::{firewall::local::LocalNetworks, names::NetworkId};
@@ -12,22 +12,27 @@ use jaco_raftnode::{Role, core::Ticket};
 use raft::eraftpb::{ConfState, Message};
 
 use super::{
+    authority::Authority,
     boot::bootstrap_state,
     calls::{Change, Reply},
     client::Clients,
     disk::{Crash, Disk},
     drains::Drains,
     engine::Engine,
-    fault::{BenignFault, Fault, Often, Promise, StartStep, Victim},
+    fault::{BenignFault, Fault, IssuerFault, Often, Promise, StartStep, Victim},
     flows::Flows,
     isolation::FirewallStep,
+    issuance::Unserved,
     kernel::Kernel,
     mesh::MeshStep,
     mutation::Mutation,
     network::Network,
     node::Daemon,
     oracle::{Oracle, hash},
+    orders::OrderStep,
     orphan_check::Orphans,
+    outage::Outage,
+    ports::Astray,
     reachability::Reachability,
     routing::{WithdrawalWait, Withdrawals},
     runtime::EngineRequest,
@@ -137,6 +142,12 @@ pub(super) enum Local {
     Routing,
     /// An actor looks whether its container is withdrawn from routing.
     Withdrawal(WithdrawalWait),
+    /// The deadline of the certificates.
+    CertificatesDue,
+    /// The authority answers the order of a domain with this number, or its token is looked for.
+    Order(String, u64),
+    /// The addresses of a domain were checked in this attempt.
+    Preflighted(String, u64),
     /// The engine's answer to a request.
     Engine(EngineRequest),
     /// A call to another node times out.
@@ -211,6 +222,15 @@ pub(super) struct Cluster {
     /// Armed pauses, by fault: the next daemon that begins this step of a start is paused for this
     /// time.
     pub(super) start_pauses: BTreeMap<usize, (StartStep, Time)>,
+    pub(super) authority: Authority,
+    /// Whether a first certificate is ordered from staging before.
+    pub(super) stages_first: bool,
+    /// Armed faults of issuers: the next node that takes this step of an order suffers one.
+    pub(super) issuer_faults: BTreeMap<usize, (OrderStep, IssuerFault, Time)>,
+    pub(super) unserved: Unserved,
+    /// Outage of the authority of an hour, if the run has one.
+    pub(super) outage: Option<Outage>,
+    pub(super) astray: Astray,
     /// Log entries after which the log is compacted.
     pub(super) compact_entries: u64,
     pub(super) calls: u64,
@@ -242,9 +262,11 @@ impl Cluster {
         // A leader whose disk stalls keeps its leadership only if it is alone.
         let members = match plan.often {
             Some(Often::Stalls | Often::Contention) => *chance.choose(&[1, 1, 3]).unwrap_or(&1),
+            Some(Often::Issuance) => *chance.choose(&[1, 3, 3, 3]).unwrap_or(&3),
             _ => members,
         };
         let bootstrap_state = bootstrap_state(members);
+        let mut certificate_chance = stream("certificates");
         let zero = Instant::now();
         let mut cluster = Self {
             now: 0,
@@ -264,6 +286,12 @@ impl Cluster {
             withdrawals: Withdrawals::new(),
             traps: BTreeMap::new(),
             start_pauses: BTreeMap::new(),
+            stages_first: certificate_chance.within(0..4) > 0,
+            authority: Authority::new(certificate_chance, plan.often == Some(Often::Issuance)),
+            issuer_faults: BTreeMap::new(),
+            unserved: Unserved::new(),
+            outage: Outage::of(&plan),
+            astray: Astray::new(),
             calls: 0,
             max_members: *chance.choose(&[6, 7, 9]).unwrap_or(&7),
             orphans: Orphans::default(),
@@ -289,6 +317,14 @@ impl Cluster {
                 cluster.network.base_delay = cluster.chance.within(100 * MS..600 * MS);
             }
             _ => {}
+        }
+        if cluster.outage.is_some() {
+            cluster.authority.expect_outage();
+        }
+        if orders_certificates(&cluster.plan) {
+            cluster
+                .clients
+                .ask_for_certificates(cluster.awaits_certificates());
         }
         cluster.network.base_loss = *cluster.chance.choose(&[0, 0, 1, 10]).unwrap_or(&0);
         if cluster.plan.benign_fault.is_some() {
@@ -440,6 +476,9 @@ impl Cluster {
             Local::EngineEvent(replica) => self.replica_engine_event(id, &replica),
             Local::Routing => self.routing_due(id),
             Local::Withdrawal(wait) => self.withdrawal(id, wait),
+            Local::CertificatesDue => self.certificates_due(id),
+            Local::Order(domain, number) => self.order_event(id, &domain, number),
+            Local::Preflighted(domain, attempt) => self.preflighted(id, &domain, attempt),
             Local::Engine(request) => self.engine_answered(id, request),
             Local::CallTimeout(call) => self.call_timeout(id, call),
             Local::ProposalDue(ticket) => self.proposal_due(id, ticket),
@@ -513,6 +552,16 @@ impl Cluster {
         Some((instant, machine.daemon.as_mut()?))
     }
 
+    /// The time that a right wall clock shows.
+    pub(super) fn true_wall(&self) -> SystemTime {
+        Clock::new(self.zero, 0, 0).wall(self.now)
+    }
+
+    /// Whether the run is not at rest before certificates have landed.
+    pub(super) fn awaits_certificates(&self) -> bool {
+        self.plan.often == Some(Often::Issuance)
+    }
+
     pub(super) fn has(&self, mutation: Mutation) -> bool {
         self.plan.mutation == Some(mutation)
     }
@@ -553,6 +602,12 @@ impl Cluster {
     pub(super) fn note(&mut self, numbers: &[u64], text: impl FnOnce() -> String) {
         self.trace.note(self.now, numbers, text);
     }
+}
+
+/// Whether routes ask for certificates: in one run of four, and where issuance is looked at.
+pub(super) fn orders_certificates(plan: &Plan) -> bool {
+    let drawn = Rng::new(plan.seed ^ hash(b"routes")).within(0..4) == 0;
+    plan.often == Some(Often::Issuance) || plan.often.is_none() && drawn
 }
 
 /// Raft inputs not handled yet, in order.

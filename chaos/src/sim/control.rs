@@ -111,6 +111,7 @@ impl Cluster {
         if leads {
             control.pass_cache = pass_cache();
         }
+        self.certificate_leadership(id, leads);
         self.drive_scheduler(id);
     }
 
@@ -135,15 +136,15 @@ impl Cluster {
             .map(|(host, node)| (host.clone(), status(node)))
             .collect();
         let own = statuses.get(&host).copied();
-        let marked_down = matches!(own, Some(NodeStatus::Unhealthy | NodeStatus::Offline));
         control.detector.handle_members(instant, statuses);
-        control.fencing.handle_marked_down(instant, marked_down);
+        control.fencing.handle_status(instant, own);
         if let Some(own) = own {
             self.orphans.contacts.record_status(id, machine.run, own);
         }
         self.drive_health(id);
         self.observe_state(id);
         self.route(id);
+        self.certify(id);
         self.reconcile(id);
         self.drive_scheduler(id);
     }

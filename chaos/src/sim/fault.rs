@@ -1,16 +1,21 @@
 //! The fault schedule of a run, drawn from the seed before the run begins, so that a failing run
 //! can be repeated with fewer faults.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, time::Duration};
 
 use super::{
+    authority::AuthorityFault,
     disk::Crash,
     kernel::Tampering,
     network::NetworkFault,
+    orders::OrderStep,
     reachability::SLOWEST,
     time::{MS, SECOND, Time},
 };
 use crate::Rng;
+
+/// Length of a long outage of the authority.
+pub(super) const LONG_OUTAGE: Time = 3_600 * SECOND;
 
 /// Machine that a fault affects, resolved when the fault begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +41,7 @@ pub(super) enum FaultClass {
     Transfer,
     Member,
     Kernel,
+    Authority,
 }
 
 /// A message that commits its sender to something it must keep even if it crashes at once.
@@ -70,6 +76,14 @@ pub(super) enum StartStep {
     Pull,
     /// The container is created, and not started yet.
     Create,
+}
+
+/// A fault of a node that obtains a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IssuerFault {
+    Crash(Crash),
+    /// The daemon is stopped for so long that another node leads.
+    Pause,
 }
 
 /// One fault.
@@ -115,6 +129,10 @@ pub(super) enum FaultKind {
     KernelFails(Victim),
     /// Requests to the kernel take this much longer.
     SlowKernel(Victim, Time),
+    /// The authority is disturbed.
+    Authority(AuthorityFault),
+    /// The next node that takes this step of an order suffers a fault.
+    Issuer(OrderStep, IssuerFault),
 }
 
 impl FaultKind {
@@ -130,6 +148,7 @@ impl FaultKind {
             Self::Transfer => FaultClass::Transfer,
             Self::Join | Self::Leave(_) => FaultClass::Member,
             Self::Tamper(..) | Self::KernelFails(_) | Self::SlowKernel(..) => FaultClass::Kernel,
+            Self::Authority(_) | Self::Issuer(..) => FaultClass::Authority,
         }
     }
 }
@@ -141,6 +160,14 @@ pub(super) struct Fault {
     /// Duration of the fault or of the downtime; unused for instantaneous faults.
     pub(super) span: Time,
     pub(super) kind: FaultKind,
+}
+
+impl Fault {
+    /// Whether the authority is away for an hour.
+    pub(super) fn is_long_outage(&self) -> bool {
+        let outage = FaultKind::Authority(AuthorityFault::Outage);
+        self.kind == outage && self.span >= LONG_OUTAGE
+    }
 }
 
 impl fmt::Debug for Fault {
@@ -228,16 +255,20 @@ pub enum Often {
     /// member's disk is so slow that a proposal takes longer than its requester waits, mostly in
     /// clusters of one member.
     Contention,
+    /// Every deployment asks for a certificate, nodes die in each step of an order, and the authority
+    /// is disturbed, in long runs.
+    Issuance,
 }
 
 impl Often {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Churn,
         Self::Stalls,
         Self::PausedPulls,
         Self::PausedCreates,
         Self::Contention,
+        Self::Issuance,
     ];
 }
 
@@ -261,12 +292,22 @@ impl FromStr for Often {
 pub(super) fn draw(chance: &mut Rng, length: Time, often: Option<Often>) -> Vec<Fault> {
     // Mean time between faults: some runs are quiet, some are dense.
     let pause = *chance.choose(&[500, 1_500, 1_500, 4_000]).unwrap_or(&1_500) * MS;
+    let pause = match often {
+        Some(Often::Issuance) => 6 * pause,
+        _ => pause,
+    };
     // Share of joins and leaves in thousandths: none, some, or many.
     let members = *chance.choose(&[0, 0, 60, 60, 300]).unwrap_or(&0);
     let grows = chance.within(0..3) == 0;
     let (members, grows) = match often {
         Some(Often::Churn) => (500, false),
-        Some(Often::Stalls | Often::PausedPulls | Often::PausedCreates | Often::Contention)
+        Some(
+            Often::Stalls
+            | Often::PausedPulls
+            | Often::PausedCreates
+            | Often::Contention
+            | Often::Issuance,
+        )
         | None => (members, grows),
     };
     let mut faults = Vec::new();
@@ -384,6 +425,72 @@ fn draw_one(chance: &mut Rng, members: u64, grows: bool) -> FaultKind {
         }
         91..95 => FaultKind::Transfer,
         _ => FaultKind::Crash(victim, crash),
+    }
+}
+
+/// Draws the faults of issuers and of the authority in a run of `length`.
+pub(super) fn draw_issuance(chance: &mut Rng, length: Time) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    let mut at = chance.within(0..10 * SECOND);
+    while at < length {
+        let (kind, longest) = match chance.within(0..12) {
+            0..7 => {
+                let step = *chance.choose(&OrderStep::ALL).unwrap_or(&OrderStep::Begin);
+                let fault = match chance.within(0..3) {
+                    0 => IssuerFault::Crash(Crash::Kill),
+                    1 => IssuerFault::Crash(Crash::PowerCut),
+                    _ => IssuerFault::Pause,
+                };
+                (FaultKind::Issuer(step, fault), 15 * SECOND)
+            }
+            7 => (FaultKind::Authority(AuthorityFault::Outage), 60 * SECOND),
+            8..10 => {
+                let retry_after = Duration::from_secs(chance.within(10..10_000));
+                let fault = AuthorityFault::RateLimit(retry_after);
+                (FaultKind::Authority(fault), 20 * SECOND)
+            }
+            10 => {
+                let fault = AuthorityFault::Nonces(chance.within(100..900));
+                (FaultKind::Authority(fault), 60 * SECOND)
+            }
+            _ => {
+                let fault = AuthorityFault::Slow(chance.within(SECOND..20 * SECOND));
+                (FaultKind::Authority(fault), 60 * SECOND)
+            }
+        };
+        let span = chance.within(10 * MS..longest);
+        faults.push(Fault { at, span, kind });
+        at += chance.within(SECOND..40 * SECOND);
+    }
+    faults
+}
+
+/// Draws a long outage of the authority from `begin` on, in which the leader may change.
+///
+/// Rate limits are removed from `faults`: their waits are longer than those after an outage.
+pub(super) fn draw_long_outage(chance: &mut Rng, begin: Time, faults: &mut Vec<Fault>) {
+    let limits = |fault: &Fault| {
+        matches!(
+            fault.kind,
+            FaultKind::Authority(AuthorityFault::RateLimit(_))
+        )
+    };
+    faults.retain(|fault| !limits(fault));
+    faults.push(Fault {
+        at: begin,
+        span: LONG_OUTAGE,
+        kind: FaultKind::Authority(AuthorityFault::Outage),
+    });
+    for _ in 0..chance.within(0..3) {
+        let kind = match chance.within(0..2) {
+            0 => FaultKind::Crash(Victim::Leader, Crash::Kill),
+            _ => FaultKind::Transfer,
+        };
+        faults.push(Fault {
+            at: begin + chance.within(60 * SECOND..LONG_OUTAGE - 60 * SECOND),
+            span: chance.within(10 * MS..20 * SECOND),
+            kind,
+        });
     }
 }
 

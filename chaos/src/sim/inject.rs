@@ -3,7 +3,7 @@
 use super::{
     cluster::{Cluster, Event},
     disk::Crash,
-    fault::{Actor, FaultKind, StartStep, Victim},
+    fault::{Actor, Fault, FaultKind, StartStep, Victim},
     network::NetworkFault,
     time::{MS, SECOND, Time},
 };
@@ -109,6 +109,17 @@ impl Cluster {
                     self.tamper(id, tampering);
                 }
             }
+            FaultKind::Authority(disturbance) => {
+                self.authority.faults.insert(number, disturbance);
+                self.begin_lasting(number, 0, over);
+                if fault.is_long_outage() {
+                    self.begin_long_outage();
+                }
+            }
+            FaultKind::Issuer(step, fault_of_issuer) => {
+                let armed = (step, fault_of_issuer, fault.span);
+                self.issuer_faults.insert(number, armed);
+            }
             FaultKind::Transfer => self.transfer(),
             FaultKind::Join => self.join(),
             FaultKind::Leave(victim) => {
@@ -182,6 +193,11 @@ impl Cluster {
         self.note(&[4, number as u64], || format!("fault {number} is over"));
         self.network.faults.remove(&number);
         self.engine_errors.remove(&number);
+        self.authority.faults.remove(&number);
+        let fault = self.plan.faults.get(number);
+        if fault.is_some_and(Fault::is_long_outage) {
+            self.end_long_outage();
+        }
         self.apply_lasting_faults(id);
     }
 
@@ -196,6 +212,7 @@ impl Cluster {
         self.network.base_delay = 0;
         self.traps.clear();
         self.start_pauses.clear();
+        self.issuer_faults.clear();
         for id in self.machines.keys().copied().collect::<Vec<_>>() {
             self.agenda.add(self.now, Event::Start(id));
         }
@@ -205,7 +222,7 @@ impl Cluster {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::{cluster::Plan, fault::Fault, trace::Trace};
+    use crate::sim::{cluster::Plan, trace::Trace};
 
     /// A cluster whose first member suffers this fault from second 8 on, two seconds before the
     /// faults are over and for half a minute.

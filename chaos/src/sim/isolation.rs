@@ -9,6 +9,7 @@ use jaco_policy::{
             core::{Action, Core, Rendered, Status, Submitted},
             local::LocalNetworks,
         },
+        mesh,
         names::NetworkId,
         readiness::MeshStatus,
     },
@@ -122,12 +123,12 @@ impl Cluster {
                 self.ask_firewall(id, takes, FirewallStep::CutFlows(rendered));
             }
             Action::Publish(status) => {
-                let enforced = status.enforced.clone().unwrap_or_default();
+                let isolation = mesh::core::Isolation::of(&status);
                 if let Some(daemon) = self.daemon(id) {
                     daemon.isolation.status = status;
                 }
                 self.open_gates(id);
-                self.drive_mesh(id, |core, now| core.handle_enforced(now, Some(enforced)));
+                self.drive_mesh(id, |core, now| core.handle_isolation(now, isolation));
             }
             Action::Submit(report) => {
                 let Some(machine) = self.machines.get(&id) else {

@@ -6,7 +6,7 @@ use jaco_policy::network::{
     firewall::core::Status,
     ipam::Pool,
     mesh::{
-        core::{Action, Core, Seen},
+        core::{Action, Core, Isolation, Seen},
         plan::Step,
         repair::{Repair, summary},
     },
@@ -39,7 +39,7 @@ pub(super) enum MeshStep {
 fn core(now: std::time::Instant, host: &str, firewall: &Status) -> Core {
     let mut core = Core::new(now, host, PORT);
     core.handle_pool(now, Pool::default().range());
-    core.handle_enforced(now, Some(firewall.enforced.clone().unwrap_or_default()));
+    core.handle_isolation(now, Isolation::of(firewall));
     core
 }
 

@@ -3,9 +3,17 @@
 //! They are planted in the simulated drivers around the cores, never in the cores, so no production
 //! build contains them.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{
+    fmt,
+    str::FromStr,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
-use jaco_policy::scheduler::reconcile::Pass;
+use jaco_policy::{
+    ingress::certificate::{Facts, LEASE, Lock},
+    scheduler::reconcile::Pass,
+};
 use jaco_proto::v1::{self, command::Payload};
 use jaco_state::State;
 
@@ -86,11 +94,29 @@ pub enum Mutation {
     KeepFlows,
     /// A container counts as withdrawn from routing at once.
     StopWithoutWithdrawal,
+    /// A leader orders certificates as if it held every lock.
+    OrderWithoutLock,
+    /// The first certificate of a domain is ordered from production.
+    SkipStaging,
+    /// The authority validates a domain once its token is committed, before all nodes have applied it.
+    ValidateBeforeSpread,
+    /// The class of a failed order and its `Retry-After` are lost.
+    ForgetRetryAfter,
+    /// A node goes on to present the first certificate of a domain.
+    KeepServedCertificate,
+    /// Certificates seem to expire a year later than they do.
+    NeverRenew,
+    /// A granted turn does not count, so all domains order at once.
+    ForgetTurns,
+    /// The turn of a domain never ends.
+    KeepTurn,
+    /// The ports of a node are derived again only when other ones are published.
+    KeepPortTable,
 }
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 42] = [
         Self::SkipSync,
         Self::StaleVote,
         Self::ApplyBeforePersist,
@@ -124,6 +150,15 @@ impl Mutation {
         Self::ForgetBlackhole,
         Self::KeepFlows,
         Self::StopWithoutWithdrawal,
+        Self::OrderWithoutLock,
+        Self::SkipStaging,
+        Self::ValidateBeforeSpread,
+        Self::ForgetRetryAfter,
+        Self::KeepServedCertificate,
+        Self::NeverRenew,
+        Self::ForgetTurns,
+        Self::KeepTurn,
+        Self::KeepPortTable,
     ];
 
     /// Other properties that the bug breaks, so that a run may fail before the bug is found.
@@ -193,6 +228,18 @@ impl Mutation {
             | Self::KeepFlows => &["no forbidden connection"],
             Self::ForgetBlackhole => &["no plaintext"],
             Self::StopWithoutWithdrawal => &["withdrawn before the stop"],
+            Self::OrderWithoutLock => &["one order at a time", "one certificate lands"],
+            Self::SkipStaging => &["staging before production"],
+            Self::ValidateBeforeSpread => &["tokens before validation"],
+            Self::ForgetRetryAfter => &["waits are kept"],
+            Self::KeepServedCertificate => &["newest certificate is served"],
+            Self::NeverRenew => &["renewed before expiry", "certificates land"],
+            Self::ForgetTurns => &["orders take turns"],
+            Self::KeepTurn => &["certificates land", "renewed before expiry"],
+            Self::KeepPortTable => &[
+                "ports lead to running replicas",
+                "withdrawn before the stop",
+            ],
             Self::ForgetFreedBlocks => &["freed blocks rest"],
         }
     }
@@ -208,6 +255,14 @@ impl Mutation {
                 Self::ReplanEarly | Self::ActWhileStalled => Some(Often::Stalls),
                 Self::FreeCommitLockEarly => Some(Often::Contention),
                 Self::StartUnchecked => Some(Often::PausedCreates),
+                Self::OrderWithoutLock
+                | Self::SkipStaging
+                | Self::ValidateBeforeSpread
+                | Self::ForgetRetryAfter
+                | Self::KeepServedCertificate
+                | Self::NeverRenew
+                | Self::ForgetTurns
+                | Self::KeepTurn => Some(Often::Issuance),
                 _ => None,
             },
             keep_trace: false,
@@ -268,6 +323,22 @@ impl Mutation {
             seen.nodes.insert(host.to_owned(), Arc::new(lost));
             seen
         })
+    }
+
+    /// Changes the facts that the core of a domain decides on.
+    pub(super) fn patch_facts(self, facts: &mut Facts, wall: SystemTime) {
+        match self {
+            Self::OrderWithoutLock => {
+                let until = wall + LEASE;
+                facts.lock = Some(Lock { ours: true, until });
+            }
+            Self::NeverRenew => {
+                if let Some(chain) = &mut facts.production {
+                    chain.not_after += Duration::from_secs(365 * 24 * 3600);
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Pass that a scheduler with this bug makes instead of `pass`.

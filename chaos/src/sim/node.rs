@@ -16,6 +16,7 @@ use raft::eraftpb::{Message, MessageType};
 use super::{
     bridges::Bridges,
     calls::{Reply, Requester},
+    certificates::Certificates,
     cluster::{Cluster, Event, Inbox, Local},
     control::Control,
     disk::{Batch, View},
@@ -87,6 +88,7 @@ pub(super) struct Daemon {
     pub(super) isolation: Isolation,
     pub(super) mesh: Mesh,
     pub(super) routing: Routing,
+    pub(super) certificates: Certificates,
 }
 
 impl Daemon {
@@ -115,7 +117,8 @@ impl Daemon {
             bridges: Bridges::default(),
             isolation: Isolation::new(now, host, state),
             mesh: Mesh::new(now, host),
-            routing: Routing::new(state),
+            routing: Routing::new(state, host),
+            certificates: Certificates::new(),
         }
     }
 

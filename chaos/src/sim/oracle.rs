@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use jaco_proto::v1::{self, ReplicaState, command::Payload as Op};
+use jaco_proto::v1::{self, ReplicaState, command::Payload as Op, service_spec::PlacementMode};
 use jaco_raftnode::{
     apply::{Applier, Probe},
     core::{Committed, Payload},
@@ -20,6 +20,7 @@ use blocks::FreedBlocks;
 use follow::Compared;
 
 use super::{
+    issuance::needless_renewal,
     mutation::Mutation,
     proposals::{changes_owner, takes_route},
 };
@@ -291,6 +292,9 @@ impl Oracle {
             self.check_routes(&before, &after, &command, accepted.0);
             self.check_pass(data, entry.index);
             self.check_moves(&before, &after, data);
+            if let Some(what) = needless_renewal(&before, &after) {
+                self.violate("one certificate lands", what);
+            }
             let early = self.freed.record(&before, &after, &command);
             // The other half of that bug is to be found by the connections it allows.
             if let Some(what) = early.filter(|_| self.mutation != Some(Mutation::StaleBlocksKept)) {
@@ -423,7 +427,8 @@ impl Oracle {
 
     /// Records the revision each row was placed for. A row that changes its host within one
     /// revision was moved because of an event in the cluster, which is a violation if nothing may
-    /// move.
+    /// move. A replica that waits for its turn to leave a host that the revision does not list is
+    /// moved by the revision.
     fn check_moves(&mut self, before: &State, after: &State, data: &[u8]) {
         if before.replicas_desired.ptr_eq(&after.replicas_desired) {
             return;
@@ -442,9 +447,11 @@ impl Oracle {
             let deployment = seen.deployments.get(&row.deployment);
             let revision = deployment.map_or(0, |deployment| deployment.applied_revision);
             let last = self.placed_for.insert(id.clone(), revision);
+            let allows = |host: &str| deployment.is_none_or(|of| allows_host(of, row, host));
             if let Some(known) = known.filter(|known| known.host != row.host)
                 && self.nothing_moves
                 && last == Some(revision)
+                && allows(&known.host)
             {
                 let what = format!(
                     "{id} moves from {} to {} within revision {revision}",
@@ -539,6 +546,15 @@ impl Oracle {
         }
         self.containers.insert(container.to_owned(), created);
     }
+}
+
+/// Whether the placement of the service of `row` allows its replicas on `host`.
+fn allows_host(deployment: &v1::Deployment, row: &v1::ReplicaDesired, host: &str) -> bool {
+    let mut services = deployment.services.iter();
+    let service = services.find(|service| service.name == row.service);
+    service.is_none_or(|service| {
+        service.placement() != PlacementMode::Hosts || service.hosts.iter().any(|it| it == host)
+    })
 }
 
 /// The first table in which two states differ.

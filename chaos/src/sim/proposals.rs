@@ -194,12 +194,16 @@ fn is_scheduler(origin: &Origin) -> bool {
     matches!(origin, Origin::Local(Requester::Scheduler(_)))
 }
 
-/// Whether `command` would take a route that another deployment has in `state`.
+/// Whether `command` would take a route or a published port that another deployment has in `state`.
 pub(super) fn takes_route(state: &State, command: &v1::Command) -> bool {
     fsm::apply(state, state.applied_index + 1, command).is_ok_and(|applied| {
         let refused = applied.result.as_ref().err();
-        refused.is_some_and(|error| error.code == ErrorCode::RouteConflict)
-            || changes_owner(state, &applied.state)
+        refused.is_some_and(|error| {
+            matches!(
+                error.code,
+                ErrorCode::RouteConflict | ErrorCode::PortConflict
+            )
+        }) || changes_owner(state, &applied.state)
     })
 }
 

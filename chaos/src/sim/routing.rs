@@ -21,6 +21,7 @@ use jaco_state::State;
 use super::{
     cluster::{Cluster, Local},
     mutation::Mutation,
+    ports::PortTable,
     time::{MS, SECOND, Time, Wake},
 };
 
@@ -31,14 +32,16 @@ const BOUND: Time = 19 * SECOND / 10;
 
 /// The routing of one daemon.
 pub(super) struct Routing {
+    pub(super) ports: PortTable,
     view: ServingView,
     installed: Arc<State>,
     wake: Wake,
 }
 
 impl Routing {
-    pub(super) fn new(state: &Arc<State>) -> Self {
+    pub(super) fn new(state: &Arc<State>, host: &str) -> Self {
         Self {
+            ports: PortTable::new(state, host),
             view: ServingView::new(Arc::clone(state), same_input),
             installed: Arc::clone(state),
             wake: Wake::default(),
@@ -73,13 +76,21 @@ impl Cluster {
     pub(super) fn route(&mut self, id: u64) {
         if let Some((instant, daemon)) = self.running(id) {
             let newest = Arc::clone(&daemon.state);
-            daemon.routing.view.handle_state(instant, newest);
+            let routing = &mut daemon.routing;
+            routing
+                .ports
+                .view
+                .handle_state(instant, Arc::clone(&newest));
+            routing.view.handle_state(instant, newest);
         }
         self.schedule_routing(id);
     }
 
     pub(super) fn routing_due(&mut self, id: u64) {
-        let now = self.now;
+        let (now, forgets) = (self.now, self.forgets_replicas());
+        let Some(host) = self.machines.get(&id).map(|it| it.host.clone()) else {
+            return;
+        };
         if let Some((instant, daemon)) = self.running(id) {
             let routing = &mut daemon.routing;
             routing.wake.handle_event(now);
@@ -87,14 +98,23 @@ impl Cluster {
             if routing.view.poll_update() {
                 routing.installed = Arc::clone(routing.view.state());
             }
+            routing.ports.view.handle_timeout(instant);
+            if routing.ports.view.poll_update() {
+                routing.ports.install(&host, forgets);
+            }
         }
         self.schedule_routing(id);
     }
 
     fn schedule_routing(&mut self, id: u64) {
-        let deadline = self
-            .running(id)
-            .and_then(|(_, daemon)| daemon.routing.view.poll_timeout());
+        let deadline = self.running(id).and_then(|(_, daemon)| {
+            let routing = &daemon.routing;
+            let views = [&routing.view, &routing.ports.view];
+            views
+                .into_iter()
+                .filter_map(ServingView::poll_timeout)
+                .min()
+        });
         self.schedule_wake(
             id,
             deadline,
@@ -151,7 +171,7 @@ impl Cluster {
     }
 
     /// Machines whose nodes are ready as node `id` knows.
-    fn ready_machines(&self, id: u64) -> Vec<u64> {
+    pub(super) fn ready_machines(&self, id: u64) -> Vec<u64> {
         let daemon = self.machines.get(&id).and_then(|it| it.daemon.as_ref());
         let Some(daemon) = daemon else {
             return Vec::new();
@@ -162,7 +182,7 @@ impl Cluster {
     }
 
     /// Whether node `asked` tells node `id` that its routing agrees with the entry at `index`.
-    fn has_routed(&self, id: u64, asked: u64, index: u64) -> bool {
+    pub(super) fn has_routed(&self, id: u64, asked: u64, index: u64) -> bool {
         let cut = self.network.is_cut(id, asked) || self.network.is_cut(asked, id);
         let machine = self.machines.get(&asked);
         let up = machine.filter(|machine| machine.paused_until <= self.now);
@@ -171,6 +191,7 @@ impl Cluster {
             (asked == id || !cut)
                 && daemon.state.applied_index >= index
                 && covers(&daemon.routing.installed, &daemon.state, same_input)
+                && daemon.routing.ports.covers(&daemon.state)
         })
     }
 
@@ -197,8 +218,9 @@ impl Cluster {
             daemon.is_some_and(|daemon| {
                 let shown = &daemon.routing.installed;
                 let seen = shown.replicas_observed.get(replica);
-                assignment::is_routed(shown, host, replica)
-                    && seen.is_some_and(|seen| seen.container_id == container)
+                (assignment::is_routed(shown, host, replica)
+                    && seen.is_some_and(|seen| seen.container_id == container))
+                    || daemon.routing.ports.leads_to(host, replica)
             })
         };
         if let Some((asked, _)) = withdrawal.ready.iter().find(leads_there) {

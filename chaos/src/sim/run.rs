@@ -12,8 +12,8 @@ use std::{
 };
 
 use super::{
-    cluster::{Cluster, Plan},
-    fault::{self, BenignFault, Often},
+    cluster::{Cluster, Plan, orders_certificates},
+    fault::{self, BenignFault, LONG_OUTAGE, Often},
     mutation::Mutation,
     oracle::{Violation, hash},
     time::{SECOND, Time},
@@ -28,8 +28,14 @@ pub const THREAD: &str = "simulated";
 /// come to rest. Refused pulls and proposals are retried after half a minute at most, and sweeps
 /// come every half minute.
 const RECOVERY_TIMEOUT: Time = 300 * SECOND;
+/// The same where certificates are waited for: the lease of a leader that died, and backoffs.
+const ISSUANCE_TIMEOUT: Time = 1_500 * SECOND;
 /// Steps after which a run counts as one that never ends.
 const MAX_STEPS: u64 = 3_000_000;
+/// The same if the authority is away for an hour.
+const MAX_STEPS_OUTAGE: u64 = 12_000_000;
+/// Of so many runs with frequent issuance, one has an outage of an hour.
+const OUTAGE_ONE_IN: u64 = 8;
 
 /// A run that went well.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,19 +146,33 @@ pub(super) fn plan(seed: u64, options: Options) -> Plan {
         0 => chance.within(60..150),
         _ => chance.within(15..50),
     };
+    let fault_window = match options.often {
+        Some(Often::Issuance) => chance.within(100..700),
+        _ => fault_window,
+    };
     let fault_window = fault_window * SECOND;
     let faults = match options.benign_fault {
         Some(benign_fault) => benign_fault.faults(&mut chance, fault_window),
         None => fault::draw(&mut chance, fault_window, options.often),
     };
-    Plan {
+    let mut plan = Plan {
         seed,
         mutation: options.mutation,
         benign_fault: options.benign_fault,
         often: options.often,
         fault_window,
         faults,
+    };
+    if options.benign_fault.is_none() && orders_certificates(&plan) {
+        plan.faults
+            .extend(fault::draw_issuance(&mut chance, fault_window));
     }
+    let mut chance = Rng::new(seed ^ hash(b"outage"));
+    if options.often == Some(Often::Issuance) && chance.within(0..OUTAGE_ONE_IN) == 0 {
+        fault::draw_long_outage(&mut chance, fault_window, &mut plan.faults);
+        plan.fault_window += LONG_OUTAGE;
+    }
+    plan
 }
 
 pub(super) fn run_plan(plan: Plan, keep_trace: bool) -> Result<Summary, Box<Failure>> {
@@ -215,6 +235,12 @@ fn fail(cluster: Cluster, violation: Violation) -> Box<Failure> {
 /// rest.
 fn live(cluster: &mut Cluster) -> Result<Time, Violation> {
     let fault_window = cluster.plan.fault_window;
+    let (timeout, max_steps) = match (cluster.awaits_certificates(), &cluster.outage) {
+        // The longest wait after a failed order.
+        (_, Some(_)) => (LONG_OUTAGE + ISSUANCE_TIMEOUT, MAX_STEPS_OUTAGE),
+        (true, None) => (ISSUANCE_TIMEOUT, MAX_STEPS),
+        (false, None) => (RECOVERY_TIMEOUT, MAX_STEPS),
+    };
     let mut next_look = 0;
     let mut quiet = 0;
     let mut recovery = None;
@@ -222,10 +248,10 @@ fn live(cluster: &mut Cluster) -> Result<Time, Violation> {
         if let Some(violation) = cluster.oracle.violation() {
             return Err(violation.clone());
         }
-        if cluster.steps > MAX_STEPS {
+        if cluster.steps > max_steps {
             return Err(Violation {
                 invariant: "the run ends",
-                what: format!("{MAX_STEPS} events in {} s", cluster.now / SECOND),
+                what: format!("{max_steps} events in {} s", cluster.now / SECOND),
             });
         }
         if cluster.now >= fault_window && !cluster.faults_over {
@@ -242,12 +268,11 @@ fn live(cluster: &mut Cluster) -> Result<Time, Violation> {
             match unrest {
                 None => quiet += 1,
                 Some(Violation { invariant, what })
-                    if cluster.now
-                        > fault_window.max(cluster.drains.progressed) + RECOVERY_TIMEOUT =>
+                    if cluster.now > fault_window.max(cluster.drains.progressed) + timeout =>
                 {
                     let what = format!(
                         "{} s after the last fault or handed over replica, {what}",
-                        RECOVERY_TIMEOUT / SECOND
+                        timeout / SECOND
                     );
                     return Err(Violation { invariant, what });
                 }

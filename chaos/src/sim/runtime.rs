@@ -83,8 +83,6 @@ struct Replica {
     prepared: u64,
     /// Networks that the next create uses.
     networks: Vec<NetworkId>,
-    /// Networks that are still to be ensured for it, last first.
-    missing: Vec<NetworkId>,
     /// Rows of which the actor has seen a container run.
     ran: BTreeSet<u64>,
     due: Option<Time>,
@@ -130,7 +128,6 @@ impl Runtime {
                 instance: *instances,
                 prepared: 0,
                 networks: Vec::new(),
-                missing: Vec::new(),
                 ran: BTreeSet::new(),
                 due: None,
             }
@@ -374,14 +371,15 @@ impl Cluster {
         let Some(actor) = self.actor(id, replica) else {
             return;
         };
-        let waiter = Waiter {
+        let mut waiter = Waiter {
             replica: replica.to_owned(),
             instance: actor.instance,
             generation,
+            missing: Vec::new(),
         };
         match networks {
             Ok(networks) => {
-                actor.missing = networks.iter().rev().cloned().collect();
+                waiter.missing = networks.iter().rev().cloned().collect();
                 actor.networks = networks;
                 self.prepare_next(id, waiter);
             }
@@ -389,9 +387,8 @@ impl Cluster {
         }
     }
 
-    fn prepare_next(&mut self, id: u64, waiter: Waiter) {
-        let actor = self.actor(id, &waiter.replica);
-        match actor.and_then(|actor| actor.missing.pop()) {
+    fn prepare_next(&mut self, id: u64, mut waiter: Waiter) {
+        match waiter.missing.pop() {
             Some(network) => self.request_network(id, &network, waiter),
             None => self.prepared(id, &waiter, Ok(())),
         }

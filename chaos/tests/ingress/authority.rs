@@ -111,10 +111,13 @@ impl Identity {
         }
     }
 
-    /// Lines of the daemons' configuration. The nodes do not resolve the domains of the tests.
-    pub(crate) fn config(&self) -> String {
+    /// Lines of the daemons' configuration.
+    pub(crate) fn config(&self, preflight: bool) -> String {
         let root = self.dir.path().join("root.pem");
-        format!("acme_root_ca: {}\nacme_preflight: false\n", root.display())
+        format!(
+            "acme_root_ca: {}\nacme_preflight: {preflight}\n",
+            root.display()
+        )
     }
 
     /// Lines of the daemons' `/etc/hosts`.

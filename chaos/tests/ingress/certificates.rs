@@ -14,11 +14,8 @@ use jaco_proto::{
 use crate::{
     authority::Mode,
     client::{self, Connection},
-    fixture::{DOMAIN, LIMIT, NODES, Running, Settings},
+    fixture::{DOMAIN, LIMIT, NODES, Running, SERVED_WITHIN, Settings},
 };
-
-/// Limit of the time between the first node that serves a new certificate and the last one.
-const SERVED_WITHIN: Duration = Duration::from_secs(2);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn staging_precedes_production_on_every_node() {

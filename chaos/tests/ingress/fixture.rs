@@ -1,8 +1,8 @@
 //! A cluster of three nodes, a balancer in front of it, and an authority.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use jaco_chaos::{Lab, lab::Builder, test_permits, until};
+use jaco_chaos::{Lab, Rng, lab::Builder, test_permits, until};
 use jaco_proto::v1::{self, AuditEventType, AuditQueryRequest, NodeStatus};
 use rustls_pki_types::CertificateDer;
 use serde_json::json;
@@ -11,13 +11,15 @@ use tokio::sync::SemaphorePermit;
 use crate::{
     authority::{Authority, Environment, Identity, Mode},
     balancer::Balancer,
-    client::Connection,
+    client::{self, Connection},
 };
 
 /// Far more than any step here takes.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 /// The domain of the deployment.
 pub(crate) const DOMAIN: &str = "shop.example.org";
+/// Limit of the time between the first node that serves a new certificate and the last one.
+pub(crate) const SERVED_WITHIN: Duration = Duration::from_secs(2);
 /// Number of nodes.
 pub(crate) const NODES: u8 = 3;
 
@@ -42,23 +44,39 @@ pub(crate) struct Settings {
     pub(crate) config: &'static str,
     /// Lifetime of the production directory's certificates; zero for the default.
     pub(crate) validity: Duration,
+    /// Whether the nodes check a domain before they order; they do not resolve the domains of the
+    /// tests unless a test tells them.
+    pub(crate) preflight: bool,
+    /// Whether networks are isolated and joined by the mesh, without which a node serves only its own
+    /// replicas.
+    pub(crate) mesh: bool,
     /// Whether the clocks of the nodes can be set.
     pub(crate) clocks: bool,
-    /// Node that the balancer picks first.
-    pub(crate) first: usize,
+    /// Seed of the balancer's choices; drawn and printed if the test has none.
+    pub(crate) seed: Option<u64>,
 }
 
 impl Running {
     pub(crate) async fn start(settings: Settings) -> Self {
         let permits = test_permits::heavy().await;
         let identity = Identity::new();
-        let config = format!("isolation: off\n{}{}", identity.config(), settings.config);
+        let isolation = if settings.mesh {
+            ""
+        } else {
+            "isolation: off\n"
+        };
+        let config = format!(
+            "{isolation}{}{}",
+            identity.config(settings.preflight),
+            settings.config
+        );
         let builder: Builder = Lab::builder().nodes(NODES).engines(true);
         let builder = builder.clocks(settings.clocks);
         let builder = builder.hosts(&Identity::hosts()).config(&config);
         let mut lab = builder.start().await.unwrap();
         let authority = Authority::start(&lab, identity, settings.validity).await;
-        let balancer = Balancer::start(&lab, settings.first);
+        let choices = settings.seed.map_or_else(Rng::announced, Rng::new);
+        let balancer = Balancer::start(&lab, choices);
         lab.join_all().await.unwrap();
         lab.wait_voters(NODES.into()).await.unwrap();
         let staging = authority.root(Environment::Staging).await;
@@ -75,7 +93,8 @@ impl Running {
         running
     }
 
-    async fn all_ready(&self) {
+    /// Waits until the leader reports every node as ready.
+    pub(crate) async fn all_ready(&self) {
         until("all nodes are ready", LIMIT, || async {
             let leader = self.lab.leader().await.map_err(|error| error.to_string())?;
             let status = self.lab.node(leader).api().status().await;
@@ -92,10 +111,16 @@ impl Running {
 
     /// Applies a deployment with one route.
     pub(crate) async fn deploy(&self) {
-        let jaco = json!({
-            "deployment": "shop",
-            "routes": [{ "domain": DOMAIN, "service": "web", "port": 80 }],
+        self.deploy_domains(&[DOMAIN], None).await;
+    }
+
+    /// Applies a deployment with a route for each of these domains.
+    pub(crate) async fn deploy_domains(&self, domains: &[&str], tls: Option<&str>) {
+        let routes = domains.iter().map(|domain| match tls {
+            None => json!({ "domain": domain, "service": "web", "port": 80 }),
+            Some(tls) => json!({ "domain": domain, "service": "web", "port": 80, "tls": tls }),
         });
+        let jaco = json!({ "deployment": "shop", "routes": routes.collect::<Vec<_>>() });
         let compose = json!({ "services": { "web": { "image": "none" } } });
         let request = v1::ApplyRequest {
             jaco_yaml: jaco.to_string().into_bytes(),
@@ -124,6 +149,36 @@ impl Running {
         );
         let connection = Connection::open(hub, node, DOMAIN, root).await?;
         Ok(connection.leaf())
+    }
+
+    /// Waits until every node answers plain requests.
+    pub(crate) async fn all_listen(&self) {
+        let hub = self.lab.network().namespace();
+        until("all nodes listen", LIMIT, || async {
+            for node in self.lab.nodes() {
+                let answer = client::get_plain(hub, node.address(), DOMAIN, "/").await;
+                answer.map_err(|error| error.to_string())?;
+            }
+            Ok::<_, String>(())
+        })
+        .await
+        .unwrap();
+    }
+
+    /// Waits until a node presents a leaf that verifies under the production root, then until all do,
+    /// and returns the leaf and the time in between.
+    pub(crate) async fn landed(&self) -> (CertificateDer<'static>, Duration) {
+        until("a node serves a production certificate", LIMIT, || async {
+            let mut leaf = Err(String::new());
+            for node in 1..=NODES {
+                leaf = leaf.or(self.leaf(node, &self.production).await);
+            }
+            leaf
+        })
+        .await
+        .unwrap();
+        let first = Instant::now();
+        (self.promoted().await, first.elapsed())
     }
 
     /// Waits until all nodes present one leaf that verifies under the production root.

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use jaco_chaos::{Rng, size, until};
+use jaco_chaos::{Rng, size, time_limits, until};
 use jaco_proto::v1::AuditEventType::CertificateIssued;
 
 use crate::{
     authority::Counts,
-    fixture::{LIMIT, NODES, Running, Settings},
+    fixture::{LIMIT, NODES, Running, SERVED_WITHIN, Settings},
 };
 
 /// Longer than the lease of the domain's lock, in seconds.
@@ -18,10 +18,9 @@ const REQUESTS: u64 = 28;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_leaders_issue_one_certificate() {
     let mut rng = Rng::announced();
-    let first = usize::try_from(rng.within(0..3)).unwrap();
     let mut running = Running::start(Settings {
         clocks: true,
-        first,
+        seed: Some(rng.number()),
         ..Settings::default()
     })
     .await;
@@ -57,7 +56,10 @@ async fn killed_leaders_issue_one_certificate() {
         running.lab.wait_members(NODES.into()).await.unwrap();
         leaderships += 2;
     }
-    let leaf = running.promoted().await;
+    // A node that has just started serves nothing yet.
+    running.all_listen().await;
+    let (leaf, took) = running.landed().await;
+    time_limits::time("every node serves what one serves", took, SERVED_WITHIN).unwrap();
     let history = running.history().await;
     let issued = |environment: &str| {
         let event = (CertificateIssued, environment.to_owned());

@@ -6,6 +6,7 @@
 //! |---|---|---|---|
 //! | `JACO_STEPS` | random changes of the cluster | 6 | 1000 |
 //! | `JACO_MEBIBYTES` | size of a transfer between two machines | 64 | 1024 |
+//! | `JACO_LIMITS` | `1` asserts limits of times | printed | 1 |
 
 #![expect(
     clippy::unwrap_used,

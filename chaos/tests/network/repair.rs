@@ -1,10 +1,13 @@
 //! Changes by other programs in the kernel or the engine are repaired, and other pairs of containers
 //! stay connected.
 
-use std::process::Output;
+use std::{
+    process::Output,
+    time::{Duration, Instant},
+};
 
-use jaco_chaos::{Lab, lab::Node, until};
-use jaco_proto::v1::{AuditEventType, AuditQueryRequest, FailureMode};
+use jaco_chaos::{Lab, lab::Node, time_limits, until};
+use jaco_proto::v1::{AuditEvent, AuditEventType, AuditQueryRequest, FailureMode};
 
 use crate::{
     fixture::{LIMIT, Running},
@@ -15,8 +18,15 @@ use crate::{
 /// The node on which things are broken.
 const VICTIM: u8 = 2;
 
+/// Longest time from a change of the ruleset to its repair.
+const DRIFT: Duration = Duration::from_secs(1);
+
 /// Runs a command of iproute2, nftables or the engine on a node and returns what it prints.
 fn on(node: &Node, line: &str) -> String {
+    try_on(node, line).unwrap()
+}
+
+fn try_on(node: &Node, line: &str) -> Result<String, String> {
     let mut words = line.split(' ');
     let output: Output = node
         .command(words.next().unwrap())
@@ -28,8 +38,11 @@ fn on(node: &Node, line: &str) -> String {
         .output()
         .unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{line:?}: {errors}");
-    String::from_utf8(output.stdout).unwrap()
+    if output.status.success() {
+        Ok(String::from_utf8(output.stdout).unwrap())
+    } else {
+        Err(format!("{line:?}: {errors}"))
+    }
 }
 
 /// Arguments of `nft` that list the ruleset, without handles.
@@ -40,49 +53,177 @@ fn rules(node: &Node) -> String {
     on(node, &format!("nft {}", LIST.join(" ")))
 }
 
-/// Number of audit events of a kind that the cluster has.
-async fn audited(lab: &Lab, kind: AuditEventType) -> usize {
-    let mut api = lab.node(1).api().audit();
-    let mut events = api
-        .query(AuditQueryRequest::default())
-        .await
-        .unwrap()
-        .into_inner();
-    let mut count = 0;
-    while let Some(event) = events.message().await.unwrap() {
-        count += usize::from(event.r#type() == kind);
+/// A change by another program, and what the audit log says once it is repaired.
+struct Damage {
+    /// Commands, repeated together until all of them succeed.
+    lines: Vec<String>,
+    event: AuditEventType,
+    /// Entry of the event's payload: the device of the mesh, or the network.
+    by: Option<(&'static str, String)>,
+    /// Beginnings of entries of the event's summary.
+    summary: Vec<String>,
+    /// Whether the event follows at once: the mesh has one event a minute, with all repairs.
+    is_audited_at_once: bool,
+}
+
+impl Damage {
+    fn of_rules(line: impl Into<String>, summary: &[&str]) -> Self {
+        Self {
+            lines: vec![line.into()],
+            event: AuditEventType::IsolationRulesetReconciled,
+            by: None,
+            summary: summary.iter().map(ToString::to_string).collect(),
+            is_audited_at_once: true,
+        }
     }
-    count
+
+    fn of_mesh(line: impl Into<String>, summary: impl Into<String>) -> Self {
+        Self {
+            lines: vec![line.into()],
+            event: AuditEventType::NetworkRepaired,
+            by: Some(("device", "jaco0".to_owned())),
+            summary: vec![summary.into()],
+            is_audited_at_once: false,
+        }
+    }
+
+    fn of_network(of: &Endpoint, lines: Vec<String>, summary: impl Into<String>) -> Self {
+        Self {
+            lines,
+            event: AuditEventType::NetworkRepaired,
+            by: Some(("network", of.scope.1.clone())),
+            summary: vec![summary.into()],
+            is_audited_at_once: true,
+        }
+    }
+
+    fn is_told_by(&self, event: &AuditEvent, host: &str) -> bool {
+        let has = |key: &str, value: &str| event.payload.get(key).is_some_and(|v| v == value);
+        let items = event.payload.get("summary");
+        let items: Vec<_> = items.map_or(Vec::new(), |items| items.split(',').collect());
+        let begins = |part: &String| items.iter().any(|item| item.starts_with(part.as_str()));
+        event.r#type() == self.event
+            && has("node", host)
+            && self.by.iter().all(|(key, value)| has(key, value))
+            && self.summary.iter().all(begins)
+    }
+}
+
+/// Every kind of damage to the node of `near`, whose other containers stay as they are.
+fn damages(node: &Node, near: &Endpoint) -> Vec<Damage> {
+    let bridge = bridge_of(node, near);
+    let set = format!("dep_net_{}_{}", near.scope.0, near.scope.1);
+    let block = block_of(near);
+    let network = network_of(near);
+    let container = container_of(node, near);
+    let detach = format!("docker network disconnect -f {network} {container}");
+    let blackhole = on(node, "ip route show type blackhole");
+    let blackhole = blackhole.lines().next().unwrap().trim();
+    let unreachable = blackhole.split(' ').nth(1).unwrap();
+    vec![
+        Damage::of_rules("nft flush table inet jaco", &["missing:rule:forward[0]"]),
+        Damage::of_rules(
+            "nft delete table inet jaco",
+            &["missing:chain:forward", &format!("missing:set:{set}")],
+        ),
+        Damage::of_rules(
+            "nft flush chain inet jaco forward",
+            &["missing:rule:forward[0]"],
+        ),
+        Damage::of_rules(
+            "nft insert rule inet jaco forward drop",
+            &["extra:rule:forward[0]"],
+        ),
+        Damage::of_rules(
+            drop_first(node),
+            &["extra:rule:forward[0]", "missing:rule:forward[0]"],
+        ),
+        Damage::of_rules(
+            format!("nft delete element inet jaco jaco_pool {{ {block} }}"),
+            &[&format!("missing:element:jaco_pool/{block}")],
+        ),
+        Damage::of_rules(
+            format!("nft flush set inet jaco {set}"),
+            &[&format!("missing:element:{set}/{block}")],
+        ),
+        // Before those that take the routes along.
+        Damage {
+            is_audited_at_once: true,
+            ..Damage::of_mesh("ip route flush dev jaco0", "missing:route:")
+        },
+        Damage::of_mesh("ip link delete jaco0", "missing:device"),
+        Damage::of_mesh("ip address flush dev jaco0", "missing:address:"),
+        Damage::of_mesh("ip link set jaco0 down", "differs:link"),
+        Damage::of_mesh(
+            format!("ip route delete {blackhole}"),
+            format!("missing:blackhole:{unreachable}"),
+        ),
+        Damage::of_network(
+            near,
+            vec![format!("ip link delete {bridge}")],
+            format!("missing:bridge:{bridge}"),
+        ),
+        Damage::of_network(
+            near,
+            vec![detach.clone()],
+            format!("detached:{}", near.replica),
+        ),
+        // The engine removes no network with containers.
+        Damage::of_network(
+            near,
+            vec![detach, format!("docker network rm {network}")],
+            "missing:network",
+        ),
+    ]
+}
+
+/// Command that moves the last rule to the top, in one transaction.
+fn drop_first(node: &Node) -> String {
+    let listed = on(node, "nft -a list chain inet jaco forward");
+    let drop = "ip saddr @jaco_pool ip daddr @jaco_pool drop";
+    let rule = listed.lines().find(|line| line.contains(drop)).unwrap();
+    let (_, handle) = rule.rsplit_once(' ').unwrap();
+    let chain = "rule inet jaco forward";
+    format!("nft delete {chain} handle {handle} ; insert {chain} {drop}")
+}
+
+/// Audit events of the cluster.
+async fn audited(lab: &Lab) -> Result<Vec<AuditEvent>, tonic::Status> {
+    let mut api = lab.node(1).api().audit();
+    let query = api.query(AuditQueryRequest::default()).await?;
+    let mut events = query.into_inner();
+    let mut found = Vec::new();
+    while let Some(event) = events.message().await? {
+        found.push(event);
+    }
+    Ok(found)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn changes_by_others_are_repaired() {
     let mut running = Running::start(3).await;
     let before = rules(running.lab.node(VICTIM));
+    let host = running.lab.node(VICTIM).host().to_owned();
     let [one, other] = running.pair([1, 3]);
     let mut held = Held::open(&one, &other);
     let [near, _] = running.pair([VICTIM, 1]);
-    let bridge = bridge_of(running.lab.node(VICTIM), &near);
-    let set = format!("dep_net_{}_{}", near.scope.0, near.scope.1);
-    let block = block_of(&near);
-    let pool = "nft delete element inet jaco jaco_pool";
-    let changes = [
-        "nft flush table inet jaco".to_owned(),
-        "nft delete table inet jaco".to_owned(),
-        "nft flush chain inet jaco forward".to_owned(),
-        "nft insert rule inet jaco forward drop".to_owned(),
-        format!("{pool} {{ {block} }}"),
-        format!("nft flush set inet jaco {set}"),
-        "ip link delete jaco0".to_owned(),
-        "ip address flush dev jaco0".to_owned(),
-        "ip route flush dev jaco0".to_owned(),
-        "ip link set jaco0 down".to_owned(),
-        format!("ip link delete {bridge}"),
-    ];
-    for change in changes {
-        let start = std::time::Instant::now();
+    let count = damages(running.lab.node(VICTIM), &near).len();
+    let mut later = Vec::new();
+    for index in 0..count {
+        // A rule that was written again has another handle.
+        let damage = damages(running.lab.node(VICTIM), &near).remove(index);
+        let what = damage.lines.join("; ");
+        let earlier = audited(&running.lab).await.unwrap().len();
         let victim = running.lab.node(VICTIM);
-        on(victim, &change);
+        until("the damage", LIMIT, || async {
+            damage
+                .lines
+                .iter()
+                .try_for_each(|line| try_on(victim, line).map(drop))
+        })
+        .await
+        .unwrap();
+        let start = Instant::now();
         until("the rules as before", LIMIT, || async {
             let now = victim.command("nft").args(LIST).output().unwrap();
             let now = String::from_utf8_lossy(&now.stdout).into_owned();
@@ -90,17 +231,37 @@ async fn changes_by_others_are_repaired() {
         })
         .await
         .unwrap();
-        let rules_after = start.elapsed();
+        if damage.event == AuditEventType::IsolationRulesetReconciled {
+            time_limits::time(&format!("rules after {what:?}"), start.elapsed(), DRIFT).unwrap();
+        }
         running.connect().await;
+        let connected = start.elapsed();
         held.assert_alive();
         // A flow that began while the rules were gone counts as established and passes on.
         assert_eq!(running.traffic.leak(&running.found).await, None);
-        println!(
-            "{change}: rules after {rules_after:?}, all connected after {:?}",
-            start.elapsed()
-        );
+        println!("{what}: all connected after {connected:?}");
+        if damage.is_audited_at_once {
+            await_audit(&running.lab, &damage, &host, earlier).await;
+        } else {
+            later.push((damage, earlier));
+        }
     }
-    assert!(audited(&running.lab, AuditEventType::IsolationRulesetReconciled).await > 0);
+    for (damage, earlier) in later {
+        await_audit(&running.lab, &damage, &host, earlier).await;
+    }
+}
+
+/// Waits for the event about a damage to node `host` after the first `earlier` ones.
+async fn await_audit(lab: &Lab, damage: &Damage, host: &str, earlier: usize) {
+    until("the audit event", LIMIT, || async {
+        let events = audited(lab).await.map_err(|error| error.to_string())?;
+        let events = events.get(earlier..).unwrap_or_default();
+        let told = events.iter().any(|event| damage.is_told_by(event, host));
+        told.then_some(())
+            .ok_or_else(|| format!("{:?}: {events:?}", damage.lines))
+    })
+    .await
+    .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -142,7 +303,7 @@ async fn displaced_exemptions_return_to_the_top() {
     let mut held = Held::open(&from, &to);
     // The engine drops new connections from other interfaces unless a rule before its own accepts.
     on(running.lab.node(2), "iptables -I DOCKER-USER 1 -j RETURN");
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     until("the pair talks", LIMIT, || async { reaches(&from, &to) })
         .await
         .unwrap();
@@ -151,20 +312,28 @@ async fn displaced_exemptions_return_to_the_top() {
     running.traffic.assert_isolated();
 }
 
+/// Name of the engine network of a container.
+fn network_of(endpoint: &Endpoint) -> String {
+    format!("jaco_{}_{}", endpoint.scope.0, endpoint.scope.1)
+}
+
 /// Name of the Linux bridge of a container's network.
 fn bridge_of(node: &Node, endpoint: &Endpoint) -> String {
-    let name = format!("jaco_{}_{}", endpoint.scope.0, endpoint.scope.1);
-    let format = "{{index .Options \"com.docker.network.bridge.name\"}}";
-    let output = node
-        .command("docker")
-        .args(["network", "inspect", "-f", format, &name])
-        .env(
-            "DOCKER_HOST",
-            format!("unix://{}", node.engine_socket().display()),
-        )
-        .output()
+    let format = "{{.Options}}";
+    let name = network_of(endpoint);
+    let options = on(node, &format!("docker network inspect -f {format} {name}"));
+    let (_, bridge) = options
+        .split_once("com.docker.network.bridge.name:")
         .unwrap();
-    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    bridge.split([' ', ']']).next().unwrap().to_owned()
+}
+
+/// Engine id of a container.
+fn container_of(node: &Node, endpoint: &Endpoint) -> String {
+    let filter = format!("label=jaco.replica_id={}", endpoint.replica);
+    on(node, &format!("docker ps -q --filter {filter}"))
+        .trim()
+        .to_owned()
 }
 
 /// The address block of a container's network on its node, a /24.

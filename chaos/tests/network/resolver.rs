@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     net::{Ipv4Addr, UdpSocket},
+    sync::Arc,
     time::Duration,
 };
 
@@ -104,28 +105,66 @@ fn skip_name(message: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// Checks which of the names that containers use exist for `from`, and what they stand for.
-pub(crate) fn check_names(from: &Endpoint, all: &[std::sync::Arc<Endpoint>]) -> Result<()> {
+/// Names to resolve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Names {
+    /// Those that the responder answers by itself.
+    Own,
+    /// Also those that it forwards, to servers that a lab does not have: they fail after seconds.
+    Forwarded,
+}
+
+/// Checks for each container which of the names that containers use exist, and what they stand for.
+/// All are resolved at the same time.
+pub(crate) async fn check_names(all: &[Arc<Endpoint>], which: Names) -> Result<()> {
+    let all = all.to_vec();
+    let checks = tokio::task::spawn_blocking(move || {
+        let pairs = all.iter().flat_map(|from| {
+            let names = names(from, which).into_iter();
+            names.map(move |(name, exists)| (from, name, exists))
+        });
+        std::thread::scope(|threads| {
+            let running = pairs.map(|(from, name, exists)| {
+                let all = &all;
+                threads.spawn(move || check_name(from, &name, exists, all))
+            });
+            let running: Vec<_> = running.collect();
+            let checked = running.into_iter().map(|thread| thread.join().unwrap());
+            checked.fold(Ok(()), Result::and)
+        })
+    });
+    checks.await?
+}
+
+/// Names of all services in the forms that containers use, and whether they exist for `from`.
+fn names(from: &Endpoint, which: Names) -> Vec<(String, bool)> {
+    let mut all = Vec::new();
     for (service, network) in crate::fixture::SERVICES {
         for deployment in crate::fixture::DEPLOYMENTS {
             let here = (deployment.to_owned(), network.to_owned()) == from.scope;
             let full = format!("{service}.{deployment}");
-            let mut names = vec![full.clone(), format!("{full}.jaco.internal")];
+            let mut names = vec![format!("{full}.jaco.internal")];
             // Without its deployment a name means the own one.
             if deployment == from.scope.0 {
                 names.extend([service.to_owned(), format!("{service}.jaco.internal")]);
             }
-            for name in names {
-                let found = resolve(from, &name)?;
-                let of_scope = all.iter().filter(|e| here && e.scope == from.scope);
-                let wanted: BTreeSet<Ipv4Addr> = of_scope.map(|e| e.address).collect();
-                ensure!(
-                    found.is_subset(&wanted) && found.is_empty() == wanted.is_empty(),
-                    "{name} for {}: {found:?}, wanted of {wanted:?}",
-                    from.replica
-                );
+            if deployment == from.scope.0 || which == Names::Forwarded {
+                names.push(full);
             }
+            all.extend(names.into_iter().map(|name| (name, here)));
         }
     }
+    all
+}
+
+fn check_name(from: &Endpoint, name: &str, exists: bool, all: &[Arc<Endpoint>]) -> Result<()> {
+    let found = resolve(from, name).with_context(|| name.to_owned())?;
+    let of_scope = all.iter().filter(|e| exists && e.scope == from.scope);
+    let wanted: BTreeSet<Ipv4Addr> = of_scope.map(|e| e.address).collect();
+    ensure!(
+        found.is_subset(&wanted) && found.is_empty() == wanted.is_empty(),
+        "{name} for {}: {found:?}, wanted of {wanted:?}",
+        from.replica
+    );
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::Context as _;
-use jaco_chaos::{Api, Lab, Rng, lab::Node, size, until};
+use jaco_chaos::{Api, Lab, Rng, lab::Node, size};
 use jaco_proto::{
     error::DecodedError,
     v1::{ApplyRequest, FailureMode},
@@ -11,7 +11,7 @@ use jaco_proto::{
 
 use crate::{
     fixture::{self, DEPLOYMENTS, LIMIT, Running},
-    resolver::check_names,
+    resolver::{Names, check_names},
 };
 
 /// A change of the cluster.
@@ -39,6 +39,8 @@ const STEPS: [Step; 6] = [
     Step::KillActor,
     Step::Restart,
 ];
+/// Number of steps after which forwarded names are resolved, too.
+const FORWARDED_EVERY: u64 = 25;
 /// The node that leaves and joins.
 const LEAVER: u8 = 3;
 
@@ -46,13 +48,8 @@ const LEAVER: u8 = 3;
 async fn containers_reach_their_own_network_only() {
     let mut rng = Rng::announced();
     let mut running = Running::start(3).await;
-    let found = &running.found;
-    assert_eq!(fixture::hosts(found).len(), 3);
-    for endpoint in found {
-        until("names", LIMIT, || async { check_names(endpoint, found) })
-            .await
-            .unwrap();
-    }
+    assert_eq!(fixture::hosts(&running.found).len(), 3);
+    resolve_names(&mut running, Names::Forwarded).await;
     for number in 1..=size("JACO_STEPS", 6_u64) {
         // Every kind of step occurs in a short run as well.
         let step = match usize::try_from(number - 1) {
@@ -62,15 +59,33 @@ async fn containers_reach_their_own_network_only() {
         let start = Instant::now();
         perform(&mut running, &mut rng, step, number).await;
         running.connect().await;
-        running.traffic.assert_isolated();
+        let connected = start.elapsed();
+        let names = match number % FORWARDED_EVERY {
+            0 => Names::Forwarded,
+            _ => Names::Own,
+        };
+        resolve_names(&mut running, names).await;
+        let named = start.elapsed();
+        running.assert_isolated().await;
         println!(
-            "step {number}: {step:?}, {} containers connected after {:?}",
+            "step {number}: {step:?}, {} containers connected after {connected:?}, \
+             names right after {named:?}, isolated after {:?}",
             running.found.len(),
             start.elapsed()
         );
     }
     let (_, attempts) = running.traffic.violations();
     println!("{attempts} attempts, none reached another network");
+}
+
+/// Waits until each container resolves the names of its own network, and no others. Containers that
+/// are being replaced end meanwhile, so each attempt asks those that run.
+async fn resolve_names(running: &mut Running, names: Names) {
+    let start = Instant::now();
+    while let Err(error) = check_names(&running.found, names).await {
+        assert!(start.elapsed() < LIMIT, "names: {error:#}");
+        running.connect().await;
+    }
 }
 
 async fn perform(running: &mut Running, rng: &mut Rng, step: Step, number: u64) {

@@ -8,11 +8,12 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io::{self, Read as _, Write as _},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    ops::Bound,
     sync::{
         Arc, Mutex, RwLock,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -29,6 +30,9 @@ const ANSWER: Duration = Duration::from_secs(2);
 const REFUSED: Duration = Duration::from_millis(150);
 /// Pause between two rounds of a sender.
 const ROUND: Duration = Duration::from_millis(200);
+/// Former addresses that a sender tries in a round: with all of them, a round would take longer
+/// with every change.
+const FORMER: usize = 8;
 
 /// Deployment and network.
 pub(crate) type Scope = (String, String);
@@ -53,10 +57,39 @@ impl Drop for Endpoint {
 /// Data that the threads of all containers share.
 #[derive(Debug, Default)]
 struct Shared {
-    /// Every address that a container has or had.
-    targets: RwLock<BTreeSet<Ipv4Addr>>,
+    targets: RwLock<Targets>,
     violations: Mutex<Vec<String>>,
     attempts: std::sync::atomic::AtomicU64,
+}
+
+/// Addresses that senders try to reach.
+#[derive(Clone, Debug, Default)]
+struct Targets {
+    /// Those of running containers.
+    current: BTreeSet<Ipv4Addr>,
+    /// Those that a container had and none has.
+    former: BTreeSet<Ipv4Addr>,
+}
+
+impl Targets {
+    fn update(&mut self, current: BTreeSet<Ipv4Addr>) {
+        let before = std::mem::replace(&mut self.current, current);
+        self.former.extend(before);
+        self.former
+            .retain(|address| !self.current.contains(address));
+    }
+
+    /// All current addresses, and the next former ones after `last`.
+    fn round(&self, last: Ipv4Addr) -> (Vec<Ipv4Addr>, Ipv4Addr) {
+        let after = self.former.range((Bound::Excluded(last), Bound::Unbounded));
+        let former: Vec<_> = { after.chain(&self.former) }
+            .take(FORMER.min(self.former.len()))
+            .copied()
+            .collect();
+        let last = former.last().copied().unwrap_or(last);
+        let all = self.current.iter().copied().chain(former).collect();
+        (all, last)
+    }
 }
 
 /// The containers of a lab that send and receive.
@@ -97,7 +130,6 @@ impl Traffic {
                         let Ok(()) = start(&endpoint, &self.shared) else {
                             continue;
                         };
-                        self.shared.targets.write().unwrap().insert(*address);
                         self.endpoints.insert(key.clone(), Arc::new(endpoint));
                     }
                     seen.insert(key);
@@ -110,6 +142,9 @@ impl Traffic {
             endpoint.gone.store(!kept, Ordering::Relaxed);
             kept
         });
+        let current = self.endpoints.keys().map(|(_, address)| *address);
+        let mut targets = self.shared.targets.write().unwrap();
+        targets.update(current.collect());
         Ok(self.endpoints.values().cloned().collect())
     }
 
@@ -178,10 +213,14 @@ fn is_answered(from: &Endpoint, to: &Endpoint) -> bool {
     let (own, address) = (text(&from.scope), SocketAddr::from((to.address, PORT)));
     let try_both = || {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-        socket.set_read_timeout(Some(REFUSED)).unwrap();
         let _ = socket.send_to(own.as_bytes(), address); // refused
-        socket.recv_from(&mut [0; 128]).is_ok()
-            || TcpStream::connect_timeout(&address, REFUSED).is_ok()
+        // Both answers are awaited at the same time.
+        let start = Instant::now();
+        let connected = TcpStream::connect_timeout(&address, REFUSED).is_ok();
+        let left = REFUSED.saturating_sub(start.elapsed());
+        let left = left.max(Duration::from_millis(1));
+        socket.set_read_timeout(Some(left)).unwrap();
+        connected || socket.recv_from(&mut [0; 128]).is_ok()
     };
     from.namespace.within(try_both).unwrap()
 }
@@ -308,13 +347,15 @@ impl Receiver {
     }
 }
 
-/// Tries to reach every address that a container has or had, until the own container is gone.
+/// Tries to reach the addresses that containers have or had, until the own container is gone.
 fn send(own: &str, address: Ipv4Addr, gone: &AtomicBool, shared: &Shared) {
     let Ok(udp) = UdpSocket::bind("0.0.0.0:0") else {
         return;
     };
+    let mut last = Ipv4Addr::UNSPECIFIED;
     while !gone.load(Ordering::Relaxed) {
-        let targets = shared.targets.read().unwrap().clone();
+        let targets;
+        (targets, last) = shared.targets.read().unwrap().round(last);
         for target in targets.into_iter().filter(|target| *target != address) {
             if gone.load(Ordering::Relaxed) {
                 return;

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use jaco_actors::Node;
-use jaco_net::process::{Passed, exit_now};
+use jaco_net::{
+    handover::store::FdStore,
+    process::{Passed, exit_now},
+};
 use jaco_proto::config::{DaemonConfig, Isolation};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -15,7 +18,7 @@ use crate::version;
 /// Maximum number of tokio workers; raft has threads of its own.
 const WORKERS: usize = 4;
 /// Time for the actors to stop, after the calls in progress were answered.
-const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Exit status after a signal.
 const SUCCESS_STATUS: i32 = 0;
 /// Exit status after a fatal error.
@@ -171,9 +174,12 @@ impl Signals {
     }
 }
 
-/// Notifies systemd, if `NOTIFY_SOCKET` is set.
+/// Notifies the service manager, if there is one.
 fn notify(state: NotifyState<'_>) {
-    if let Err(error) = sd_notify::notify(&[state]) {
+    let Some(manager) = FdStore::from_env() else {
+        return;
+    };
+    if let Err(error) = manager.notify(&state.to_string()) {
         tracing::warn!(subsystem = "jacod", %error, "systemd was not notified");
     }
 }

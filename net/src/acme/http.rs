@@ -3,17 +3,29 @@
 use std::{future::Future, io, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Uri, header::HOST, uri::InvalidUri};
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use hyper::client::conn::http1;
+use http::{
+    HeaderValue, Method, Request, StatusCode, Uri,
+    header::{HOST, PROXY_AUTHORIZATION},
+    uri::InvalidUri,
+};
+use http_body_util::{BodyExt as _, Empty, LengthLimitError, Limited};
+use hyper::{client::conn::http1, upgrade};
 use hyper_util::rt::TokioIo;
 use instant_acme::{BodyWrapper, BytesResponse, HttpClient};
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
-use tokio::{net::TcpStream, task::JoinSet, time::timeout};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    task::JoinSet,
+    time::timeout,
+};
 use tokio_rustls::TlsConnector;
 
-use super::error::Refusals;
+use super::{
+    error::Refusals,
+    proxy::{HttpProxy, ProxySettings},
+};
 
 /// Longest time of one request, connecting included.
 const REQUEST: Duration = Duration::from_secs(30);
@@ -29,6 +41,9 @@ pub(super) enum TransportError {
     /// The connection failed.
     #[error("connecting to {0}: {1}")]
     Connect(String, #[source] io::Error),
+    /// The proxy opened no tunnel.
+    #[error("the proxy answered {0}")]
+    Proxy(StatusCode),
     /// The exchange failed.
     #[error("exchange with {0}: {1}")]
     Exchange(String, #[source] hyper::Error),
@@ -44,12 +59,43 @@ pub(super) enum TransportError {
 #[derive(Clone)]
 pub(super) struct HttpsClient {
     tls: Arc<ClientConfig>,
+    proxies: Arc<ProxySettings>,
     refusals: Refusals,
 }
 
+/// A connection to a directory, below TLS.
+trait Transport: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Transport for T {}
+
 impl HttpsClient {
-    pub(super) fn new(tls: Arc<ClientConfig>, refusals: Refusals) -> Self {
-        Self { tls, refusals }
+    pub(super) fn new(
+        tls: Arc<ClientConfig>,
+        proxies: Arc<ProxySettings>,
+        refusals: Refusals,
+    ) -> Self {
+        Self {
+            tls,
+            proxies,
+            refusals,
+        }
+    }
+
+    /// Connects to a host, through the proxy that leads to it if there is one. Connections that have to
+    /// be driven are added to `drivers`.
+    async fn connect(
+        &self,
+        host: &str,
+        port: u16,
+        drivers: &mut JoinSet<Result<(), hyper::Error>>,
+    ) -> Result<Box<dyn Transport>, TransportError> {
+        let Some(proxy) = self.proxies.of(host, port) else {
+            let socket = TcpStream::connect((host, port)).await;
+            let socket =
+                socket.map_err(|error| TransportError::Connect(format!("{host}:{port}"), error))?;
+            return Ok(Box::new(socket));
+        };
+        open_tunnel(proxy, host, port, drivers).await
     }
 
     async fn send(
@@ -73,18 +119,16 @@ impl HttpsClient {
         let peer = authority.to_string();
         let connect = |error| TransportError::Connect(peer.clone(), error);
         let port = authority.port_u16().unwrap_or(443);
-        let socket = TcpStream::connect((host.as_str(), port))
-            .await
-            .map_err(connect)?;
+        // They end with this request, or with its cancellation.
+        let mut drivers = JoinSet::new();
+        let socket = self.connect(&host, port, &mut drivers).await?;
         let connector = TlsConnector::from(self.tls.clone());
         let stream = connector.connect(name, socket).await.map_err(connect)?;
         let exchange = |error| TransportError::Exchange(peer.clone(), error);
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
             .await
             .map_err(exchange)?;
-        // Ends with this request, or with its cancellation.
-        let mut driver = JoinSet::new();
-        driver.spawn(connection);
+        drivers.spawn(connection);
 
         let mut request = request;
         *request.uri_mut() = target;
@@ -106,6 +150,38 @@ impl HttpsClient {
             body: Box::new(body.to_bytes()),
         })
     }
+}
+
+/// Opens a tunnel to a host through a proxy.
+async fn open_tunnel(
+    proxy: &HttpProxy,
+    host: &str,
+    port: u16,
+    drivers: &mut JoinSet<Result<(), hyper::Error>>,
+) -> Result<Box<dyn Transport>, TransportError> {
+    let peer = format!("proxy {}:{}", proxy.host, proxy.port);
+    let exchange = |error| TransportError::Exchange(peer.clone(), error);
+    let socket = TcpStream::connect((proxy.host.as_str(), proxy.port)).await;
+    let socket = socket.map_err(|error| TransportError::Connect(peer.clone(), error))?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(socket))
+        .await
+        .map_err(exchange)?;
+    drivers.spawn(connection.with_upgrades());
+    let target = HttpProxy::target(host, port).unwrap_or_default();
+    let host_header = HeaderValue::from_str(&target.to_string());
+    let mut request = Request::new(Empty::<Bytes>::new());
+    *request.method_mut() = Method::CONNECT;
+    let headers = request.headers_mut();
+    headers.extend(host_header.ok().map(|value| (HOST, value)));
+    let authorization = proxy.authorization.clone();
+    headers.extend(authorization.map(|value| (PROXY_AUTHORIZATION, value)));
+    *request.uri_mut() = target;
+    let response = sender.send_request(request).await.map_err(exchange)?;
+    if !response.status().is_success() {
+        return Err(TransportError::Proxy(response.status()));
+    }
+    let tunnel = upgrade::on(response).await.map_err(exchange)?;
+    Ok(Box::new(TokioIo::new(tunnel)))
 }
 
 impl HttpClient for HttpsClient {

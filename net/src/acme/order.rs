@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use instant_acme::{
-    AuthorizationStatus, ChallengeType, Identifier, NewOrder, Order, OrderStatus, RetryPolicy,
+    AuthorizationStatus, CertificateIdentifier, ChallengeType, Identifier, NewOrder, Order,
+    OrderStatus, RetryPolicy,
 };
 use jaco_proto::secret::SecretString;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
@@ -12,7 +13,9 @@ use tokio::time::timeout;
 use super::{
     Account, Issued,
     error::{Class, Error, is_bad_nonce, of_problem},
+    http::TransportError,
 };
+use crate::pki;
 
 /// Longest time of an order.
 pub const MAX_ORDER: Duration = Duration::from_secs(4 * 60);
@@ -47,6 +50,10 @@ macro_rules! with_nonce_retries {
 impl Account {
     /// Orders a certificate for one domain with a fresh ECDSA P-256 key.
     ///
+    /// `replaces` is the chain in PEM of the certificate that this one renews. The directory learns its
+    /// name (RFC 9773, section 5) and may lift rate limits; if it does not accept that, the order is made
+    /// without.
+    ///
     /// `publish` makes the response to the challenge visible everywhere; the directory validates only
     /// after it. It is not called if the directory still trusts an earlier
     /// validation. Dropping the future cancels the order, which then expires at the directory.
@@ -54,27 +61,35 @@ impl Account {
     /// # Errors
     /// [`Error`] with the class of the failure; `Transient` after [`MAX_ORDER`] and if `publish`
     /// fails.
-    pub async fn order<P, F>(&self, domain: &str, publish: P) -> Result<Issued, Error>
+    pub async fn order<P, F>(
+        &self,
+        domain: &str,
+        replaces: Option<&str>,
+        publish: P,
+    ) -> Result<Issued, Error>
     where
         P: FnOnce(Challenge) -> F + Send,
         F: Future<Output = Result<(), String>> + Send,
     {
-        let ordered = timeout(MAX_ORDER, self.run(domain, publish)).await;
+        let ordered = timeout(MAX_ORDER, self.run(domain, replaces, publish)).await;
         ordered.unwrap_or_else(|_| {
             let reason = "the order did not end in time".to_owned();
             Err(Error::new(Class::Transient, reason))
         })
     }
 
-    async fn run<P, F>(&self, domain: &str, publish: P) -> Result<Issued, Error>
+    async fn run<P, F>(
+        &self,
+        domain: &str,
+        replaces: Option<&str>,
+        publish: P,
+    ) -> Result<Issued, Error>
     where
         P: FnOnce(Challenge) -> F + Send,
         F: Future<Output = Result<(), String>> + Send,
     {
         let classify = |error| self.refusals.classify(error);
-        let identifiers = [Identifier::Dns(domain.to_owned())];
-        let new = NewOrder::new(&identifiers);
-        let mut order = with_nonce_retries!(self.inner.new_order(&new)).map_err(classify)?;
+        let mut order = self.new_order(domain, replaces).await?;
         self.authorize(&mut order, publish).await?;
 
         let key = KeyPair::generate().map_err(|_| not_made("key"))?;
@@ -89,6 +104,27 @@ impl Account {
         let policy = policy();
         let chain_pem = with_nonce_retries!(order.poll_certificate(&policy)).map_err(classify)?;
         Ok(Issued { chain_pem, key_pem })
+    }
+
+    /// Creates the order, which names the certificate it replaces if the directory accepts that.
+    async fn new_order(&self, domain: &str, replaces: Option<&str>) -> Result<Order, Error> {
+        let identifiers = [Identifier::Dns(domain.to_owned())];
+        let chain = replaces.and_then(|chain_pem| pki::certificates(chain_pem).ok());
+        let leaf = chain.as_ref().and_then(|chain| chain.first());
+        // A leaf without an authority key identifier has no name.
+        if let Some(id) = leaf.and_then(|leaf| CertificateIdentifier::try_from(leaf).ok()) {
+            let new = NewOrder::new(&identifiers).replaces(id);
+            match with_nonce_retries!(self.inner.new_order(&new)) {
+                Ok(order) => return Ok(order),
+                Err(error) if concerns_replacement(&error) => {
+                    tracing::debug!(subsystem = "stagefirst", domain, %error, "replaced certificate not named");
+                }
+                Err(error) => return Err(self.refusals.classify(error)),
+            }
+        }
+        let new = NewOrder::new(&identifiers);
+        let order = with_nonce_retries!(self.inner.new_order(&new));
+        order.map_err(|error| self.refusals.classify(error))
     }
 
     /// Answers the challenge and waits for the verdict.
@@ -158,6 +194,24 @@ impl Account {
         with_nonce_retries!(async { authorization.refresh().await.map(|_| ()) }).ok()?;
         let mut challenges = authorization.challenges.iter();
         challenges.find_map(|challenge| Some(of_problem(challenge.error.as_ref()?, None)))
+    }
+}
+
+/// Whether an order may succeed that does not name the certificate it replaces.
+///
+/// A directory refuses one that was replaced before (`alreadyReplaced`), that it does not know, or
+/// that another account ordered; which problem that is, is its choice.
+fn concerns_replacement(error: &instant_acme::Error) -> bool {
+    match error {
+        instant_acme::Error::Unsupported(_) => true,
+        // The engine's, if the directory ignored the name.
+        instant_acme::Error::Other(error) => !error.is::<TransportError>(),
+        instant_acme::Error::Api(problem) => {
+            let error = of_problem(problem, None);
+            let other = matches!(error.class, Class::RateLimit | Class::Transient);
+            !other && !error.account_lost
+        }
+        _ => false,
     }
 }
 

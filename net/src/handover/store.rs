@@ -57,6 +57,14 @@ impl FdStore {
         self.send(&message, None)
     }
 
+    /// Reports a state of this process to the manager, such as `READY=1`.
+    ///
+    /// # Errors
+    /// If the manager cannot be reached.
+    pub fn notify(&self, state: &str) -> io::Result<()> {
+        self.send(state, None)
+    }
+
     fn send(&self, message: &str, socket: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let flags = SocketFlags::CLOEXEC;
         let from = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
@@ -144,6 +152,18 @@ mod tests {
         let (message, none) = received(&manager);
         assert_eq!(message, "FDSTOREREMOVE=1\nFDNAME=port.80.tcp");
         assert!(none.is_none());
+    }
+
+    #[test]
+    fn abstract_address_of_the_manager_is_reached() {
+        use std::os::{linux::net::SocketAddrExt as _, unix::net::SocketAddr};
+
+        let name = format!("jaco-store-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let manager = UnixDatagram::bind_addr(&address).unwrap();
+        let store = FdStore(format!("@{name}").into());
+        store.notify("READY=1").unwrap();
+        assert_eq!(received(&manager).0, "READY=1");
     }
 
     #[test]

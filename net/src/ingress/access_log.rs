@@ -8,6 +8,7 @@ mod file;
 
 use std::{
     io::{self, BufWriter, Write},
+    net::IpAddr,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -17,11 +18,14 @@ use std::{
     time::SystemTime,
 };
 
-use http::{HeaderValue, Method, Request, Version};
+use http::{Method, Request, Version};
 use serde_json::json;
 
 pub use self::file::RotatedFile;
-use super::{Finished, body::ClientBody, connection::Connection};
+use super::{
+    Finished, active::WorkerTable, body::ClientBody, client_address::ClientAddress,
+    connection::Connection,
+};
 
 /// Requests that wait to be written; with the limits of their texts this bounds the memory.
 const QUEUE: usize = 4096;
@@ -71,7 +75,8 @@ impl AccessLog {
 #[derive(Debug)]
 struct Entry {
     at: SystemTime,
-    client: HeaderValue,
+    client: IpAddr,
+    peer: IpAddr,
     method: Method,
     host: String,
     path: String,
@@ -84,7 +89,10 @@ struct Entry {
 pub(super) struct Logged {
     log: AccessLog,
     at: SystemTime,
-    client: HeaderValue,
+    /// Address that the request is attributed to; behind a trusted proxy not the peer's.
+    client: IpAddr,
+    /// Address of the other end of the connection.
+    peer: IpAddr,
     method: Method,
     host: String,
     path: String,
@@ -99,8 +107,11 @@ impl Logged {
     pub(super) fn new(
         log: &AccessLog,
         connection: &Connection,
+        table: &WorkerTable,
         request: &Request<ClientBody>,
     ) -> Self {
+        let (peer, trusted) = (connection.peer_ip, table.0.table.trusted_proxies());
+        let client = ClientAddress::find(peer, request.headers(), trusted);
         let authority = request
             .uri()
             .authority()
@@ -112,7 +123,8 @@ impl Logged {
         Self {
             log: log.clone(),
             at: (connection.worker.shared.settings.wall_clock)(),
-            client: connection.peer.clone(),
+            client: client.address,
+            peer,
             method: request.method().clone(),
             host: cut(host.unwrap_or_default(), MAX_HOST),
             path: cut(request.uri().path(), MAX_PATH),
@@ -126,6 +138,7 @@ impl Logged {
         self.log.record(Entry {
             at: self.at,
             client: self.client,
+            peer: self.peer,
             method: self.method,
             host: self.host,
             path: self.path,
@@ -180,7 +193,8 @@ fn line(entry: &Entry) -> Vec<u8> {
     let took = entry.finished.took.map(|took| took.as_secs_f64());
     let object = json!({
         "time": time(entry.at),
-        "client": entry.client.to_str().unwrap_or_default(),
+        "client": entry.client.to_string(),
+        "peer": entry.peer.to_string(),
         "method": entry.method.as_str(),
         "host": entry.host,
         "path": entry.path,
@@ -246,7 +260,8 @@ mod tests {
     fn entry(path: &str) -> Entry {
         Entry {
             at: SystemTime::UNIX_EPOCH + Duration::from_millis(1_709_210_096_007),
-            client: HeaderValue::from_static("192.0.2.7"),
+            client: [192, 0, 2, 7].into(),
+            peer: [10, 0, 0, 1].into(),
             method: Method::GET,
             host: "a.example".to_owned(),
             path: path.to_owned(),
@@ -270,6 +285,7 @@ mod tests {
             json!({
                 "time": "2024-02-29T12:34:56.007Z",
                 "client": "192.0.2.7",
+                "peer": "10.0.0.1",
                 "method": "GET",
                 "host": "a.example",
                 "path": "/a\"\n",

@@ -88,6 +88,13 @@ impl ActiveTable {
         self.slot(id)?.limit.as_ref()
     }
 
+    /// Counts a request that the limits of a route refused.
+    pub(super) fn count_limited(&self, id: RouteId) {
+        if let Some(route) = self.table.route(id) {
+            self.observer.limited(route.deployment(), route.service());
+        }
+    }
+
     fn slot(&self, id: RouteId) -> Option<&RouteSlot> {
         self.slots.get(id.domain)?.routes.get(id.route)
     }

@@ -195,11 +195,10 @@ impl Origin {
         // A reset stream of an open HTTP/2 connection is the application's answer.
         let broken = !self.sender.is_multiplexed() || self.sender.is_closed();
         if let Some(upstream) = self.target.upstream().filter(|_| broken) {
-            tracing::debug!(subsystem = "ingress", replica_id = %upstream.replica, %why, "upstream failed during its response");
             self.worker
                 .shared
                 .health
-                .mark_down(upstream, Instant::now());
+                .mark_down(upstream, Instant::now(), why);
         }
     }
 }
@@ -210,7 +209,7 @@ pub(super) struct ResponseBody {
     /// A body of the proxy itself.
     text: Option<Bytes>,
     origin: Option<Origin>,
-    _serving: Option<ServingGuard>,
+    serving: Option<ServingGuard>,
     measured: Option<Measured>,
     /// Keeps the request in flight until the body is complete or dropped.
     _permit: Option<Permit>,
@@ -229,7 +228,7 @@ impl ResponseBody {
             incoming: Some(incoming),
             text: None,
             origin: Some(origin),
-            _serving: Some(serving),
+            serving: Some(serving),
             measured: None,
             _permit: None,
         };
@@ -244,10 +243,15 @@ impl ResponseBody {
             incoming: None,
             text: Some(text).filter(|text| !text.is_empty()),
             origin: None,
-            _serving: serving,
+            serving,
             measured: None,
             _permit: None,
         }
+    }
+
+    /// Whether the response begins a tunnel.
+    pub(super) fn begins_tunnel(&self) -> bool {
+        self.serving.is_none()
     }
 
     /// Counts the request among those in flight while this body exists.

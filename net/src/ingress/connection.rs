@@ -1,6 +1,7 @@
 //! One client connection.
 
 use std::{
+    convert::Infallible,
     future::poll_fn,
     net::{IpAddr, SocketAddr},
     pin::{Pin, pin},
@@ -9,13 +10,13 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderValue, Request};
+use http::{HeaderValue, Request, Response};
 use hyper::{
     body::Incoming,
     server::conn::{http1, http2},
     service::service_fn,
 };
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
@@ -24,11 +25,12 @@ use tokio::{
 };
 
 use super::{
-    Phase, Scheme,
-    body::ClientBody,
+    HEAD_MARGIN, Phase, Scheme,
+    body::{ClientBody, ResponseBody},
     certificates::H2,
     forward,
     handshake::Tls,
+    send_timeout::{StreamTasks, TimedBody},
     timeouts::{ClientTimeouts, TimedStream},
     worker::Worker,
 };
@@ -43,15 +45,15 @@ const MAX_LOCAL_RESETS: usize = 1024;
 /// Flow control windows in bytes, which bound request bodies in memory.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
-/// Response bytes buffered per stream.
-const SEND_BUFFER: usize = 256 * 1024;
+/// Response bytes buffered per stream, beside the part of a body that exceeds it.
+const SEND_BUFFER: usize = 64 * 1024;
 /// An HTTP/2 client that does not answer a ping is gone.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Time that a drain gives a connection that was just accepted to send its request: the client would
 /// see a failed one.
-const FIRST_REQUEST: Duration = Duration::from_secs(1);
+pub(super) const FIRST_REQUEST: Duration = Duration::from_secs(1);
 
 /// State shared by the requests of one client connection.
 pub(super) struct Connection {
@@ -124,6 +126,19 @@ impl Connection {
         }
     }
 
+    /// Handles a request that hyper has read.
+    ///
+    /// Boxed, because hyper keeps room for the future on the heap while the connection is idle.
+    fn handle(
+        self: &Arc<Self>,
+        timeouts: &Arc<ClientTimeouts>,
+        request: Request<Incoming>,
+    ) -> Pin<Box<impl Future<Output = Result<Response<ResponseBody>, Infallible>> + Send + use<>>>
+    {
+        let request = request.map(ClientBody::from);
+        Box::pin(forward::handle(self.clone(), timeouts.serve(), request))
+    }
+
     async fn http1(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let settings = &self.worker.shared.settings;
         let timeouts = ClientTimeouts::new(settings.request_head_timeout, settings.idle_timeout);
@@ -131,21 +146,13 @@ impl Connection {
         builder
             .header_read_timeout(None)
             .max_header_size(settings.max_head_bytes)
-            // The buffer must be larger than the head, or hyper rejects a complete head of maximum
-            // length.
-            .max_buf_size(settings.max_head_bytes + 16 * 1024);
+            .max_buf_size(settings.max_head_bytes + HEAD_MARGIN);
         let phase = self.phase.clone();
         let io = TokioIo::new(TimedStream::new(stream, timeouts.clone()));
         let this = Arc::new(self);
         let service = {
             let timeouts = timeouts.clone();
-            service_fn(move |request: Request<Incoming>| {
-                forward::handle(
-                    this.clone(),
-                    timeouts.serve(),
-                    request.map(ClientBody::from),
-                )
-            })
+            service_fn(move |request| this.handle(&timeouts, request))
         };
         let connection = pin!(builder.serve_connection(io, service).with_upgrades());
         drive(connection, &timeouts, phase, |connection| {
@@ -159,7 +166,8 @@ impl Connection {
     async fn http2(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let settings = &self.worker.shared.settings;
         let timeouts = ClientTimeouts::multiplexed(settings.idle_timeout);
-        let mut builder = http2::Builder::new(TokioExecutor::new());
+        let tasks = StreamTasks::new(settings.idle_timeout);
+        let mut builder = http2::Builder::new(tasks.clone());
         builder
             .timer(TokioTimer::new())
             .max_concurrent_streams(MAX_STREAMS)
@@ -175,13 +183,13 @@ impl Connection {
         let phase = self.phase.clone();
         let this = Arc::new(self);
         let service = {
-            let timeouts = timeouts.clone();
-            service_fn(move |request: Request<Incoming>| {
-                forward::handle(
-                    this.clone(),
-                    timeouts.serve(),
-                    request.map(ClientBody::from),
-                )
+            let (timeouts, tasks) = (timeouts.clone(), tasks.clone());
+            service_fn(move |request| {
+                let (waiting, handled) = (tasks.accept(), this.handle(&timeouts, request));
+                async move {
+                    let response = handled.await?;
+                    Ok::<_, Infallible>(response.map(|body| TimedBody::new(body, waiting)))
+                }
             })
         };
         let connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
@@ -225,7 +233,8 @@ async fn drive<C>(
             {
                 return Poll::Ready(Polled::ShutDown);
             }
-            poll_expired(timeouts, timer.as_mut(), cx).map(|()| Polled::Expired)
+            let deadline = || timeouts.deadline();
+            poll_expired(deadline, timer.as_mut(), cx).map(|()| Polled::Expired)
         });
         tokio::select! {
             polled = polled => match polled {
@@ -240,9 +249,9 @@ async fn drive<C>(
                 }
             },
             changed = phase.wait_for(|phase| {
-                *phase == Phase::Closed || (*phase == Phase::Draining && !draining)
+                *phase == Phase::Closed || (*phase >= Phase::Draining && !draining)
             }) => match changed.map(|phase| *phase) {
-                Ok(Phase::Draining) => {
+                Ok(Phase::Draining | Phase::Closing) => {
                     draining = true;
                     grace.as_mut().reset(Instant::now() + FIRST_REQUEST);
                 }
@@ -253,17 +262,17 @@ async fn drive<C>(
     }
 }
 
-/// Ready when the client has exceeded its timeout.
+/// Ready when the deadline of the client has passed, if there is one.
 ///
 /// The timer is reset early only if the deadline has moved to before it; a timer that fires too
 /// early is reset to the deadline of that moment.
-fn poll_expired(
-    timeouts: &ClientTimeouts,
+pub(super) fn poll_expired(
+    current: impl Fn() -> Option<Instant>,
     mut timer: Pin<&mut Sleep>,
     cx: &mut Context<'_>,
 ) -> Poll<()> {
     loop {
-        let Some(deadline) = timeouts.deadline() else {
+        let Some(deadline) = current() else {
             return Poll::Pending;
         };
         if timer.is_elapsed() || deadline < timer.deadline() {
@@ -309,6 +318,7 @@ mod tests {
         };
         let sizes = [
             ("request", size_of_future(forward::handle), 8192),
+            ("idle connection", size_of_future(Connection::handle), 8),
             ("plain connection", size_of_future(plain), 2048),
             ("TLS connection", size_of_future(tls), 2048),
         ];

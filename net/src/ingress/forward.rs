@@ -3,6 +3,7 @@
 mod answer;
 mod attempt;
 mod head;
+mod interim;
 mod limit;
 
 use std::{convert::Infallible, sync::Arc};
@@ -14,6 +15,7 @@ use http::{
 use hyper::{body::Incoming, upgrade::OnUpgrade};
 use tokio::time::Instant;
 
+pub(super) use self::interim::InterimResponses;
 use self::{
     attempt::Forwarding,
     head::{Head, Outgoing},
@@ -48,7 +50,7 @@ pub(super) async fn handle(
     let (since, version) = (Instant::now(), request.version());
     let mut meter = MeterId::Unknown;
     let log = connection.worker.shared.settings.access_log.as_ref();
-    let logged = log.map(|log| Box::new(Logged::new(log, &connection, &request)));
+    let logged = log.map(|log| Box::new(Logged::new(log, &connection, &table, &request)));
     let mut response = respond(&connection, &table, serving, request, &mut meter).await;
     if connection.scheme == Scheme::Https
         && let Some(alternative) = &*connection.worker.shared.alt_svc.load()
@@ -58,10 +60,12 @@ pub(super) async fn handle(
         field.or_insert_with(|| HeaderValue::clone(alternative));
     }
     let status = response.status();
+    let switched = status == StatusCode::SWITCHING_PROTOCOLS || response.body().begins_tunnel();
     response.body_mut().measure(Measured {
         table,
         meter,
         status,
+        switched,
         version,
         since,
         logged,
@@ -123,7 +127,10 @@ async fn respond(
                     };
                     forward(connection, table, id, arrived).await
                 }
-                Err(refusal) => limit::refuse(refusal, request, serving),
+                Err(refusal) => {
+                    table.0.count_limited(id);
+                    limit::refuse(refusal, request, serving)
+                }
             }
         }
         Some(Found { route: None, .. }) | None => answer::empty(StatusCode::NOT_FOUND, serving),
@@ -155,8 +162,8 @@ async fn forward(
     let Some(route) = table.0.table.route(id) else {
         return answer::empty(StatusCode::NOT_FOUND, serving);
     };
-    let switch = match Switch::asked(&mut request) {
-        Ok(switch) => switch.filter(|_| !route.http2()),
+    let switch = match Switch::asked(&mut request, route.http2()) {
+        Ok(switch) => switch,
         Err(status) => return answer::empty(status, serving),
     };
     let sticky = route.sticky();
@@ -171,6 +178,7 @@ async fn forward(
         http2: route.http2(),
     };
     let version = request.version();
+    let interim = request.extensions_mut().remove::<InterimResponses>();
     let (parts, body) = request.into_parts();
     let outgoing = match outgoing.apply(parts) {
         // The bytes of a tunnel follow the switch; they are no body.
@@ -187,6 +195,7 @@ async fn forward(
         http2: route.http2(),
         upstreams: route.upstreams(),
         preferred,
+        interim,
     };
     let tunnel = switch.as_ref().is_some_and(Switch::is_tunnel);
     let mut answered = forwarding.run(outgoing).await;
@@ -229,10 +238,17 @@ struct Switch {
 impl Switch {
     /// The switch that `request` asks for, if any; a tunnel becomes a request for an upgrade.
     ///
+    /// Replicas that speak `http2` switch no protocols. An upgrade is an offer that the hop may
+    /// ignore (RFC 9110, section 7.8), but a tunnel must not become a plain request: its answer
+    /// would open the tunnel.
+    ///
     /// # Errors
     /// The status to refuse the request with.
-    fn asked(request: &mut Request<ClientBody>) -> Result<Option<Self>, StatusCode> {
+    fn asked(request: &mut Request<ClientBody>, http2: bool) -> Result<Option<Self>, StatusCode> {
         if connect::is_websocket(request)? {
+            if http2 {
+                return Err(StatusCode::NOT_IMPLEMENTED);
+            }
             let client = hyper::upgrade::on(&mut *request);
             let (handshake, protocol) = Handshake::start(request.headers_mut());
             *request.method_mut() = Method::GET;
@@ -243,7 +259,7 @@ impl Switch {
             }));
         }
         let protocol = headers::upgrade(request.headers());
-        let protocol = protocol.filter(|_| request.version() == Version::HTTP_11);
+        let protocol = protocol.filter(|_| !http2 && request.version() == Version::HTTP_11);
         Ok(protocol.map(|protocol| Self {
             protocol,
             client: hyper::upgrade::on(request),
@@ -282,10 +298,13 @@ fn switched(
     let phase = connection.phase.clone();
     if switch.is_tunnel() {
         // The client's connection has other streams, and is not idle while the tunnel is open.
-        tokio::spawn(relay(switch.client, replica, phase, Some(serving), permit));
+        let relayed = relay(switch.client, replica, phase, true, Some(serving), permit);
+        tokio::spawn(relayed);
         return answer::tunnel(response);
     }
-    tokio::spawn(relay(switch.client, replica, phase, None, permit));
+    let is_websocket = protocol.as_bytes().eq_ignore_ascii_case(b"websocket");
+    let relayed = relay(switch.client, replica, phase, is_websocket, None, permit);
+    tokio::spawn(relayed);
     let mut answer = answer::switched(response, serving);
     headers::set_upgrade(answer.headers_mut(), protocol);
     answer

@@ -3,7 +3,7 @@
 //! A worker has a UDP socket and an endpoint of its own, and serves its connections in its own
 //! thread, as it does those over TCP. Requests take the same path as in the other protocols.
 //!
-//! - [`sockets`]: the UDP sockets, and how a packet finds its worker.
+//! - [`sockets`]: the UDP sockets, also across processes; `steering`: how a packet finds its worker.
 //! - `settings`: limits of the transport, and the connection ids.
 //! - `connection`: one client; `request`, `body`: one request.
 //! - `transport`, `frames`: the streams of QUIC as h3 may see them.
@@ -14,12 +14,16 @@ mod frames;
 mod request;
 mod settings;
 pub(super) mod sockets;
+mod steering;
 mod transport;
 
 use std::{
     io,
     net::{IpAddr, UdpSocket},
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -30,7 +34,7 @@ use tokio::{
     time::timeout,
 };
 
-pub(super) use self::settings::Http3;
+pub(super) use self::settings::{Http3, Place};
 use super::{Phase, worker::Worker};
 use crate::quic::{
     Settings as Limits,
@@ -46,6 +50,8 @@ pub(super) struct Http3Listener {
     /// The socket, which tasks of the endpoint hold for some time after it was dropped.
     socket: Weak<dyn AsyncUdpSocket>,
     handshakes: Arc<Mutex<HandshakeLimiter>>,
+    /// Whether new clients wait for a successor of this process.
+    handed_over: Arc<AtomicBool>,
     worker: Arc<Worker>,
     phase: watch::Receiver<Phase>,
 }
@@ -69,6 +75,7 @@ impl Http3Listener {
             endpoint,
             socket: open,
             handshakes: Arc::new(Mutex::new(handshakes)),
+            handed_over: http3.handed_over,
             worker,
             phase,
         })
@@ -100,8 +107,13 @@ impl Http3Listener {
         while !connections.is_empty() {
             tokio::select! {
                 Some(_) = connections.join_next() => {}
-                // Refused, a client tries another protocol at once instead of waiting.
-                Some(incoming) = self.endpoint.accept() => incoming.refuse(),
+                Some(incoming) = self.endpoint.accept() => {
+                    if self.handed_over.load(Ordering::Relaxed) {
+                        incoming.ignore(); // the client repeats its packet, which the successor gets
+                    } else {
+                        incoming.refuse(); // the client tries another protocol at once
+                    }
+                }
                 else => break,
             }
         }

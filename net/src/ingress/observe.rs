@@ -18,6 +18,10 @@ pub trait Observe: Send + Sync + 'static {
     /// `None` stands for every host without a route, an empty service for requests to a declared
     /// domain that no service serves.
     fn meter(&self, domain: Option<&str>, service: &str) -> Arc<dyn Meter>;
+
+    /// Records that a request to `service` of `deployment` was refused because its client is beyond
+    /// a limit. It is a finished request as well. Called by workers, so it must not wait.
+    fn limited(&self, deployment: &str, service: &str);
 }
 
 /// Counts the requests of one service of one domain. Called for every request, so it must be fast.
@@ -43,6 +47,8 @@ impl Observe for () {
     fn meter(&self, _domain: Option<&str>, _service: &str) -> Arc<dyn Meter> {
         Arc::new(())
     }
+
+    fn limited(&self, _deployment: &str, _service: &str) {}
 }
 
 impl Meter for () {
@@ -54,6 +60,8 @@ pub(super) struct Measured {
     pub(super) table: Arc<WorkerTable>,
     pub(super) meter: MeterId,
     pub(super) status: StatusCode,
+    /// Whether the response begins another protocol: a 101, or the success of an extended CONNECT.
+    pub(super) switched: bool,
     pub(super) version: Version,
     pub(super) since: Instant,
     /// Fields for the log of requests, if there is one.
@@ -62,11 +70,10 @@ pub(super) struct Measured {
 
 impl Drop for Measured {
     fn drop(&mut self) {
-        let switched = self.status == StatusCode::SWITCHING_PROTOCOLS;
         let finished = Finished {
             status: self.status,
             version: self.version,
-            took: (!switched).then(|| self.since.elapsed()),
+            took: (!self.switched).then(|| self.since.elapsed()),
         };
         self.table.0.meter(self.meter).finished(&finished);
         if let Some(logged) = self.logged.take() {

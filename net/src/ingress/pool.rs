@@ -14,12 +14,13 @@ use hyper::{
     client::conn::{TrySendError, http1, http2},
 };
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustix::net::sockopt;
 use tokio::{
     net::TcpStream,
     time::{Instant, timeout},
 };
 
-use super::{Settings, body::RequestBody};
+use super::{HEAD_MARGIN, Settings, body::RequestBody};
 
 /// Maximum number of idle connections per replica.
 const MAX_IDLE: usize = 64;
@@ -30,6 +31,12 @@ const READY_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// A replica that does not answer an HTTP/2 ping while it has requests is gone.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
+
+/// Time without an acknowledgement after which the host of a replica counts as lost
+/// (`TCP_USER_TIMEOUT` of tcp(7)). Longer than the mesh is away while a daemon is replaced.
+const LOSS_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time without a packet after which the kernel probes a connection, and pause between two probes.
+const KEEPALIVE: Duration = Duration::from_secs(5);
 
 /// The sending end of a connection to a replica.
 pub(super) enum Sender {
@@ -170,6 +177,7 @@ impl Pool {
     async fn open(&self, addr: SocketAddr, http2: bool) -> io::Result<Sender> {
         let stream = TcpStream::connect(addr).await?;
         stream.set_nodelay(true)?;
+        detect_loss(&stream)?;
         let io = TokioIo::new(stream);
         if http2 {
             let (sender, connection) = http2::Builder::new(TokioExecutor::new())
@@ -186,6 +194,8 @@ impl Pool {
         }
         let (sender, connection) = http1::Builder::new()
             .max_header_size(self.max_head_bytes)
+            // Bounds what a response holds while it waits for its client.
+            .max_buf_size(self.max_head_bytes + HEAD_MARGIN)
             .handshake(io)
             .await
             .map_err(io::Error::other)?;
@@ -198,8 +208,40 @@ impl Pool {
     }
 }
 
+/// Lets a connection fail whose other end has lost its power or its network, and sends nothing that
+/// would say so: a request on it would wait for the whole timeout of responses.
+fn detect_loss(stream: &TcpStream) -> io::Result<()> {
+    let unacknowledged = u32::try_from(LOSS_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
+    sockopt::set_tcp_user_timeout(stream, unacknowledged)?;
+    // For a request that was acknowledged: only probes notice the loss.
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    Ok(())
+}
+
 async fn log_end(addr: SocketAddr, connection: impl Future<Output = hyper::Result<()>>) {
     if let Err(why) = connection.await {
         tracing::debug!(subsystem = "ingress", %addr, %why, "connection to upstream ended");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn silent_loss_of_a_replica_is_detected() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        detect_loss(&stream).unwrap();
+        assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), 10_000);
+        assert!(sockopt::socket_keepalive(&stream).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), KEEPALIVE);
+        assert_eq!(sockopt::tcp_keepintvl(&stream).unwrap(), KEEPALIVE);
     }
 }

@@ -4,7 +4,10 @@ use std::{
     fmt, io,
     net::SocketAddr,
     num::NonZeroUsize,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -13,12 +16,12 @@ use futures::future::join_all;
 use http::HeaderValue;
 
 use super::{
-    CertificateStore, ChallengeTable, DatagramSockets, ListenSockets, Observe, Phase, ProbeKey,
-    RouteTable, Scheme, Settings,
+    CLOSING_TIMEOUT, CertificateStore, ChallengeTable, DatagramSockets, ListenSockets, Observe,
+    Phase, ProbeKey, RouteTable, Scheme, Settings,
     active::ActiveTable,
     certificates::server_config,
     handshake::Tls,
-    http3::Http3,
+    http3::{Http3, Place},
     upstream::Health,
     worker::{Protocol, WorkerHandle},
 };
@@ -55,13 +58,18 @@ pub(super) struct Shared {
 struct Control {
     workers: Vec<WorkerHandle>,
     bound: Vec<(Scheme, ListenSockets)>,
-    /// The UDP address of HTTP/3.
-    http3: Option<SocketAddr>,
+    http3: Option<BoundHttp3>,
     /// Set with the first TLS listener and kept, so that sessions can be resumed on later ones.
     tls: Option<Tls>,
     /// Tables that were replaced. The last reference is dropped here and not by a worker, which
     /// would delay its requests while it frees a large table.
     retired: Vec<Arc<ActiveTable>>,
+}
+
+/// The sockets of HTTP/3.
+struct BoundHttp3 {
+    sockets: DatagramSockets,
+    handed_over: Arc<AtomicBool>,
 }
 
 impl Proxy {
@@ -116,22 +124,32 @@ impl Proxy {
     /// Serves HTTP/3 on `sockets` until the next drain, and announces it on TLS connections.
     ///
     /// # Errors
-    /// If a worker thread cannot be started; nothing listens then.
+    /// If a worker thread cannot be started or the process is out of descriptors; nothing listens
+    /// then.
     pub fn listen_http3(&self, sockets: DatagramSockets) -> io::Result<()> {
         let mut control = self.control();
         self.start_workers(&mut control)?;
         let (addr, store) = (sockets.local_addr(), self.0.shared.certificates.clone());
         let server = Http3::server_config(store, sockets.routes_by_connection());
         let server = server.map_err(io::Error::other)?;
-        let sockets = sockets.into_sockets();
-        let count = sockets.len();
-        for (number, (worker, socket)) in control.workers.iter().zip(sockets).enumerate() {
-            let http3 = Http3::of_worker(server.clone(), number, count);
-            worker.listen_quic(socket, http3);
-        }
-        control.http3 = Some(addr);
         let field = format!("h3=\":{}\"; ma=2592000", addr.port());
         let field = HeaderValue::try_from(field).map_err(io::Error::other)?;
+        let handed_over = Arc::new(AtomicBool::new(false));
+        let shares = sockets.shares()?;
+        let count = shares.len();
+        for (number, (worker, socket)) in control.workers.iter().zip(shares).enumerate() {
+            let place = Place {
+                number,
+                count,
+                generation: sockets.generation(),
+            };
+            let http3 = Http3::of_worker(server.clone(), place, handed_over.clone());
+            worker.listen_quic(socket, http3);
+        }
+        control.http3 = Some(BoundHttp3 {
+            sockets,
+            handed_over,
+        });
         self.0.shared.alt_svc.store(Some(Arc::new(field)));
         Ok(())
     }
@@ -139,7 +157,27 @@ impl Proxy {
     /// The UDP address on which HTTP/3 is served, if it is.
     #[must_use]
     pub fn listening_http3(&self) -> Option<SocketAddr> {
-        self.control().http3
+        let control = self.control();
+        control
+            .http3
+            .as_ref()
+            .map(|http3| http3.sockets.local_addr())
+    }
+
+    /// Has new clients of HTTP/3 wait for another process, to which the returned duplicates of the
+    /// sockets are handed. Those that are connected are served here until the drain. `None` if
+    /// HTTP/3 is not served, or the kernel cannot tell packets of old and new connections apart.
+    ///
+    /// # Errors
+    /// If the process is out of descriptors, or the kernel refuses.
+    pub fn hand_over_http3(&self) -> io::Result<Option<DatagramSockets>> {
+        let control = self.control();
+        let Some(http3) = &control.http3 else {
+            return Ok(None);
+        };
+        let next = http3.sockets.hand_over()?;
+        http3.handed_over.store(next.is_some(), Ordering::Relaxed);
+        Ok(next)
     }
 
     fn start_workers(&self, control: &mut Control) -> io::Result<()> {
@@ -193,7 +231,7 @@ impl Proxy {
         Some(sockets.local_addr())
     }
 
-    /// Duplicates of all listening sockets, to be handed to another process.
+    /// Duplicates of all listening TCP sockets, to be handed to another process.
     ///
     /// # Errors
     /// If the process is out of descriptors.
@@ -241,7 +279,7 @@ impl Proxy {
     }
 
     /// Closes every listener and idle connection, lets running requests finish for at most `grace`,
-    /// then ends the rest. Sockets bound later are served as usual.
+    /// then closes WebSockets with the status 1001, within half a second, and ends the rest. Sockets bound later are served as usual.
     ///
     /// # Cancel safety
     /// Cancelled, it ends everything that is still running immediately.
@@ -259,6 +297,10 @@ impl Proxy {
         }
         let closed = || join_all(old.iter().map(|phase| phase.closed()));
         if tokio::time::timeout(grace, closed()).await.is_err() {
+            for phase in &old {
+                phase.send_replace(Phase::Closing);
+            }
+            let _ = tokio::time::timeout(CLOSING_TIMEOUT, closed()).await;
             for phase in &old {
                 phase.send_replace(Phase::Closed);
             }

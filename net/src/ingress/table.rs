@@ -32,6 +32,8 @@ pub struct Rule {
     pub strip_path: bool,
     /// Whether plain HTTP is answered with a redirect; one such rule decides for its domain.
     pub redirect_to_https: bool,
+    /// Name of the deployment that declares it, for the request counters.
+    pub deployment: String,
     /// Name of the service behind it, for the request counters.
     pub service: String,
     /// Whether its replicas speak cleartext HTTP/2 with prior knowledge (RFC 9113, section 3.3).
@@ -96,6 +98,7 @@ pub(super) struct Found {
 pub struct Route {
     path: String,
     strip: Option<Box<[u8]>>,
+    deployment: String,
     service: String,
     http2: bool,
     upstreams: Vec<Upstream>,
@@ -281,6 +284,7 @@ impl Route {
             sticky,
             path: rule.path,
             strip,
+            deployment: rule.deployment,
             service: rule.service,
             http2: rule.http2,
             upstreams,
@@ -291,6 +295,12 @@ impl Route {
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path
+    }
+
+    /// Name of the deployment that declares it.
+    #[must_use]
+    pub fn deployment(&self) -> &str {
+        &self.deployment
     }
 
     /// Name of the service behind it.

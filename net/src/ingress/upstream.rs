@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    fmt,
     net::SocketAddr,
     sync::{
         Arc,
@@ -48,8 +49,8 @@ impl Health {
         }
     }
 
-    /// Excludes `upstream` for `down_for` from `now` on.
-    pub(super) fn mark_down(&self, upstream: &Upstream, now: Instant) {
+    /// Excludes `upstream` for `down_for` from `now` on; `why` is logged.
+    pub(super) fn mark_down(&self, upstream: &Upstream, now: Instant, why: &dyn fmt::Display) {
         let key = (upstream.replica.clone(), upstream.addr);
         let previous = self.marks.rcu(|marks| {
             let current = marks.iter().flat_map(|marks| marks.iter());
@@ -60,7 +61,7 @@ impl Health {
         });
         let is_down = |marks: Arc<Marks>| marks.get(&key).is_some_and(|until| *until > now);
         if !previous.is_some_and(is_down) {
-            tracing::info!(subsystem = "ingress", replica_id = %upstream.replica, addr = %upstream.addr, "upstream marked down");
+            tracing::info!(subsystem = "ingress", replica_id = %upstream.replica, addr = %upstream.addr, %why, "upstream marked down");
         }
     }
 
@@ -190,7 +191,7 @@ mod tests {
         let one = upstreams(1);
         let pick = |now| health.pick(&one, &[], None, now, || at(0), &rng);
         let failed = Instant::now();
-        health.mark_down(&one[0], failed);
+        health.mark_down(&one[0], failed, &"test");
         assert_eq!(pick(failed), None);
         assert_eq!(pick(failed + DOWN_FOR - Duration::from_millis(1)), None);
         assert_eq!(pick(failed + DOWN_FOR), Some(0));
@@ -200,7 +201,7 @@ mod tests {
     async fn health_mark_does_not_outlive_its_replica() {
         let (health, rng) = (Health::new(DOWN_FOR), SplitMix64::seeded(7));
         let mut next = upstreams(1);
-        health.mark_down(&next[0], Instant::now());
+        health.mark_down(&next[0], Instant::now(), &"test");
         next[0].replica = "web-9".into();
         assert_eq!(
             health.pick(&next, &[], None, Instant::now(), || at(0), &rng),
@@ -234,7 +235,7 @@ mod tests {
             assert_ne!(pick(&[1], Some(1)).unwrap(), 1);
         }
         assert!(pick(&[], Some(3)).is_some(), "no such replica");
-        health.mark_down(&three[1], Instant::now());
+        health.mark_down(&three[1], Instant::now(), &"test");
         assert_ne!(pick(&[], Some(1)).unwrap(), 1);
     }
 

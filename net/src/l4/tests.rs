@@ -12,6 +12,7 @@ use std::{
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UdpSocket},
+    sync::watch,
 };
 
 use super::*;
@@ -167,8 +168,7 @@ async fn established_stream_outlives_upstreams_and_listener() {
     assert!(ports.close(TCP) && !ports.close(TCP));
     ports.closed(TCP).await;
     assert_eq!(ports.open_ports(), []);
-    let refused = TcpStream::connect(addr).await.unwrap_err();
-    assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+    refuses(addr).await;
     echoes(&mut stream).await;
 
     // The same port opens again while the stream still uses it.
@@ -310,46 +310,47 @@ async fn oldest_session_ends_at_the_limit() {
     assert_eq!(ask(&c, b"").await, b"b", "a new session, at the next turn");
 }
 
-/// A port of the system's choice that is free on all addresses.
-fn free(protocol: Protocol) -> Port {
-    let number = match protocol {
-        Protocol::Tcp => std::net::TcpListener::bind("[::]:0").unwrap().local_addr(),
-        Protocol::Udp => std::net::UdpSocket::bind("[::]:0").unwrap().local_addr(),
-    };
-    Port {
-        number: number.unwrap().port(),
-        protocol,
+/// Opens a port that is free on all addresses.
+async fn opened(protocol: Protocol, backends: &Backends) -> (Ports, Port) {
+    loop {
+        let number = match protocol {
+            Protocol::Tcp => std::net::TcpListener::bind("[::]:0").unwrap().local_addr(),
+            Protocol::Udp => std::net::UdpSocket::bind("[::]:0").unwrap().local_addr(),
+        };
+        let number = number.unwrap().port();
+        let port = Port { number, protocol };
+        let ports = ports();
+        // Another test may take the number meanwhile.
+        if ports.open(port, backends.clone()).await.is_ok() {
+            return (ports, port);
+        }
     }
+}
+
+/// Waits until a closed port refuses connections: a child that another test forks holds a copy of
+/// the listener until it runs its program.
+async fn refuses(addr: SocketAddr) {
+    let refused = loop {
+        match TcpStream::connect(addr).await {
+            Ok(_) => tokio::task::yield_now().await,
+            Err(refused) => break refused,
+        }
+    };
+    assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn successors_of_a_port_refuse_no_connection() {
-    let port = free(Protocol::Tcp);
-    let backends = || async {
-        Backends {
-            upstreams: vec![Upstream {
-                replica: "r".into(),
-                host: "h".into(),
-                addr: tcp_server("x").await,
-            }],
-            proxy_v2: false,
-        }
-    };
-    let backends = backends().await;
-    let mut previous = ports();
-    let addr = previous.open(port, backends.clone()).await.unwrap();
-    let addr = SocketAddr::from(([127, 0, 0, 1], addr.port()));
-    let stop = Arc::new(AtomicBool::new(false));
-    let stopped = stop.clone();
+    let backends = to(&[tcp_server("x").await]);
+    let (mut previous, port) = opened(Protocol::Tcp, &backends).await;
+    let addr = SocketAddr::from(([127, 0, 0, 1], port.number));
+    let (count, mut served) = watch::channel(0);
     let client = tokio::spawn(async move {
-        let mut served = 0;
-        while !stopped.load(Ordering::Relaxed) {
+        while !count.is_closed() {
             let mut stream = TcpStream::connect(addr).await.expect("not refused");
             assert_eq!(stream.read_u8().await.expect("not reset"), b'x');
-            served += 1;
-            tokio::time::sleep(Duration::from_millis(2)).await;
+            count.send_modify(|count| *count += 1);
         }
-        served
     });
     for _ in 0..20 {
         let inherited = crate::handover::Inherited::new(previous.sockets().unwrap());
@@ -358,29 +359,26 @@ async fn successors_of_a_port_refuse_no_connection() {
         let next = Ports::inheriting(Settings::default(), fresh, inherited.clone());
         next.open(port, backends.clone()).await.unwrap();
         assert!(inherited.names().is_empty());
-        tokio::time::sleep(Duration::from_millis(20)).await;
         previous = next;
+        // One connection may have been answered by the predecessor; the one after it is new.
+        for _ in 0..2 {
+            if served.changed().await.is_err() {
+                client.await.unwrap();
+                unreachable!("the client ends with the test");
+            }
+        }
     }
-    stop.store(true, Ordering::Relaxed);
-    assert!(client.await.unwrap() > 20);
+    drop(served);
+    client.await.unwrap();
     previous.close(port);
     previous.closed(port).await;
-    assert!(TcpStream::connect(addr).await.is_err());
+    refuses(addr).await;
 }
 
 #[tokio::test]
 async fn datagrams_wait_for_the_successor() {
-    let port = free(Protocol::Udp);
-    let backends = Backends {
-        upstreams: vec![Upstream {
-            replica: "r".into(),
-            host: "h".into(),
-            addr: udp_server("x").await,
-        }],
-        proxy_v2: false,
-    };
-    let previous = ports();
-    previous.open(port, backends.clone()).await.unwrap();
+    let backends = to(&[udp_server("x").await]);
+    let (previous, port) = opened(Protocol::Udp, &backends).await;
     let inherited = crate::handover::Inherited::new(previous.sockets().unwrap());
     previous.drain(Duration::ZERO).await;
     previous.closed(port).await;
@@ -396,9 +394,10 @@ async fn datagrams_wait_for_the_successor() {
 
 #[tokio::test]
 async fn inherited_socket_of_another_port_is_not_used() {
-    let (port, other) = (free(Protocol::Tcp), free(Protocol::Tcp));
-    let previous = ports();
-    previous.open(other, Backends::default()).await.unwrap();
+    let (previous, _) = opened(Protocol::Tcp, &Backends::default()).await;
+    let (other, port) = opened(Protocol::Tcp, &Backends::default()).await;
+    other.close(port);
+    other.closed(port).await;
     let mut sockets = previous.sockets().unwrap();
     sockets[0].0 = port.socket_name();
     let inherited = crate::handover::Inherited::new(sockets);

@@ -22,14 +22,15 @@ use tokio::{
     task::JoinHandle,
 };
 
-const DIRECTORY_PORT: u16 = 14000;
+pub(crate) const DIRECTORY_PORT: u16 = 14000;
 const HTTP_PORT: u16 = 5002;
 
 /// A running pebble; it ends with this value.
 pub(crate) struct Pebble {
-    address: Ipv4Addr,
-    dir: TempDir,
-    root: String,
+    pub(crate) address: Ipv4Addr,
+    pub(crate) dir: TempDir,
+    /// Certificate of its listener, which is its own root.
+    pub(crate) root: String,
     environment: Vec<(String, String)>,
     _resolver: Child,
     _server: Child,

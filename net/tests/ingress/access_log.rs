@@ -7,7 +7,7 @@ use std::{
     sync::mpsc,
 };
 
-use jaco_net::ingress::AccessLog;
+use jaco_net::ingress::{AccessLog, TrustedProxies};
 use serde_json::{Value, json};
 
 use super::*;
@@ -37,12 +37,14 @@ async fn requests_are_logged_without_their_secrets() {
     };
     let answering = replica(async |_| text("hello")).await;
     let fixture = ProxyFixture::start(settings);
-    fixture.proxy.swap(RouteTable::new([rule([answering])]));
+    let table = RouteTable::new([rule([answering])]);
+    fixture.proxy.swap(table.clone());
     let ask = async |host: &str, path: &str| {
         let request = Request::get(path)
             .header("host", host)
             .header("authorization", "Bearer secret")
             .header("cookie", "session=secret")
+            .header("x-forwarded-for", "198.51.100.1, 203.0.113.5")
             .body(Empty::<Bytes>::new())
             .unwrap();
         let response = fixture.client().await.send(request).await;
@@ -58,14 +60,17 @@ async fn requests_are_logged_without_their_secrets() {
     assert_eq!(
         ask("a.example:8080", "/a%20b?token=secret").await,
         json!({
-            "client": "127.0.0.1", "method": "GET", "host": "a.example:8080", "path": "/a%20b",
-            "status": 200, "bytes": 5, "proto": "http/1.1", "upstream": "web-0",
+            "client": "127.0.0.1", "peer": "127.0.0.1", "method": "GET", "host": "a.example:8080",
+            "path": "/a%20b", "status": 200, "bytes": 5, "proto": "http/1.1", "upstream": "web-0",
         })
     );
+    let trusted = TrustedProxies::new([([127, 0, 0, 0].into(), 8)]);
+    fixture.proxy.swap(table.trusting(trusted));
     assert_eq!(
         ask("unknown.example", "/").await,
         json!({
-            "client": "127.0.0.1", "method": "GET", "host": "unknown.example", "path": "/",
+            "client": "203.0.113.5", "peer": "127.0.0.1", "method": "GET",
+            "host": "unknown.example", "path": "/",
             "status": 404, "bytes": 0, "proto": "http/1.1", "upstream": null,
         })
     );

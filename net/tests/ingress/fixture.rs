@@ -283,8 +283,9 @@ pub(crate) async fn assert_echo(client: &mut TcpStream, bytes: &[u8; 4]) {
     assert_eq!(&answer, bytes);
 }
 
-/// Records each finished request as `domain service status timed`.
-#[derive(Default)]
+/// Records each finished request as `domain service status timed`, and each refused one as
+/// `deployment service limited`.
+#[derive(Clone, Default)]
 pub(crate) struct Counted(Arc<Mutex<Vec<String>>>);
 
 impl Counted {
@@ -297,6 +298,11 @@ impl Observe for Counted {
     fn meter(&self, domain: Option<&str>, service: &str) -> Arc<dyn Meter> {
         let name = format!("{} {service}", domain.unwrap_or("-"));
         Arc::new(Named(name, self.0.clone()))
+    }
+
+    fn limited(&self, deployment: &str, service: &str) {
+        let line = format!("{deployment} {service} limited");
+        self.0.lock().unwrap().push(line);
     }
 }
 

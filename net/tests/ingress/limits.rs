@@ -46,6 +46,14 @@ fn limited(rps: f64, burst: u32, connections: u32, addr: std::net::SocketAddr) -
     }
 }
 
+/// A proxy whose only route has these limits.
+async fn limiting(rps: f64, burst: u32, connections: u32) -> ProxyFixture {
+    let fixture = ProxyFixture::start(settings());
+    let route = limited(rps, burst, connections, ok().await);
+    fixture.proxy.swap(RouteTable::new([route]));
+    fixture
+}
+
 async fn ok() -> std::net::SocketAddr {
     replica(async |request| {
         let from = request.headers()["x-forwarded-for"].to_str().unwrap();
@@ -122,11 +130,7 @@ async fn burst_passes_at_once_then_the_rate() {
 
 #[tokio::test]
 async fn refusal_is_json_if_asked_for() {
-    let fixture = ProxyFixture::start(settings());
-    let addr = ok().await;
-    fixture
-        .proxy
-        .swap(RouteTable::new([limited(0.1, 1, 20, addr)]));
+    let fixture = limiting(0.1, 1, 20).await;
     let mut client = fixture.client().await;
     assert_eq!(client.send(get("/")).await.status(), StatusCode::OK);
     let asked = with("/", &[("accept", "application/json")]);
@@ -138,11 +142,7 @@ async fn refusal_is_json_if_asked_for() {
 
 #[tokio::test]
 async fn forged_addresses_change_nothing() {
-    let fixture = ProxyFixture::start(settings());
-    let addr = ok().await;
-    fixture
-        .proxy
-        .swap(RouteTable::new([limited(1.0, 2, 20, addr)]));
+    let fixture = limiting(1.0, 2, 20).await;
     let mut client = fixture.client().await;
     for number in 0..10 {
         let forged = format!("203.0.113.{number}");
@@ -191,11 +191,7 @@ async fn trusted_proxy_names_the_client() {
 
 #[tokio::test]
 async fn exempt_and_challenge_paths_pass() {
-    let fixture = ProxyFixture::start(settings());
-    let addr = ok().await;
-    fixture
-        .proxy
-        .swap(RouteTable::new([limited(1.0, 1, 20, addr)]));
+    let fixture = limiting(1.0, 1, 20).await;
     let mut client = fixture.client().await;
     assert_eq!(client.send(get("/")).await.status(), StatusCode::OK);
     for (path, passes) in [
@@ -216,11 +212,7 @@ async fn exempt_and_challenge_paths_pass() {
 
 #[tokio::test]
 async fn refused_body_is_skipped_and_the_connection_kept() {
-    let fixture = ProxyFixture::start(settings());
-    let addr = ok().await;
-    fixture
-        .proxy
-        .swap(RouteTable::new([limited(1.0, 1, 20, addr)]));
+    let fixture = limiting(1.0, 1, 20).await;
     assert_eq!(
         fixture.client().await.send(get("/")).await.status(),
         StatusCode::OK
@@ -252,11 +244,7 @@ async fn refused_body_is_skipped_and_the_connection_kept() {
 
 #[tokio::test]
 async fn body_that_cannot_be_skipped_ends_the_connection() {
-    let fixture = ProxyFixture::start(settings());
-    let addr = ok().await;
-    fixture
-        .proxy
-        .swap(RouteTable::new([limited(1.0, 1, 20, addr)]));
+    let fixture = limiting(1.0, 1, 20).await;
     assert_eq!(
         fixture.client().await.send(get("/")).await.status(),
         StatusCode::OK
@@ -386,4 +374,27 @@ async fn routes_without_limits_count_nothing() {
         assert_eq!(client.send(get("/")).await.status(), StatusCode::OK);
     }
     assert_eq!(fixture.proxy.limiter().clients(), 0);
+}
+
+#[tokio::test]
+async fn refusals_are_counted_by_deployment_and_service() {
+    let counted = Counted::default();
+    let lines = counted.clone();
+    let proxy = Proxy::observed(settings(), std::sync::Arc::new(counted));
+    let fixture = ProxyFixture::bind(([127, 0, 0, 1], 0).into(), &proxy);
+    let route = Rule {
+        deployment: "shop".to_owned(),
+        service: "web".to_owned(),
+        ..limited(1.0, 1, 20, ok().await)
+    };
+    proxy.swap(RouteTable::new([route]));
+    let mut client = fixture.client().await;
+    for status in [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
+        let response = client.send(get("/")).await;
+        assert_eq!(response.status(), status);
+        drop(body(response).await);
+    }
+    let limited = lines.lines().into_iter();
+    let limited: Vec<_> = limited.filter(|line| line.ends_with("limited")).collect();
+    assert_eq!(limited, ["shop web limited"]);
 }

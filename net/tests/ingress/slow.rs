@@ -24,6 +24,17 @@ fn hurried() -> Settings {
     }
 }
 
+/// As [`hurried`], for clients that take nothing of one response while another one waits for its
+/// replica: only the first has a limit, which leaves the client time to begin both.
+fn patient() -> Settings {
+    Settings {
+        request_head_timeout: TIMEOUT,
+        idle_timeout: 10 * SHORT,
+        response_timeout: TIMEOUT,
+        ..hurried()
+    }
+}
+
 /// Reads to the end of the connection, however it ends.
 async fn rest(client: &mut (impl AsyncReadExt + Unpin)) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -110,4 +121,63 @@ async fn client_that_reads_nothing_is_cut_off() {
     let sent = tokio::time::timeout(TIMEOUT, ended.recv()).await;
     let sent = sent.expect("the response goes on").unwrap();
     assert!(sent < MAX_IN_TRANSIT, "{sent}");
+}
+
+/// Routes `/endless` to the first replica, and every other path to the second.
+fn endless_beside(endless: SocketAddr, other: SocketAddr) -> RouteTable {
+    let path = "/endless".to_owned();
+    RouteTable::new([
+        Rule {
+            path,
+            ..rule([endless])
+        },
+        rule([other]),
+    ])
+}
+
+#[tokio::test]
+async fn http2_stream_without_window_is_reset() {
+    let (endless, mut ended) = endless_replica().await;
+    let (chunks, slow) = slow_replica().await;
+    let secure = tls::Secure::with(patient());
+    secure.proxy.swap(endless_beside(endless, slow));
+    let mut client = secure.http2().await;
+    // A response that waits for its replica has no limit.
+    let waiting = client.send_request(tls::h2_get("/")).await.unwrap();
+    let stalled = client.send_request(tls::h2_get("/endless")).await.unwrap();
+    let sent = tokio::time::timeout(TIMEOUT, ended.recv()).await;
+    let sent = sent.expect("the response goes on").unwrap();
+    assert!(sent < MAX_IN_TRANSIT, "{sent}");
+    assert!(stalled.into_body().collect().await.is_err());
+    chunks.send(Frame::data("rest".into())).unwrap();
+    drop(chunks);
+    assert_eq!(body(waiting).await, "rest");
+}
+
+#[tokio::test]
+async fn http3_stream_without_window_is_reset() {
+    let (endless, mut ended) = endless_replica().await;
+    let (chunks, slow) = slow_replica().await;
+    let quic = http3::Quic::start(patient());
+    quic.proxy.swap(endless_beside(endless, slow));
+    let mut client = quic.client().await;
+    let mut waiting = client.start(http3::h3_get("/")).await;
+    waiting.finish().await.unwrap();
+    waiting.recv_response().await.unwrap();
+    let mut stalled = client.start(http3::h3_get("/endless")).await;
+    stalled.finish().await.unwrap();
+    stalled.recv_response().await.unwrap();
+    let sent = tokio::time::timeout(TIMEOUT, ended.recv()).await;
+    let sent = sent.expect("the response goes on").unwrap();
+    assert!(sent < MAX_IN_TRANSIT, "{sent}");
+    let end = loop {
+        match stalled.recv_data().await {
+            Ok(Some(_)) => {}
+            end => break end.map(|_| ()),
+        }
+    };
+    assert!(end.is_err());
+    chunks.send(Frame::data("rest".into())).unwrap();
+    drop(chunks);
+    assert_eq!(http3::rest(&mut waiting).await, b"rest");
 }

@@ -51,7 +51,11 @@ impl Secure {
     }
 
     pub(crate) fn with(settings: Settings) -> Self {
-        let (proxy, issued) = (Proxy::new(settings), issue(HOST));
+        Self::of(Proxy::new(settings))
+    }
+
+    fn of(proxy: Proxy) -> Self {
+        let issued = issue(HOST);
         let sockets = ListenSockets::bind(([127, 0, 0, 1], 0).into(), proxy.workers()).unwrap();
         let addr = sockets.local_addr();
         proxy.listen(Scheme::Https, sockets).unwrap();
@@ -97,7 +101,7 @@ impl Secure {
             .await
     }
 
-    async fn http2(&self) -> hyper::client::conn::http2::SendRequest<Body> {
+    pub(crate) async fn http2(&self) -> hyper::client::conn::http2::SendRequest<Body> {
         let config = self.config(&["h2", "http/1.1"], version::ALL);
         let stream = self.connect(HOST, config).await.unwrap();
         assert_eq!(session(&stream).alpn_protocol(), Some(&b"h2"[..]));
@@ -129,7 +133,7 @@ async fn ask(stream: &mut TlsStream<TcpStream>) -> String {
     String::from_utf8(head).unwrap()
 }
 
-fn h2_get(path: &str) -> Request<Body> {
+pub(crate) fn h2_get(path: &str) -> Request<Body> {
     Request::get(format!("https://{HOST}{path}"))
         .version(Version::HTTP_2)
         .body(full(""))
@@ -262,10 +266,9 @@ async fn extended_connect(secure: &Secure) -> Response<Incoming> {
     client.send_request(request).await.unwrap()
 }
 
-#[tokio::test]
-async fn tunnel_over_http2_becomes_an_upgrade() {
-    let secure = Secure::start();
-    let echo = replica(async |request: Request<Incoming>| {
+/// A replica that accepts a WebSocket and then sends every four bytes back in reverse.
+async fn websocket_replica() -> SocketAddr {
+    replica(async |request: Request<Incoming>| {
         let Some(key) = request.headers().get("sec-websocket-key").cloned() else {
             return text("no upgrade");
         };
@@ -290,7 +293,13 @@ async fn tunnel_over_http2_becomes_an_upgrade() {
             .body(full(""))
             .unwrap()
     })
-    .await;
+    .await
+}
+
+#[tokio::test]
+async fn tunnel_over_http2_becomes_an_upgrade() {
+    let secure = Secure::start();
+    let echo = websocket_replica().await;
     secure.proxy.swap(RouteTable::new([rule([echo])]));
     let response = extended_connect(&secure).await;
     assert_eq!(response.status(), StatusCode::OK);
@@ -321,6 +330,65 @@ async fn tunnel_needs_a_replica_that_switches() {
         let response = extended_connect(&secure).await;
         assert_eq!(response.status().as_u16(), expected);
     }
+}
+
+#[tokio::test]
+async fn http2_replica_opens_no_tunnel() {
+    let secure = Secure::start();
+    let connections = Arc::new(AtomicUsize::new(0));
+    let grpc = h2c_replica(connections.clone()).await;
+    let routes = RouteTable::new([Rule {
+        http2: true,
+        path: "/ws".to_owned(),
+        ..rule([grpc])
+    }]);
+    secure.proxy.swap(routes);
+    let response = extended_connect(&secure).await;
+    assert_eq!(response.status(), StatusCode::NOT_IMPLEMENTED);
+    assert_eq!(response.headers()["server"], "jaco");
+    assert_eq!(connections.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn upgrade_to_http2_replica_is_ignored() {
+    let secure = Secure::start();
+    let grpc = h2c_replica(Arc::default()).await;
+    secure.proxy.swap(RouteTable::new([Rule {
+        http2: true,
+        ..rule([grpc])
+    }]));
+    let config = secure.config(&["http/1.1"], version::ALL);
+    let mut stream = secure.connect(HOST, config).await.unwrap();
+    let request = b"GET /ws HTTP/1.1\r\nHost: a.example\r\nConnection: Upgrade, TE\r\n\
+                    TE: trailers\r\nUpgrade: websocket\r\nSec-WebSocket-Key: abc\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    let head = String::from_utf8(head).unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
+    assert!(!head.contains("upgrade: "), "{head}");
+}
+
+#[tokio::test]
+async fn tunnel_is_counted_but_not_timed() {
+    let counted = Arc::new(Counted::default());
+    let secure = Secure::of(Proxy::observed(Settings::default(), counted.clone()));
+    let routes = RouteTable::new([Rule {
+        service: "chat".to_owned(),
+        path: "/ws".to_owned(),
+        ..rule([websocket_replica().await])
+    }]);
+    secure.proxy.swap(routes);
+    let _open = extended_connect(&secure).await;
+    let tunnel = "a.example chat 200 false".to_owned();
+    let counted = async {
+        while !counted.lines().contains(&tunnel) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(TIMEOUT, counted).await.unwrap();
 }
 
 /// The proof that a server of WebSocket gives (RFC 6455, section 4.2.2).

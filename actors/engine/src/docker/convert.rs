@@ -199,12 +199,12 @@ fn status(word: &str) -> Status {
 pub(super) fn inspected(mut details: Details, lender: Option<Details>) -> Inspected {
     let namespace = match (details.lender(), &lender) {
         (None, _) => NetworkNamespace::Own,
-        (Some(_), Some(lender)) if !lender.has_ended() => NetworkNamespace::Lent,
+        (Some(_), Some(lender)) if !lender.has_ended() => NetworkNamespace::Lent(lender.id.clone()),
         (Some(_), _) => NetworkNamespace::Lost,
     };
-    let settings = match namespace {
+    let settings = match &namespace {
         NetworkNamespace::Own => details.network_settings.take(),
-        NetworkNamespace::Lent => lender.and_then(|lender| lender.network_settings),
+        NetworkNamespace::Lent(_) => lender.and_then(|lender| lender.network_settings),
         NetworkNamespace::Lost => None,
     };
     let endpoints = settings.map(NetworkSettings::endpoints);
@@ -422,7 +422,7 @@ mod tests {
         assert_eq!(details.lender(), Some("l"));
         let seen = |lender: Option<Details>| inspected(read(borrower.clone()), lender);
         let lent = seen(Some(read(lender("running"))));
-        assert_eq!(lent.namespace, NetworkNamespace::Lent);
+        assert_eq!(lent.namespace, NetworkNamespace::Lent("l".to_owned()));
         assert_eq!(lent.addresses["jaco_app_front"], "10.0.0.7");
         for lost in [seen(None), seen(Some(read(lender("exited"))))] {
             assert_eq!(lost.namespace, NetworkNamespace::Lost);

@@ -3,6 +3,8 @@
 use std::{
     collections::{BTreeMap, HashMap},
     future::Future,
+    net::Ipv4Addr,
+    ops::RangeInclusive,
     sync::Arc,
     time::Duration,
 };
@@ -27,7 +29,7 @@ use super::{
 };
 use crate::{
     Endpoint, EngineError, EngineNetwork, EngineResult, NetworkEngine, NetworkEvent, NetworkSpec,
-    NetworkedContainer, labels::LABEL_CLUSTER,
+    NetworkedContainer, cidr::Cidr, labels::LABEL_CLUSTER,
 };
 
 /// Key of the reserved address of a network.
@@ -217,19 +219,30 @@ struct Made {
 ///
 /// Source: `POST /libpod/networks/create` of the Podman API.
 fn podman_request(spec: &NetworkSpec) -> serde_json::Value {
+    let mut subnet = json!({
+        "subnet": spec.cidr.to_string(),
+        "gateway": spec.cidr.gateway().to_string(),
+    });
+    if let Some(range) = spec.reserved.map(|address| leases(spec.cidr, address)) {
+        subnet["lease_range"] = json!({ "start_ip": range.start(), "end_ip": range.end() });
+    }
     json!({
         "name": spec.name,
         "driver": "bridge",
         "network_interface": spec.bridge,
-        "subnets": [{
-            "subnet": spec.cidr.to_string(),
-            "gateway": spec.cidr.gateway().to_string(),
-        }],
+        "subnets": [subnet],
         "dns_enabled": false,
         // The same as of networks that are created through the Docker API.
         "options": { "mtu": spec.mtu.to_string(), "isolate": "true" },
         "labels": spec.labels,
     })
+}
+
+/// Addresses between the gateway of `block` and the reserved one.
+fn leases(block: Cidr, reserved: Ipv4Addr) -> RangeInclusive<Ipv4Addr> {
+    let first = u32::from(block.gateway()).saturating_add(1);
+    let last = u32::from(reserved).saturating_sub(1);
+    first.into()..=last.into()
 }
 
 fn request(spec: NetworkSpec) -> NetworkCreateRequest {
@@ -282,7 +295,7 @@ mod tests {
     #[test]
     fn podman_networks_have_no_name_server() {
         let spec = NetworkSpec {
-            reserved: None,
+            reserved: Some("10.244.3.254".parse().unwrap()),
             name: "jaco_app_front".into(),
             bridge: "jaco-0000-1111".into(),
             cidr: "10.244.3.0/24".parse().unwrap(),
@@ -293,6 +306,8 @@ mod tests {
         assert_eq!(request["dns_enabled"], false);
         assert_eq!(request["network_interface"], "jaco-0000-1111");
         assert_eq!(request["subnets"][0]["gateway"], "10.244.3.1");
+        let leases = json!({ "start_ip": "10.244.3.2", "end_ip": "10.244.3.253" });
+        assert_eq!(request["subnets"][0]["lease_range"], leases);
         assert_eq!(request["labels"]["jaco.network"], "front");
     }
 

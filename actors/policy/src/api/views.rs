@@ -1,6 +1,6 @@
 //! Responses of the read calls: pure functions of the state.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::SocketAddr};
 
 use jaco_proto::{
     Error, ErrorCode,
@@ -214,15 +214,15 @@ fn rank(state: ReplicaState) -> u8 {
     }
 }
 
-/// Response of `Deploy.GetRoute`: longest path first, the catch-all last. `ready` says whether a
-/// replica serves a route.
+/// Response of `Deploy.GetRoute`: longest path first, the catch-all last. `serves` is the host and the
+/// address at which a replica serves a route, if it does.
 ///
 /// # Errors
 /// `route_not_found` if the domain has no route.
 pub fn route(
     state: &State,
     domain: &str,
-    ready: impl Fn(&v1::Route, &v1::ReplicaDesired) -> bool,
+    serves: impl Fn(&v1::Route, &v1::ReplicaDesired) -> Option<(String, SocketAddr)>,
 ) -> Result<v1::GetRouteResponse, Error> {
     let mut routes: Vec<_> = state
         .routes
@@ -252,6 +252,15 @@ pub fn route(
                 .values()
                 .filter(|d| d.deployment == route.deployment && d.service == route.service)
                 .collect();
+            let upstreams = replicas.iter().filter_map(|desired| {
+                let (host, address) = serves(route, desired)?;
+                Some(v1::RouteUpstream {
+                    replica_id: desired.id.clone(),
+                    host,
+                    address: address.to_string(),
+                })
+            });
+            let upstreams: Vec<_> = upstreams.collect();
             v1::RealizedRoute {
                 path: route.path.clone(),
                 catch_all: route.path.is_empty(),
@@ -260,10 +269,12 @@ pub fn route(
                 port: route.port,
                 tls_auto: state.is_tls_auto(route),
                 strip_path: route.strip_path,
-                ready_replicas: count(replicas.iter().filter(|d| ready(route, d)).count()),
+                ready_replicas: count(upstreams.len()),
                 total_replicas: count(replicas.len()),
                 limits: protection::limits(route, default.as_ref()),
                 affinity: protection::affinity(route).cloned(),
+                upstreams,
+                upstream_h2c: route.upstream_h2c,
             }
         })
         .collect();
@@ -393,7 +404,11 @@ mod tests {
 
     #[test]
     fn routes_come_in_the_order_of_evaluation() {
-        let response = route(&world(), "a.io", |_, d| d.id == "app-web-0").unwrap();
+        let address = SocketAddr::from(([10, 0, 0, 2], 80));
+        let serves = |_: &v1::Route, desired: &v1::ReplicaDesired| {
+            (desired.id == "app-web-0").then(|| ("one".to_owned(), address))
+        };
+        let response = route(&world(), "a.io", serves).unwrap();
         let paths: Vec<_> = response.routes.iter().map(|r| r.path.as_str()).collect();
         assert_eq!(paths, ["/api/v2", "/api", "/b", ""]);
         assert_eq!(
@@ -403,9 +418,15 @@ mod tests {
             ),
             (1, 2)
         );
+        let upstream = v1::RouteUpstream {
+            replica_id: "app-web-0".to_owned(),
+            host: "one".to_owned(),
+            address: "10.0.0.2:80".to_owned(),
+        };
+        assert_eq!(response.routes[0].upstreams, [upstream]);
         assert!(response.routes[3].catch_all);
         assert_eq!(
-            route(&world(), "b.io", |_, _| true).unwrap_err().code,
+            route(&world(), "b.io", serves).unwrap_err().code,
             ErrorCode::RouteNotFound
         );
     }

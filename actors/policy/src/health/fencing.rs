@@ -13,6 +13,8 @@
 
 use std::time::{Duration, Instant};
 
+use jaco_proto::v1::NodeStatus;
+
 use super::core::LIVE_FOR;
 
 /// Delay between attempts to catch up.
@@ -54,7 +56,8 @@ pub struct Core {
     current: bool,
     /// Number of contacts so far; the present one has this number.
     contacts: u64,
-    marked_down: bool,
+    /// Status of this node, as far as it says that the node is down.
+    marked_down: Option<NodeStatus>,
     attempt: u64,
     confirming: bool,
     next: Option<Instant>,
@@ -104,11 +107,21 @@ impl Core {
         self.finish(now);
     }
 
-    /// Handles whether the newest state has this node as `unhealthy` or `offline`.
-    pub fn handle_marked_down(&mut self, now: Instant, marked_down: bool) {
+    /// Handles the status of this node in the newest state; `None` if it has no row there. Each mark
+    /// as `unhealthy` or `offline` fences this node, also one that follows the other: `offline`
+    /// moves replicas, which a check made before it did not see.
+    pub fn handle_status(&mut self, now: Instant, status: Option<NodeStatus>) {
         self.begin(now);
-        let already = std::mem::replace(&mut self.marked_down, marked_down);
-        if marked_down && !already {
+        let marked_down = status.filter(|status| match status {
+            NodeStatus::Unhealthy | NodeStatus::Offline => true,
+            NodeStatus::Unspecified
+            | NodeStatus::Joining
+            | NodeStatus::Ready
+            | NodeStatus::IsolationUnavailable
+            | NodeStatus::DrainTimeout => false,
+        });
+        let before = std::mem::replace(&mut self.marked_down, marked_down);
+        if marked_down.is_some() && marked_down != before {
             // A live set from before the status change does not allow the return to ready.
             self.seen_by_leader = None;
             self.fence();
@@ -257,8 +270,8 @@ mod tests {
             self.attempt()
         }
 
-        fn mark(&mut self, marked_down: bool) -> Option<u64> {
-            self.core.handle_marked_down(self.now, marked_down);
+        fn mark(&mut self, status: NodeStatus) -> Option<u64> {
+            self.core.handle_status(self.now, Some(status));
             self.attempt()
         }
 
@@ -340,7 +353,7 @@ mod tests {
         fixture.see(false);
         assert!(!fixture.core.is_seen_by_leader(fixture.now));
         fixture.see(true);
-        fixture.mark(true);
+        fixture.mark(NodeStatus::Unhealthy);
         assert!(
             !fixture.core.is_seen_by_leader(fixture.now),
             "a live set from before the mark does not count"
@@ -445,15 +458,20 @@ mod tests {
     #[test]
     fn mark_down_fences_and_voids_attempt_in_flight() {
         let mut fixture = Fixture::current();
-        let first = fixture.mark(true).unwrap();
+        let first = fixture.mark(NodeStatus::Unhealthy).unwrap();
         assert!(!fixture.core.is_current());
-        fixture.mark(false);
-        let second = fixture.mark(true).unwrap();
+        fixture.mark(NodeStatus::Ready);
+        let second = fixture.mark(NodeStatus::Unhealthy).unwrap();
         fixture.answer(first, true);
         assert!(!fixture.core.is_current());
         fixture.answer(second, true);
         assert!(fixture.core.is_current());
-        assert_eq!(fixture.mark(true), None);
+        assert_eq!(fixture.mark(NodeStatus::Unhealthy), None);
         assert!(fixture.core.is_current(), "still the same mark");
+        let third = fixture.mark(NodeStatus::Offline).unwrap();
+        assert!(!fixture.core.is_current(), "replicas moved since the check");
+        fixture.answer(third, true);
+        fixture.mark(NodeStatus::Ready);
+        assert!(fixture.core.is_current(), "no mark");
     }
 }

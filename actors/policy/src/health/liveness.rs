@@ -109,18 +109,8 @@ impl Core {
             .retain(|host, _| members.contains_key(host));
         let roster = nodes().map(|(host, node)| (host.clone(), detected_status(node)));
         self.detector.handle_members(now, roster.collect());
-        let marked_down = match state.nodes.get(&self.host).map(|node| node.status()) {
-            Some(NodeStatus::Unhealthy | NodeStatus::Offline) => true,
-            Some(
-                NodeStatus::Unspecified
-                | NodeStatus::Joining
-                | NodeStatus::Ready
-                | NodeStatus::IsolationUnavailable
-                | NodeStatus::DrainTimeout,
-            )
-            | None => false,
-        };
-        self.fencing.handle_marked_down(now, marked_down);
+        let status = state.nodes.get(&self.host).map(|node| node.status());
+        self.fencing.handle_status(now, status);
         self.collect();
     }
 

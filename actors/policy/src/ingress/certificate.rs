@@ -9,6 +9,7 @@
 //! - [`expiry`]: warnings before a certificate of an operator expires.
 //! - [`preflight`]: whether the addresses of a domain lead to this cluster.
 //! - [`imported`]: certificates of operators.
+//! - [`queue`]: turns of the domains.
 //! - [`served`]: the certificate that is presented for a domain.
 //! - [`status`]: the certificate rows of `jaco status`.
 //! - [`store`]: keys of the replicated certificate store.
@@ -21,6 +22,7 @@ pub mod expiry;
 pub mod imported;
 mod input;
 pub mod preflight;
+pub mod queue;
 pub mod served;
 pub mod status;
 pub mod store;

@@ -88,6 +88,13 @@ pub fn served_ports(
     ports.collect()
 }
 
+/// Whether a TCP port is published, served or not.
+#[must_use]
+pub fn publishes_tcp(state: &State) -> bool {
+    let mut keys = state.tcp_routes.values().map(|route| PortKey::of(route));
+    keys.any(|key| key.is_some_and(|key| key.protocol == TransportProtocol::Tcp))
+}
+
 /// Whether two states agree on everything [`served_ports`] depends on.
 #[must_use]
 pub fn same_input(a: &State, b: &State) -> bool {

@@ -8,6 +8,7 @@ use std::{
 use jaco_proto::v1;
 use jaco_state::State;
 
+use super::{ports::publishes_tcp, protection};
 use crate::network::names::{DEFAULT_NETWORK, NetworkId};
 
 #[cfg(any(test, feature = "testing"))]
@@ -61,6 +62,9 @@ pub struct Upstream<'a> {
     pub replica: &'a str,
     /// Address it listens on.
     pub addr: SocketAddr,
+    /// Whether the route has sticky sessions and this container will soon be withdrawn: a session
+    /// that begins on it would be lost.
+    pub leaving: bool,
 }
 
 /// Returns all routes, by domain and path; a route without an eligible replica has no upstreams.
@@ -107,7 +111,8 @@ pub fn is_settled(state: &State, facts: &NodeFacts, fresh: &BTreeSet<String>) ->
     })
 }
 
-/// Whether two states agree on everything [`served_routes`] and the limits of routes depend on.
+/// Whether two states agree on everything [`served_routes`], the limits of routes and
+/// [`opens_ingress`] depend on.
 #[must_use]
 pub fn same_input(a: &State, b: &State) -> bool {
     a.routes.ptr_eq(&b.routes)
@@ -116,6 +121,20 @@ pub fn same_input(a: &State, b: &State) -> bool {
         && a.replicas_desired.ptr_eq(&b.replicas_desired)
         && a.replicas_observed.ptr_eq(&b.replicas_observed)
         && a.cluster_config.ptr_eq(&b.cluster_config)
+        && (a.nodes.ptr_eq(&b.nodes) || draining(a).eq(draining(b)))
+        && (a.tcp_routes.ptr_eq(&b.tcp_routes) || publishes_tcp(a) == publishes_tcp(b))
+}
+
+/// Whether the ports of the ingress are to be open: a route or a published TCP port exists.
+#[must_use]
+pub fn opens_ingress(state: &State) -> bool {
+    !state.routes.is_empty() || publishes_tcp(state)
+}
+
+/// Hostnames of the members whose replicas move to others.
+fn draining(state: &State) -> impl Iterator<Item = &str> {
+    let draining = state.nodes.values().filter(|node| node.draining);
+    draining.map(|node| node.hostname.as_str())
 }
 
 /// Ids of the replicas with a row, by (deployment, service).
@@ -136,9 +155,22 @@ fn upstream<'a>(
     id: &'a str,
 ) -> Option<Upstream<'a>> {
     let addr = replica_addr(state, |host| facts.is_fresh(host, fresh), route, id)?;
-    let host = &state.replicas_observed.get(id)?.host;
-    let reachable = facts.reaches(host);
-    reachable.then_some(Upstream { replica: id, addr })
+    let observed = state.replicas_observed.get(id)?;
+    let sticky = protection::affinity(route).is_some();
+    facts.reaches(&observed.host).then(|| Upstream {
+        replica: id,
+        addr,
+        leaving: sticky && is_leaving(state, observed),
+    })
+}
+
+/// Whether the running container of a replica will be withdrawn: its row has another generation or
+/// host, for which another container is being started, or its host is drained.
+fn is_leaving(state: &State, observed: &v1::ReplicaObserved) -> bool {
+    let desired = state.replicas_desired.get(&observed.id);
+    desired
+        .is_none_or(|row| row.host != observed.host || observed.desired_raft_index < row.raft_index)
+        || draining(state).any(|host| host == observed.host)
 }
 
 /// Address at which replica `id` serves `route`, if it is running on a host for which `is_fresh`

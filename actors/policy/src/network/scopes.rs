@@ -65,7 +65,8 @@ pub fn scopes(state: &State) -> Vec<Scope> {
 
 /// Sorts blocks and removes those that lie in another one.
 pub(super) fn disjoint(blocks: &mut Vec<Cidr>) {
-    blocks.sort_unstable_by_key(|block| (block.first(), block.prefix()));
+    // One number is compared faster than a pair.
+    blocks.sort_unstable_by_key(|block| (block.first() << 8) | u64::from(block.prefix()));
     blocks.dedup_by(|next, kept| next.last() <= kept.last());
 }
 

@@ -5,6 +5,7 @@ use std::{io::ErrorKind, net::Ipv6Addr};
 use jaco_net::{ingress::Settings, limit::Limits};
 use jaco_policy::{
     ingress::{
+        ports,
         table::{
             NodeFacts,
             testing::{add_replica, state_with_route},
@@ -13,7 +14,7 @@ use jaco_policy::{
     },
     network::readiness::MeshStatus,
 };
-use jaco_proto::v1;
+use jaco_proto::v1::{self, TransportProtocol};
 use jaco_raftnode::State;
 use jaco_supervision::{ChildSpec, Handle, KillMode, Strategy, SupervisorSpec, Tree};
 use tokio::{
@@ -177,6 +178,25 @@ async fn port_opens_with_first_route_and_stays_open() {
 
     world.restarted(KillMode::Kill).await;
     assert_eq!(world.listening().await, opened, "also after a restart");
+}
+
+#[tokio::test(start_paused = true)]
+async fn published_tcp_port_opens_the_ingress() {
+    let mut state = State::default();
+    ports::testing::publish(&mut state, 5353, TransportProtocol::Udp);
+    let fake = FakeState::new(state.clone());
+    let world = start(fake.clone(), 0).await;
+    assert_eq!(world.listening().await, None);
+
+    ports::testing::publish(&mut state, 5432, TransportProtocol::Tcp);
+    fake.set(&state);
+    sleep(DEBOUNCE * 2).await;
+    let opened = world.listening().await;
+    assert!(opened.is_some());
+
+    fake.set(&State::default());
+    sleep(DEBOUNCE * 2).await;
+    assert_eq!(world.listening().await, opened);
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@ use jaco_net::acme::Issued;
 use jaco_policy::{
     ingress::certificate::{
         Action, Chain, Core, Facts, FailureClass, OrderFailure, RenewalWindow, Settings, Slot,
-        jitter,
+        audit, jitter,
         store::{self, CertificateKeys, account_key, directory_name, lock_name, removal},
     },
     runtime::replica::core::Now,
@@ -16,6 +16,7 @@ use jaco_proto::{
     timestamp,
     v1::{self, command::Payload},
 };
+use jaco_state::State;
 use jaco_supervision::{Context, Failure, TaskHandle, Worker};
 use tokio::{
     sync::watch,
@@ -23,7 +24,7 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-use super::{Args, OrderError, Publish, SPREAD, TOKEN_LIFETIME, material, write};
+use super::{Args, OrderError, Publish, SPREAD, TOKEN_LIFETIME, material, turns::Turn, write};
 
 /// Arguments of one [`CertActor`]; kept across restarts.
 #[derive(Clone)]
@@ -42,6 +43,8 @@ pub enum Msg {
     Facts(Box<Facts>),
     /// Leadership of this node changed.
     Leadership(bool),
+    /// The turn of the domain has come.
+    Turn(Turn),
     /// A preflight ended.
     Preflighted(u64, Result<(), String>),
     /// An order ended.
@@ -58,6 +61,9 @@ pub enum Msg {
 pub struct CertActor {
     args: ActorArgs,
     core: Core,
+    /// Wait for a turn.
+    queued: Option<TaskHandle>,
+    turn: Option<Turn>,
     /// Order under way.
     order: Option<TaskHandle>,
     /// Issued certificate that the state does not show yet.
@@ -85,6 +91,8 @@ impl Worker for CertActor {
         Ok(Self {
             args,
             core,
+            queued: None,
+            turn: None,
             order: None,
             issued: None,
         })
@@ -95,6 +103,12 @@ impl Worker for CertActor {
         match msg {
             Msg::Facts(facts) => self.core.handle_facts(now, *facts),
             Msg::Leadership(leads) => self.core.handle_leadership(now, leads),
+            Msg::Turn(turn) => {
+                // One that comes too late ends at once.
+                if self.core.handle_turn(now) {
+                    self.turn = Some(turn);
+                }
+            }
             Msg::Preflighted(attempt, verdict) => {
                 self.core.handle_preflight(now, attempt, verdict);
             }
@@ -165,6 +179,16 @@ impl CertActor {
             Action::Unlock => {
                 self.write(ctx, vec![Payload::CertUnlock(v1::CertUnlock { name })]);
             }
+            Action::Queue { due } => {
+                let turn = env.turns.wait(due, domain);
+                self.queued = Some(ctx.spawn(async move { Msg::Turn(turn.await) }));
+            }
+            Action::EndTurn => {
+                if let Some(queued) = self.queued.take() {
+                    queued.abort();
+                }
+                self.turn = None;
+            }
             Action::Preflight { attempt } => {
                 ctx.spawn(async move {
                     let verdict = match env.preflight {
@@ -178,6 +202,7 @@ impl CertActor {
                 attempt,
                 slot,
                 contact,
+                renews,
             } => {
                 info!(
                     subsystem = "stagefirst",
@@ -186,7 +211,7 @@ impl CertActor {
                     "ordering a certificate"
                 );
                 let task = async move {
-                    let outcome = order(env, domain, slot, contact).await;
+                    let outcome = order(env, domain, slot, contact, renews).await;
                     Msg::Ordered(attempt, outcome)
                 };
                 self.order = Some(ctx.spawn(task));
@@ -264,7 +289,16 @@ impl CertActor {
         }
         let env = self.args.env.clone();
         ctx.spawn(async move {
+            let outcome = payloads.iter().find_map(|payload| match payload {
+                Payload::AuditAppend(append) => audit::outcome(append.event.as_ref()?),
+                _ => None,
+            });
             let written = write(&env, payloads).await;
+            if let (Ok(_), Some(outcome)) = (&written, outcome) {
+                let environment = outcome.environment.as_str();
+                env.metrics
+                    .certificate(&outcome.domain, environment, outcome.ok);
+            }
             Msg::Written(written.map(|_| ()))
         });
     }
@@ -280,14 +314,23 @@ async fn order(
     domain: String,
     slot: Slot,
     contact: String,
+    renews: bool,
 ) -> Result<Issued, OrderFailure> {
     let directory = env.directories.address(slot).to_owned();
     let account = account(&env, &directory, &contact).await;
     let account = account.map_err(|error| error.failure)?;
+    let replaces = renews.then(|| stored_chain(&env.raft.state(), &domain, &directory));
+    let replaces = replaces.flatten();
     let publish = publish(env.clone(), domain.clone());
     let ordered = env
         .authority
-        .order(directory.clone(), account.clone(), domain, publish)
+        .order(
+            directory.clone(),
+            account.clone(),
+            domain,
+            replaces,
+            publish,
+        )
         .await;
     if matches!(&ordered, Err(error) if error.account_lost) {
         let key = account_key(&directory_name(&directory), &contact);
@@ -367,9 +410,16 @@ async fn renewal_window(
     let state = env.raft.state();
     let account = state.cert_blobs.get(&account_key(&name, &contact))?;
     let account = SecretBytes::new(account.value.clone());
-    let chain = store::certificates(&state, &domain).find(|stored| stored.directory == name)?;
-    let chain = String::from_utf8(chain.chain.value.clone()).ok()?;
+    let chain = stored_chain(&state, &domain, &directory)?;
     env.authority
         .renewal_window(directory, account, chain)
         .await
+}
+
+/// Stored chain in PEM that a directory issued for a domain.
+fn stored_chain(state: &State, domain: &str, directory: &str) -> Option<String> {
+    let name = directory_name(directory);
+    let mut stored = store::certificates(state, domain);
+    let found = stored.find(|stored| stored.directory == name)?;
+    String::from_utf8(found.chain.value.clone()).ok()
 }

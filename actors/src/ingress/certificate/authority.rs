@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use futures::future::BoxFuture;
-use jaco_net::acme::{self, Account, Class, Directory, Issued, RootsError};
+use jaco_net::acme::{self, Account, Class, Directory, DirectoryError, Issued};
 use jaco_policy::ingress::certificate::{FailureClass, OrderFailure, RenewalWindow};
 use jaco_proto::secret::SecretBytes;
 
@@ -31,12 +31,14 @@ pub trait Authority: Send + Sync + 'static {
         contact: String,
     ) -> BoxFuture<'static, Result<SecretBytes, OrderError>>;
 
-    /// Orders a certificate for one domain; see [`Account::order`].
+    /// Orders a certificate for one domain, instead of that of a chain in PEM if it renews one; see
+    /// [`Account::order`].
     fn order(
         &self,
         directory: String,
         account: SecretBytes,
         domain: String,
+        replaces: Option<String>,
         publish: Publish,
     ) -> BoxFuture<'static, Result<Issued, OrderError>>;
 
@@ -68,7 +70,7 @@ impl AcmeAuthority {
 
     /// Creates an authority whose orders all fail for this reason.
     #[must_use]
-    pub fn unusable(reason: &RootsError) -> Self {
+    pub fn unusable(reason: &DirectoryError) -> Self {
         Self {
             directories: Err(reason.to_string()),
         }
@@ -128,12 +130,13 @@ impl Authority for AcmeAuthority {
         directory: String,
         account: SecretBytes,
         domain: String,
+        replaces: Option<String>,
         publish: Publish,
     ) -> BoxFuture<'static, Result<Issued, OrderError>> {
         let directory = self.directory(&directory);
         Box::pin(async move {
             let account = Account::open(&directory?, &account).await?;
-            Ok(account.order(&domain, publish).await?)
+            Ok(account.order(&domain, replaces.as_deref(), publish).await?)
         })
     }
 

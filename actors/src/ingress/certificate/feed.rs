@@ -8,7 +8,7 @@ use jaco_state::State;
 use jaco_supervision::{ChildSpec, Context, Failure, Worker};
 use tokio::sync::watch;
 
-use super::{Certificates, Imported, manager::present};
+use super::{Certificates, Imported, selection::Selection};
 use crate::clock::Clock;
 
 /// Arguments of an [`ImportFeed`]; clones share everything.
@@ -34,8 +34,10 @@ pub fn child(args: FeedArgs) -> ChildSpec {
 pub enum Msg {
     /// Routes changed.
     Changed,
-    /// Certificates of operators changed, or one expired.
+    /// Certificates of operators changed.
     Imported,
+    /// A certificate expires.
+    Expired,
 }
 
 /// Publishes the certificates of operators for the domains that ask for one.
@@ -61,31 +63,26 @@ impl Worker for ImportFeed {
         Ok(Self(args))
     }
 
-    async fn handle(&mut self, _: &Context<Self>, msg: Msg) -> Result<(), Failure> {
+    async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
         match msg {
-            Msg::Changed | Msg::Imported => self.publish(),
+            Msg::Changed | Msg::Imported | Msg::Expired => self.publish(ctx),
         }
         Ok(())
     }
 }
 
 impl ImportFeed {
-    fn publish(&self) {
+    fn publish(&self, ctx: &Context<Self>) {
         let imported = self.0.imported.borrow().clone();
-        let now = self.0.clock.now();
-        let wanted = domains::wanted(&self.0.raft.state(), "");
-        let served = wanted.into_keys().filter_map(|domain| {
-            let material = present(now, &domain, &imported, &[])?;
-            Some((domain, material))
-        });
-        let certificates = Certificates {
-            by_domain: Arc::new(served.collect()),
+        let state = self.0.raft.state();
+        let mut selection = Selection::new(self.0.clock.now(), &imported);
+        for domain in domains::wanted(&state, "").into_keys() {
+            selection.add(&domain, &[]);
+        }
+        self.0.certificates.send_replace(Certificates {
+            by_domain: selection.finish(ctx, Msg::Expired),
             tokens: None,
-        };
-        self.0.certificates.send_if_modified(|last| {
-            let differs = *last != certificates;
-            *last = certificates;
-            differs
+            state: Some(state),
         });
     }
 }
@@ -159,8 +156,7 @@ mod tests {
 
         let names = ["a.example", "plain.example", "*.other.example"];
         let by_name = Arc::new(BTreeMap::from(names.map(material)));
-        let expired = Default::default();
-        imports.send_replace(Imported { by_name, expired });
+        imports.send_replace(Imported { by_name });
         let mut served = async |expected: &[(&str, &str)]| {
             let equal = |published: &Certificates| {
                 let served = published.by_domain.iter();

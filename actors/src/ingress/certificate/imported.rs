@@ -4,7 +4,7 @@
 mod tests;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -56,8 +56,6 @@ pub struct ImportArgs {
 pub struct Imported {
     /// Certificate by name, which is a domain or `*.domain`.
     pub by_name: Arc<BTreeMap<String, Arc<Material>>>,
-    /// Names whose certificate has expired, so that readers learn about it.
-    pub expired: BTreeSet<String>,
 }
 
 /// Child specification of the manager, to be placed under the ingress supervisor.
@@ -76,7 +74,7 @@ pub enum Msg {
     Leadership(bool),
     /// A write of warnings ended.
     Written(Result<(), String>),
-    /// A certificate expires, or a warning is due.
+    /// A warning is due.
     Wake,
 }
 
@@ -148,11 +146,8 @@ impl Worker for ImportManager {
             Msg::Wake => {}
         }
         let now = self.args.clock.now();
-        self.publish(now);
-        let warning = self.warn(ctx, now);
-        let ends = self.state.imported_certs.values();
-        let ends = ends.filter_map(|cert| SystemTime::try_from(cert.not_after?).ok());
-        let next = ends.filter(|end| *end > now).chain(warning).min();
+        self.publish();
+        let next = self.warn(ctx, now);
         let wait = next.map(|next| next.duration_since(now).unwrap_or_default().min(CHECK));
         let due = wait.map(|wait| Instant::now() + wait);
         let due = due.into_iter().chain(self.retry).min();
@@ -163,7 +158,7 @@ impl Worker for ImportManager {
 
 impl ImportManager {
     /// Opens what changed, and publishes it.
-    fn publish(&mut self, now: SystemTime) {
+    fn publish(&mut self) {
         let mut before = std::mem::take(&mut self.opened);
         let reopen = std::mem::take(&mut self.reopen);
         for (name, cert) in &self.state.imported_certs {
@@ -186,12 +181,8 @@ impl ImportManager {
             Some((name.clone(), Arc::clone(material)))
         });
         let by_name: BTreeMap<_, _> = opened.collect();
-        let expired = by_name.iter();
-        let expired = expired.filter(|(_, material)| material.chain.not_after <= now);
-        let imported = Imported {
-            expired: expired.map(|(name, _)| name.clone()).collect(),
-            by_name: Arc::new(by_name),
-        };
+        let by_name = Arc::new(by_name);
+        let imported = Imported { by_name };
         self.args.imported.send_if_modified(|last| {
             let differs = *last != imported;
             *last = imported;

@@ -3,25 +3,24 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use jaco_policy::ingress::certificate::{
     Chain, Facts, Lock, Slot, domains,
-    served::{Candidate, Origin, import_names, select},
     store::{self, CertificateKeys, directory_name, lock_name},
 };
 use jaco_proto::secret::SecretString;
 use jaco_state::State;
 use jaco_supervision::{ChildDone, ChildEvent, ChildSpec, Context, Failure, KeyedChildren, Worker};
-use prost_types::Timestamp;
 use tokio::sync::watch;
 use tracing::warn;
 
 use super::{
-    Args, CertActor, Certificates, Imported, Material, Token,
+    Args, CertActor, Certificates, Material, Token,
     actor::ActorArgs,
     material::{Materials, best},
+    selection::{Selection, time},
 };
 
 /// Delay before restarting an actor that exhausted its restarts.
@@ -31,8 +30,10 @@ const RETRY: Duration = Duration::from_secs(60);
 pub enum Msg {
     /// Routes, deployments, locks, certificates or tokens changed.
     Changed(Arc<State>),
-    /// Certificates of operators changed, or one expired.
+    /// Certificates of operators changed.
     Imported,
+    /// A certificate expires.
+    Expired,
     /// A request about an actor has ended, or the actor exhausted its restarts.
     Done(ChildDone),
     /// Restart the actor with this child id, if it is exhausted.
@@ -88,10 +89,10 @@ impl Worker for CertManager {
 
     async fn handle(&mut self, ctx: &Context<Self>, msg: Msg) -> Result<(), Failure> {
         match msg {
-            Msg::Changed(state) => self.reconcile(ctx, &state),
-            Msg::Imported => {
+            Msg::Changed(state) => self.reconcile(ctx, state),
+            Msg::Imported | Msg::Expired => {
                 let state = self.args.raft.state();
-                self.reconcile(ctx, &state);
+                self.reconcile(ctx, state);
             }
             Msg::Restart(id) => self.actors.restart(ctx, &id),
             Msg::Copied => self.copying = false,
@@ -124,7 +125,8 @@ fn same_input(a: &State, b: &State) -> bool {
 }
 
 impl CertManager {
-    fn reconcile(&mut self, ctx: &Context<Self>, state: &State) {
+    fn reconcile(&mut self, ctx: &Context<Self>, newest: Arc<State>) {
+        let state = &*newest;
         let wanted = domains::wanted(state, &self.args.contact);
         // A domain without a route keeps its actor until everything of it is deleted.
         let mut all = store::domains(state);
@@ -139,18 +141,16 @@ impl CertManager {
 
         let now = self.args.clock.now();
         let imported = self.args.imported.borrow().clone();
-        let mut served = BTreeMap::new();
+        let mut selection = Selection::new(now, &imported);
         for domain in &all {
             let contact = wanted.get(domain);
             let materials = self.update(state, domain, contact.is_some());
-            if contact.is_some()
-                && let Some(material) = present(now, domain, &imported, &materials)
-            {
-                served.insert(domain.clone(), material);
+            if contact.is_some() {
+                selection.add(domain, &materials);
             }
             let facts = self.facts(state, domain, contact, &materials);
             let facts = Facts {
-                imported: is_valid_import(state, now, domain),
+                imported: selection.is_valid_import(state, domain),
                 ..facts
             };
             match self.actors.get(domain) {
@@ -170,14 +170,10 @@ impl CertManager {
             self.update(state, domain, false);
             self.actors.stop(ctx, domain);
         }
-        let certificates = Certificates {
-            by_domain: Arc::new(served),
+        self.args.certificates.send_replace(Certificates {
+            by_domain: selection.finish(ctx, Msg::Expired),
             tokens: (!wanted.is_empty()).then(|| Arc::new(tokens(state))),
-        };
-        self.args.certificates.send_if_modified(|last| {
-            let differs = *last != certificates;
-            *last = certificates;
-            differs
+            state: Some(newest),
         });
     }
 
@@ -285,41 +281,6 @@ impl CertManager {
     }
 }
 
-/// Whether an operator supplied a certificate for this very domain that has not expired. One that is
-/// not opened yet counts too, so that a node that starts orders none.
-fn is_valid_import(state: &State, now: SystemTime, domain: &str) -> bool {
-    let stored = state.imported_certs.get(domain);
-    let end = stored.and_then(|cert| time(cert.not_after.as_ref()?));
-    end.is_some_and(|end| now < end)
-}
-
-/// Certificate to present for a domain.
-pub(super) fn present(
-    now: SystemTime,
-    domain: &str,
-    imported: &Imported,
-    materials: &[Arc<Material>],
-) -> Option<Arc<Material>> {
-    let imports = import_names(domain).filter_map(|(origin, name)| {
-        let material = imported.by_name.get(&name)?;
-        Some(Candidate {
-            origin,
-            not_after: material.chain.not_after,
-            certificate: Arc::clone(material),
-        })
-    });
-    let usable = materials.iter().filter(|material| material.chain.covers);
-    let candidates = usable.map(|material| Candidate {
-        origin: match material.slot {
-            Slot::Staging => Origin::Staging,
-            Slot::Production => Origin::Production,
-        },
-        not_after: material.chain.not_after,
-        certificate: Arc::clone(material),
-    });
-    select(now, candidates.chain(imports)).map(|candidate| candidate.certificate)
-}
-
 fn tokens(state: &State) -> BTreeMap<String, Token> {
     let rows = state.challenge_tokens.iter();
     let usable = rows.filter_map(|(token, row)| {
@@ -330,8 +291,4 @@ fn tokens(state: &State) -> BTreeMap<String, Token> {
         Some((token.clone(), token_row))
     });
     usable.collect()
-}
-
-fn time(at: &Timestamp) -> Option<SystemTime> {
-    SystemTime::try_from(*at).ok()
 }

@@ -3,18 +3,31 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jaco_net::ingress::{self, ChallengeTable, Proxy, certified_key};
+use jaco_state::State;
 use jaco_supervision::{ChildSpec, Context, Failure, Worker};
 use rustls::sign::CertifiedKey;
 use tokio::sync::watch;
 use tracing::{debug, error};
 
 use super::{Certificates, Material, Token};
+use crate::serving::Installed;
 
-/// Child specification of the worker that lets `proxy` serve what `certificates` publishes.
-pub(crate) fn child(proxy: Proxy, certificates: watch::Receiver<Certificates>) -> ChildSpec {
+/// Whether the same tokens are answered in both states.
+pub(crate) fn same_tokens(a: &State, b: &State) -> bool {
+    a.challenge_tokens.ptr_eq(&b.challenge_tokens)
+}
+
+/// Child specification of the worker that lets `proxy` serve what `certificates` publishes, and
+/// records in `installed` the states of what it serves.
+pub(crate) fn child(
+    proxy: Proxy,
+    certificates: watch::Receiver<Certificates>,
+    installed: Installed,
+) -> ChildSpec {
     let args = TlsArgs {
         proxy,
         certificates,
+        installed,
     };
     ChildSpec::worker::<TlsActor>("tls", args).0
 }
@@ -24,6 +37,7 @@ pub(crate) fn child(proxy: Proxy, certificates: watch::Receiver<Certificates>) -
 pub(crate) struct TlsArgs {
     proxy: Proxy,
     certificates: watch::Receiver<Certificates>,
+    installed: Installed,
 }
 
 /// Messages of a [`TlsActor`].
@@ -37,6 +51,7 @@ pub(crate) enum Msg {
 /// The data plane keeps the last ones while the actor restarts.
 pub(crate) struct TlsActor {
     proxy: Proxy,
+    installed: Installed,
     /// Parsed certificates by name, so that each is parsed once; `None` for an unusable one.
     parsed: BTreeMap<String, (Arc<Material>, Option<Arc<CertifiedKey>>)>,
     /// Whether this instance has handed over certificates; an earlier one may have left others.
@@ -54,6 +69,7 @@ impl Worker for TlsActor {
         ctx.watch(certificates, Msg::Changed);
         Ok(Self {
             proxy: args.proxy,
+            installed: args.installed,
             parsed: BTreeMap::new(),
             served: false,
         })
@@ -65,6 +81,9 @@ impl Worker for TlsActor {
                 self.serve(&newest.by_domain);
                 let tokens = newest.tokens.as_deref();
                 self.proxy.swap_challenges(tokens.map(challenge_table));
+                if let Some(state) = newest.state {
+                    self.installed.set(state);
+                }
             }
         }
         Ok(())
@@ -131,12 +150,22 @@ fn challenge_table(tokens: &BTreeMap<String, Token>) -> ChallengeTable {
 mod tests {
     use std::time::{Duration, SystemTime};
 
+    use futures::FutureExt as _;
     use jaco_net::{ingress::Settings, pki::BootstrapCert};
-    use jaco_policy::ingress::certificate::{Chain, Slot};
-    use jaco_proto::secret::SecretString;
+    use jaco_policy::ingress::{
+        certificate::{Chain, Slot},
+        view::SameInput,
+    };
+    use jaco_proto::{
+        secret::SecretString,
+        v1::{self, command::Payload},
+    };
+    use jaco_raftnode::{StateReader as _, command, testing::MemoryRaft};
     use jaco_supervision::{KillMode, Strategy, SupervisorSpec, Tree};
+    use prost_types::Timestamp;
 
     use super::*;
+    use crate::serving::Serving;
 
     /// A self-signed certificate; a damaged one has a key that does not parse.
     fn material(domain: &str, damaged: bool) -> Arc<Material> {
@@ -161,61 +190,129 @@ mod tests {
         })
     }
 
-    fn published(
-        materials: &[(&str, &Arc<Material>)],
-        tokens: Option<BTreeMap<String, Token>>,
-    ) -> Certificates {
-        let named = materials.iter();
-        let named = named.map(|(name, material)| ((*name).to_owned(), Arc::clone(material)));
-        Certificates {
-            by_domain: Arc::new(named.collect()),
-            tokens: tokens.map(Arc::new),
+    /// A data plane, and the state that what it serves is derived from.
+    struct Lab {
+        proxy: Proxy,
+        raft: MemoryRaft,
+        serving: Serving,
+        published: watch::Sender<Certificates>,
+        tree: Tree,
+    }
+
+    impl Lab {
+        async fn start(same_input: SameInput) -> Self {
+            let proxy = Proxy::new(Settings::default());
+            let (published, receiver) = watch::channel(Certificates::default());
+            let serving = Serving::default();
+            let installed = serving.part(same_input);
+            let spec = SupervisorSpec::new(Strategy::OneForOne);
+            let spec = spec.child(child(proxy.clone(), receiver, installed));
+            Self {
+                proxy,
+                raft: MemoryRaft::with_ready_nodes(&["n1"]),
+                serving,
+                published,
+                tree: Tree::start("ingress", spec).await.unwrap(),
+            }
+        }
+
+        /// Stores a token, and returns the index of its entry.
+        fn challenge(&self, token: &str) -> u64 {
+            let token = v1::ChallengeToken {
+                token: token.to_owned(),
+                domain: "a-example".to_owned(),
+                key_auth: "proof".to_owned(),
+                expires_at: Some(Timestamp::default()),
+            };
+            let store = v1::ChallengeTokenStore { token: Some(token) };
+            let store = Payload::ChallengeTokenStore(store);
+            let store = command("test", Timestamp::default(), store);
+            self.raft.apply(store).unwrap();
+            self.raft.state().applied_index
+        }
+
+        fn publish(&self, materials: &[(&str, &Arc<Material>)]) {
+            let named = materials.iter();
+            let named = named.map(|(name, material)| ((*name).to_owned(), Arc::clone(material)));
+            self.published.send_replace(Certificates {
+                by_domain: Arc::new(named.collect()),
+                tokens: None,
+                state: Some(self.raft.state()),
+            });
+        }
+
+        /// Publishes certificates with a newer state, and waits until the data plane has them.
+        async fn serve(&self, materials: &[(&str, &Arc<Material>)]) {
+            let index = self.challenge("next");
+            self.publish(materials);
+            self.serving.reached(&self.raft, index).await;
         }
     }
 
-    async fn until(holds: impl Fn() -> bool) {
-        let holds = async {
-            while !holds() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        let waited = tokio::time::timeout(Duration::from_secs(60), holds).await;
-        waited.expect("the data plane follows");
-    }
-
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn data_plane_follows_and_outlives_the_actor() {
-        let proxy = Proxy::new(Settings::default());
-        let (sender, receiver) = watch::channel(Certificates::default());
-        let spec = SupervisorSpec::new(Strategy::OneForOne);
-        let spec = spec.child(child(proxy.clone(), receiver));
-        let tree = Tree::start("ingress", spec).await.unwrap();
+        let lab = Lab::start(|_, _| false).await;
+        let certificates = lab.proxy.certificates();
 
         // An unusable certificate leaves the others.
         let (a, b) = (material("a-example", false), material("b-example", true));
-        sender.send_replace(published(&[("a-example", &a), ("b-example", &b)], None));
-        until(|| proxy.certificates().covers("a-example")).await;
-        assert!(!proxy.certificates().covers("b-example"));
+        lab.serve(&[("a-example", &a), ("b-example", &b)]).await;
+        assert!(certificates.covers("a-example"));
+        assert!(!certificates.covers("b-example"));
 
         // An unchanged certificate is not parsed again.
-        let first = proxy.certificates().find("a-example").unwrap();
+        let first = certificates.find("a-example").unwrap();
         let c = material("c-example", false);
-        sender.send_replace(published(&[("a-example", &a), ("c-example", &c)], None));
-        until(|| proxy.certificates().covers("c-example")).await;
-        let again = proxy.certificates().find("a-example").unwrap();
+        lab.serve(&[("a-example", &a), ("c-example", &c)]).await;
+        assert!(certificates.covers("c-example"));
+        let again = certificates.find("a-example").unwrap();
         assert!(Arc::ptr_eq(&first, &again));
 
         // The next instance publishes everything again; a renewed certificate replaces the other.
-        tree.kill("ingress/tls", KillMode::Kill).unwrap();
-        assert!(proxy.certificates().covers("a-example"));
+        lab.tree.kill("ingress/tls", KillMode::Kill).unwrap();
+        assert!(certificates.covers("a-example"));
         let renewed = material("a-example", false);
-        sender.send_replace(published(&[("a-example", &renewed)], None));
-        until(|| !proxy.certificates().covers("c-example")).await;
-        let found = proxy.certificates().find("a-example").unwrap();
+        lab.serve(&[("a-example", &renewed)]).await;
+        assert!(!certificates.covers("c-example"));
+        let found = certificates.find("a-example").unwrap();
         assert!(!Arc::ptr_eq(&first, &found));
 
-        sender.send_replace(Certificates::default());
-        until(|| !proxy.certificates().covers("a-example")).await;
+        lab.serve(&[]).await;
+        assert!(!certificates.covers("a-example"));
+    }
+
+    #[tokio::test]
+    async fn token_counts_once_the_data_plane_has_it() {
+        let lab = Lab::start(same_tokens).await;
+        let index = lab.challenge("token");
+        let reached = lab.serving.reached(&lab.raft, index).shared();
+        assert!(
+            reached.clone().now_or_never().is_none(),
+            "nothing is served"
+        );
+        lab.publish(&[]);
+        reached.await;
+        let index = lab.challenge("another");
+        let reached = lab.serving.reached(&lab.raft, index).shared();
+        assert!(
+            reached.clone().now_or_never().is_none(),
+            "only the first one"
+        );
+        lab.publish(&[]);
+        reached.await;
+        // An entry about something else needs nothing new.
+        let upsert = v1::CertBlobUpsert {
+            blob: Some(v1::CertBlob {
+                key: "key".to_owned(),
+                value: vec![1],
+                ..v1::CertBlob::default()
+            }),
+        };
+        let upsert = Payload::CertBlobUpsert(upsert);
+        let upsert = command("test", Timestamp::default(), upsert);
+        lab.raft.apply(upsert).unwrap();
+        let index = lab.raft.state().applied_index;
+        lab.serving.reached(&lab.raft, index).await;
     }
 
     #[test]

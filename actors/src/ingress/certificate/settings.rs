@@ -1,6 +1,6 @@
 //! Settings of the certificates of a node.
 
-use jaco_net::acme::{Directory, RootsError};
+use jaco_net::acme::{Directory, DirectoryError};
 use jaco_policy::ingress::certificate::store::Directories;
 
 use super::AcmeAuthority;
@@ -22,8 +22,9 @@ impl CertificateSettings {
     /// Creates an authority of the directories.
     ///
     /// # Errors
-    /// [`RootsError`] if there is no root or an extra one is invalid.
-    pub fn authority(&self) -> Result<AcmeAuthority, RootsError> {
+    /// [`DirectoryError`] if a directory cannot be verified or reached with these
+    /// settings.
+    pub fn authority(&self) -> Result<AcmeAuthority, DirectoryError> {
         let staging = self.directories.staging.as_ref();
         let urls = [Some(&self.directories.production), staging];
         let roots = self.extra_roots.as_deref();

@@ -1,6 +1,9 @@
 use std::{
     collections::VecDeque,
-    sync::{Mutex, atomic::AtomicUsize, atomic::Ordering},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
 };
 
 use jaco_net::{acme::Issued, pki::BootstrapCert};
@@ -25,7 +28,15 @@ struct FakeAuthority {
     raft: MemoryRaft,
     /// Directories that were ordered from.
     orders: Mutex<Vec<String>>,
+    /// Chains that orders replaced.
+    replaced: Mutex<Vec<String>>,
     accounts: AtomicUsize,
+    /// Orders under way, and the most of them at once.
+    running: AtomicUsize,
+    most: AtomicUsize,
+    challenges: AtomicUsize,
+    /// Whether it suggests to renew certificates at once.
+    renews: AtomicBool,
     /// Failures of the next orders.
     failures: Mutex<VecDeque<OrderError>>,
     /// Time that an order takes.
@@ -57,15 +68,20 @@ impl Authority for Shared {
         directory: String,
         _: SecretBytes,
         domain: String,
+        replaces: Option<String>,
         publish: Publish,
     ) -> BoxFuture<'static, Result<Issued, OrderError>> {
         let fake = Arc::clone(&self.0);
         Box::pin(async move {
             lock(&fake.orders).push(directory_name(&directory));
+            lock(&fake.replaced).extend(replaces);
             if let Some(failure) = lock(&fake.failures).pop_front() {
                 return Err(failure);
             }
-            let token = format!("token-{}", fake.orders().len());
+            let token = format!(
+                "token-{}",
+                fake.challenges.fetch_add(1, Ordering::Relaxed) + 1
+            );
             let challenge = Challenge {
                 token: token.clone(),
                 key_auth: SecretString::new("proof".to_owned()),
@@ -73,7 +89,10 @@ impl Authority for Shared {
             publish(challenge).await.unwrap();
             let state = fake.raft.state();
             assert_eq!(state.challenge_tokens[&token].key_auth, "proof");
+            let running = fake.running.fetch_add(1, Ordering::Relaxed) + 1;
+            fake.most.fetch_max(running, Ordering::Relaxed);
             tokio::time::sleep(fake.takes).await;
+            fake.running.fetch_sub(1, Ordering::Relaxed);
             let cert = BootstrapCert::generate(&domain, &[], fake.clock.now()).unwrap();
             Ok(Issued {
                 chain_pem: cert.cert_pem().to_owned(),
@@ -88,7 +107,14 @@ impl Authority for Shared {
         _: SecretBytes,
         _: String,
     ) -> BoxFuture<'static, Option<(RenewalWindow, Duration)>> {
-        Box::pin(async { None })
+        let now = self.0.clock.now();
+        let window = RenewalWindow {
+            start: now,
+            end: now,
+        };
+        let renews = self.0.renews.load(Ordering::Relaxed);
+        let answer = renews.then_some((window, Duration::from_secs(3600)));
+        Box::pin(async move { answer })
     }
 }
 
@@ -99,6 +125,7 @@ struct Lab {
     certificates: watch::Receiver<Certificates>,
     imported: watch::Sender<Imported>,
     cache: Cache,
+    metrics: Metrics,
     tree: Tree,
 }
 
@@ -121,7 +148,12 @@ impl Lab {
             clock: clock.clone(),
             raft: raft.clone(),
             orders: Mutex::default(),
+            replaced: Mutex::default(),
             accounts: AtomicUsize::new(0),
+            running: AtomicUsize::new(0),
+            most: AtomicUsize::new(0),
+            challenges: AtomicUsize::new(0),
+            renews: AtomicBool::new(false),
             failures: Mutex::new(failures),
             takes: Duration::from_secs(3),
         });
@@ -129,6 +161,7 @@ impl Lab {
         let (sender, certificates) = watch::channel(Certificates::default());
         let (imported, imports) = watch::channel(Imported::default());
         let cache = Cache::new(dir);
+        let metrics = Metrics::new("n1", clock.clone());
         let args = Args {
             host: "n1".to_owned(),
             raft: Arc::new(raft.clone()),
@@ -137,11 +170,13 @@ impl Lab {
             directories: Directories::of_config(LETS_ENCRYPT, false),
             contact: String::new(),
             authority: Arc::new(Shared(Arc::clone(&fake))),
+            turns: Turns::default(),
             spread: Arc::new(crate::serving::Everywhere),
             preflight: None,
             imported: imports,
             cache: cache.clone(),
             account_lock: Arc::default(),
+            metrics: metrics.clone(),
             certificates: sender,
         };
         let spec = SupervisorSpec::new(Strategy::OneForOne).child(child(args));
@@ -153,6 +188,7 @@ impl Lab {
             certificates,
             imported,
             cache,
+            metrics,
             tree,
         };
         lab.deploy(true);
@@ -160,14 +196,18 @@ impl Lab {
     }
 
     fn deploy(&self, tls_auto: bool) {
-        let route = v1::Route {
-            domain: DOMAIN.to_owned(),
+        self.deploy_domains(&[DOMAIN.to_owned()], tls_auto);
+    }
+
+    fn deploy_domains(&self, domains: &[String], tls_auto: bool) {
+        let routes = domains.iter().map(|domain| v1::Route {
+            domain: domain.clone(),
             deployment: "app".to_owned(),
             service: "web".to_owned(),
             port: 80,
             tls_auto,
             ..v1::Route::default()
-        };
+        });
         let revision = self
             .raft
             .state()
@@ -181,7 +221,7 @@ impl Lab {
                 name: "web".to_owned(),
                 ..v1::ServiceSpec::default()
             }],
-            routes: vec![route],
+            routes: routes.collect(),
             acme_email: "ops@example.org".to_owned(),
             ..v1::DeploymentApply::default()
         });
@@ -324,6 +364,15 @@ async fn failures_are_audited_and_repeated() {
     );
     let accounts = lab.fake.accounts.load(Ordering::Relaxed);
     assert_eq!(accounts, 3, "the lost account was replaced");
+    let counted = lab.metrics.render();
+    for (environment, result, count) in [
+        ("staging", "failed", 2),
+        ("staging", "ok", 1),
+        ("prod", "ok", 1),
+    ] {
+        let labels = format!("environment=\"{environment}\",result=\"{result}\"}} {count}\n");
+        assert!(counted.contains(&labels), "{labels} in\n{counted}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -423,7 +472,6 @@ async fn certificate_of_an_operator_suspends_orders() {
     let by_name = BTreeMap::from([(DOMAIN.to_owned(), Arc::clone(&material))]);
     lab.imported.send_replace(Imported {
         by_name: Arc::new(by_name),
-        ..Imported::default()
     });
     lab.lead.send_replace(true);
     let served = lab
@@ -436,10 +484,6 @@ async fn certificate_of_an_operator_suspends_orders() {
     tokio::time::sleep(Duration::from_secs(1800)).await;
     assert_eq!(lab.fake.orders(), [""; 0]);
     // The directory's certificate takes its place once it has expired.
-    tokio::time::sleep(Duration::from_secs(1800)).await;
-    lab.imported.send_modify(|imported| {
-        imported.expired.insert(DOMAIN.to_owned());
-    });
     let ordered = lab.certificates.wait_for(|served| {
         let served = served.by_domain.get(DOMAIN);
         served.is_some_and(|served| *served != material && served.slot == Slot::Production)
@@ -448,4 +492,42 @@ async fn certificate_of_an_operator_suspends_orders() {
         .await
         .unwrap()
         .unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewal_names_the_certificate_it_replaces() {
+    let dir = tempfile::tempdir().unwrap();
+    let lab = Lab::start(true, dir.path()).await;
+    lab.until_issued().await;
+    let chain = |state: &State| {
+        let stored = store::certificates(state, DOMAIN).next()?;
+        Some(stored.chain.value.clone())
+    };
+    let first = chain(&lab.raft.state());
+    assert!(lock(&lab.fake.replaced).is_empty());
+    lab.fake.renews.store(true, Ordering::Relaxed);
+    let mut states = lab.raft.subscribe();
+    let renewed = states.wait_for(|state| chain(state) != first);
+    let day = Duration::from_secs(24 * 3600);
+    timeout(day, renewed).await.expect("it is renewed").unwrap();
+    let replaced = lock(&lab.fake.replaced).clone();
+    assert_eq!(replaced, [String::from_utf8(first.unwrap()).unwrap()]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_domains_take_turns() {
+    let dir = tempfile::tempdir().unwrap();
+    let lab = Lab::start(true, dir.path()).await;
+    let domains: Vec<_> = (0..60).map(|number| format!("d{number}-example")).collect();
+    lab.deploy_domains(&domains, true);
+    let name = directory_name(LETS_ENCRYPT);
+    lab.until(|state| {
+        let issued = |domain: &String| {
+            let mut stored = store::certificates(state, domain);
+            stored.any(|stored| stored.directory == name)
+        };
+        domains.iter().all(issued)
+    })
+    .await;
+    assert_eq!(lab.fake.most.load(Ordering::Relaxed), 8);
 }

@@ -101,6 +101,7 @@ impl ResponderManager {
                 block: *block,
                 port: self.args.port,
                 names: Arc::clone(&self.args.names),
+                directory: self.args.directory.clone(),
             };
             let (spec, _) = ChildSpec::worker::<ResponderActor>(self.responders.key(&id), args);
             let responder = Responder {

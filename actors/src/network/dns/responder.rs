@@ -8,7 +8,10 @@ use jaco_policy::network::{dns::admission::PER_DEPLOYMENT, names::NetworkId};
 use jaco_supervision::{Context, Failure, Worker};
 use tracing::{info, warn};
 
-use super::names::{Names, NetworkNames};
+use super::{
+    directory::Directory,
+    names::{Names, NetworkNames},
+};
 use crate::log_dedup::LogDedup;
 
 /// First and longest delay between two attempts to bind.
@@ -30,6 +33,7 @@ pub(super) struct Args {
     pub(super) block: Cidr,
     pub(super) port: u16,
     pub(super) names: Arc<Names>,
+    pub(super) directory: Directory,
 }
 
 impl Args {
@@ -94,7 +98,12 @@ impl ResponderActor {
             network.clone(),
             self.args.block,
         ));
-        ctx.spawn(async move { Msg::Closed(server.serve(handler, LIMITS).await) });
+        let listens = self.args.directory.listens(address);
+        ctx.spawn(async move {
+            let closed = server.serve(handler, LIMITS).await;
+            drop(listens);
+            Msg::Closed(closed)
+        });
     }
 
     fn retry(&mut self, ctx: &Context<Self>, event: &str, error: &io::Error) {

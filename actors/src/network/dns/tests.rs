@@ -41,6 +41,8 @@ struct World {
     tree: Tree,
     directory: Directory,
     state: Arc<FakeState>,
+    installed: Installed,
+    upstreams: Arc<[Upstream]>,
     fresh: watch::Sender<Hosts>,
     metrics: Metrics,
     number: u8,
@@ -78,7 +80,9 @@ async fn world_at(port: u16, config: DnsConfig, state: State) -> World {
     let state = FakeState::new(state);
     let (fresh, watched) = watch::channel(hosts(&["here", "there"]));
     let (directory, metrics) = (Directory::default(), Metrics::new("here", Clock::system()));
-    let children = children(Args {
+    let installed = Installed::default();
+    let upstreams = upstream::configured(&config, Pool::default());
+    let args = Args {
         host: "here".to_owned(),
         raft: state.clone(),
         fresh: watched,
@@ -86,14 +90,17 @@ async fn world_at(port: u16, config: DnsConfig, state: State) -> World {
         config: DnsConfig { port, ..config },
         metrics: metrics.clone(),
         directory: directory.clone(),
-        installed: Installed::default(),
-    });
+        installed: installed.clone(),
+    };
+    let children = children_with(args, Arc::clone(&upstreams));
     let spec = SupervisorSpec::new(Strategy::OneForOne);
     let spec = children.into_iter().fold(spec, SupervisorSpec::child);
     World {
         tree: Tree::start("network", spec).await.unwrap(),
         directory,
         state,
+        installed,
+        upstreams,
         fresh,
         metrics,
         number: WORLDS.fetch_add(1, Ordering::SeqCst),
@@ -136,17 +143,27 @@ impl World {
         reply.ok().map(|reply| Message::from_vec(&reply).unwrap())
     }
 
-    /// Asks a responder until it is there.
+    /// Asks a responder once it listens.
     async fn ask(&self, gateway: u8, message: &Message, tcp: bool) -> Message {
         let asked = async {
             loop {
+                self.listens(gateway, true).await;
+                // One that was killed may have listened until now.
                 if let Some(reply) = self.try_ask(gateway, message, tcp).await {
                     return reply;
                 }
-                tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
         timeout(PATIENCE, asked).await.unwrap()
+    }
+
+    /// Waits until a responder listens at a gateway, or none does.
+    async fn listens(&self, gateway: u8, expected: bool) {
+        let mut listening = self.directory.listening();
+        let is_expected =
+            |all: &directory::Listening| all.contains_key(&self.at(gateway)) == expected;
+        let changed = timeout(PATIENCE, listening.wait_for(is_expected)).await;
+        changed.unwrap().unwrap();
     }
 
     async fn addresses(&self, gateway: u8, name: &str) -> Vec<String> {
@@ -160,14 +177,18 @@ impl World {
         found
     }
 
-    /// Waits until a name has exactly these addresses.
+    /// Asserts that a name has exactly these addresses once the newest state is in force.
     async fn resolves(&self, gateway: u8, name: &str, expected: &[&str]) {
-        let wait = async {
-            while self.addresses(gateway, name).await != expected {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
+        let newest = self.state.state();
+        let is_newest = |state: &Option<Arc<State>>| {
+            state
+                .as_deref()
+                .is_some_and(|state| same_input(state, &newest))
         };
-        timeout(PATIENCE, wait).await.unwrap();
+        let mut installed = self.installed.subscribe();
+        let changed = timeout(PATIENCE, installed.wait_for(is_newest)).await;
+        changed.unwrap().unwrap();
+        assert_eq!(self.addresses(gateway, name).await, expected);
     }
 
     fn ensure(&self, network: &str, gateway: u8) {
@@ -269,12 +290,8 @@ async fn responder_moves_with_its_gateway() {
     let asked = query("web", RecordType::A);
     assert!(world.try_ask(FRONT, &asked, true).await.is_none());
     world.directory.remove(&NetworkId::new("shop", "front"));
-    let gone = async {
-        while world.try_ask(BACK, &asked, true).await.is_some() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(PATIENCE, gone).await.unwrap();
+    world.listens(BACK, false).await;
+    assert!(world.try_ask(BACK, &asked, true).await.is_none());
 }
 
 #[tokio::test]

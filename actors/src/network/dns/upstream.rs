@@ -3,21 +3,21 @@
 use std::{
     fmt, fs,
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
 use jaco_policy::network::{dns::forwarders::of_resolv_conf, ipam::Pool};
 use jaco_proto::config::HostPort;
+use tokio::sync::watch;
 use tracing::warn;
 
 use super::DnsConfig;
-use crate::lock::lock;
 
 /// A server for external names.
 pub(super) struct Upstream {
     server: HostPort,
     /// Addresses in order of preference; none until the name is resolved.
-    addresses: Mutex<Arc<[SocketAddr]>>,
+    addresses: watch::Sender<Arc<[SocketAddr]>>,
 }
 
 impl fmt::Display for Upstream {
@@ -31,19 +31,24 @@ impl Upstream {
         let literal = server.host.parse::<IpAddr>().ok();
         let addresses = literal.map(|address| SocketAddr::from((address, server.port)));
         Self {
-            addresses: Mutex::new(addresses.into_iter().collect()),
+            addresses: watch::Sender::new(addresses.into_iter().collect()),
             server,
         }
     }
 
     /// Known addresses of the server.
     pub(super) fn addresses(&self) -> Arc<[SocketAddr]> {
-        lock(&self.addresses).clone()
+        self.addresses.borrow().clone()
     }
 
     /// Replaces the addresses of a server with a name.
     pub(super) fn set_addresses(&self, addresses: Arc<[SocketAddr]>) {
-        *lock(&self.addresses) = addresses;
+        self.addresses.send_replace(addresses);
+    }
+
+    #[cfg(test)]
+    pub(super) fn subscribe(&self) -> watch::Receiver<Arc<[SocketAddr]>> {
+        self.addresses.subscribe()
     }
 
     /// The server, if it has a name that has to be resolved.

@@ -9,7 +9,9 @@ use futures::{StreamExt as _, stream, stream::BoxStream};
 use jaco_engine::cidr::Cidr;
 use jaco_net::firewall as nft;
 use jaco_policy::network::firewall::{
-    exemptions::{ChainRule, Exemption, ExemptionRule, Outcome, Write, plan},
+    exemptions::{
+        ChainRule, ENGINE_CHAIN, Exemption, ExemptionRule, Outcome, Write, plan, removal,
+    },
     ruleset::{Base, Chain, Rule, Ruleset, Set, Span},
 };
 use jaco_proto::chain;
@@ -37,14 +39,20 @@ struct Found {
 impl KernelPort {
     fn exempt_in(exemption: Exemption, pool: Cidr) -> Result<Outcome, nft::Error> {
         let (table, chain) = exemption.chain();
+        let wanted = exemption != Exemption::Forwarding || must_forward()?;
         let Some(found) = nft::read_chain(table, chain)? else {
             return Ok(match nft::is_legacy_table(table) {
+                _ if !wanted => Outcome::InPlace,
                 true => Outcome::Legacy,
                 false => Outcome::NoChain,
             });
         };
         let found: Vec<ChainRule> = found.iter().map(chain_rule).collect();
-        let writes = plan(&exemption.rules(pool), &found);
+        let rules = exemption.rules(pool);
+        let writes = match wanted {
+            true => plan(&rules, &found),
+            false => removal(&rules, &found),
+        };
         if writes.is_empty() {
             return Ok(Outcome::InPlace);
         }
@@ -52,6 +60,12 @@ impl KernelPort {
         nft::edit_chain(table, chain, &edits)?;
         Ok(Outcome::Written)
     }
+}
+
+/// Whether an engine writes rules and has no chain for those of others.
+fn must_forward() -> Result<bool, nft::Error> {
+    let (table, chain) = Exemption::InterNetwork.chain();
+    Ok(nft::read_chain(table, chain)?.is_none() && nft::read_chain(table, ENGINE_CHAIN)?.is_some())
 }
 
 impl FirewallPort for KernelPort {

@@ -1,4 +1,5 @@
 use std::{
+    collections::BTreeMap,
     process::Command,
     sync::{Mutex, PoisonError},
     time::{Duration, SystemTime},
@@ -298,6 +299,50 @@ fn run(program: &str, arguments: &str) -> String {
     let output = output.unwrap();
     assert!(output.status.success(), "{program} {arguments}");
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// Without its default bridge, an engine makes the chain for the rules of others only when it
+/// creates a network, and not when it starts with those that it has.
+#[test]
+fn exemption_moves_to_the_chain_of_users() {
+    let namespace = Namespace::create().unwrap();
+    let inside = || {
+        let pool = "10.244.0.0/16".parse().unwrap();
+        let port = KernelPort::default();
+        let outcomes = || -> BTreeMap<_, _> { port.exempt(pool).into_iter().collect() };
+        let rules = |chain| {
+            format!(
+                "-A {chain} -s 10.244.0.0/16 -d 10.244.0.0/16 -j ACCEPT\n\
+                 -A {chain} -s 10.99.0.0/24 -d 10.244.0.0/16 -j ACCEPT\n"
+            )
+        };
+        run("iptables", "-P FORWARD DROP");
+        assert_eq!(outcomes()[&Exemption::Forwarding], Outcome::InPlace);
+        assert_eq!(run("iptables", "-S FORWARD"), "-P FORWARD DROP\n");
+
+        run("iptables", "-N DOCKER");
+        run("iptables", "-A FORWARD -j DOCKER");
+        for outcome in [Outcome::Written, Outcome::InPlace] {
+            assert_eq!(outcomes()[&Exemption::Forwarding], outcome);
+            let forward = format!(
+                "-P FORWARD DROP\n{}-A FORWARD -j DOCKER\n",
+                rules("FORWARD")
+            );
+            assert_eq!(run("iptables", "-S FORWARD"), forward);
+        }
+
+        run("iptables", "-N DOCKER-USER");
+        for outcome in [Outcome::Written, Outcome::InPlace] {
+            let outcomes = outcomes();
+            assert_eq!(outcomes[&Exemption::InterNetwork], outcome);
+            assert_eq!(outcomes[&Exemption::Forwarding], outcome);
+            let forward = "-P FORWARD DROP\n-A FORWARD -j DOCKER\n";
+            assert_eq!(run("iptables", "-S FORWARD"), forward);
+            let user = format!("-N DOCKER-USER\n{}", rules("DOCKER-USER"));
+            assert_eq!(run("iptables", "-S DOCKER-USER"), user);
+        }
+    };
+    namespace.within(inside).unwrap();
 }
 
 #[test]

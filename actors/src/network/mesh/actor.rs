@@ -11,10 +11,10 @@ use futures::future::join_all;
 use jaco_policy::{
     COMMIT_BUDGET,
     network::{
-        firewall::core::{Rendered, Status},
+        firewall::core::Status,
         ipam::Pool,
         mesh::{
-            core::{Action, Core, Seen},
+            core::{Action, Core, Isolation, Seen},
             plan::Step,
             repair::{Repair, audit_event, summary},
         },
@@ -60,7 +60,7 @@ pub enum Msg {
     /// Members or address blocks may have changed.
     State(Arc<State>),
     /// The firewall may enforce another ruleset.
-    Enforced(Arc<Rendered>),
+    Isolation(Isolation),
     /// The kernel announced a change.
     Changed,
     /// The kernel was read.
@@ -119,9 +119,9 @@ impl Worker for MeshActor {
         let mut core = Core::new(now, &args.host, args.port);
         core.handle_pool(now, addresses(&last, args.pool));
         if let Some(mut firewall) = args.firewall.clone() {
-            let enforced = enforced_by(&firewall.borrow_and_update());
-            core.handle_enforced(now, Some(enforced));
-            ctx.watch(firewall, |status| Msg::Enforced(enforced_by(&status)));
+            let isolation = Isolation::of(&firewall.borrow_and_update());
+            core.handle_isolation(now, isolation);
+            ctx.watch(firewall, |status| Msg::Isolation(Isolation::of(&status)));
         }
         core.handle_state(now, &last);
         let differs = |last: &Arc<State>, next: &Arc<State>| {
@@ -152,7 +152,7 @@ impl Worker for MeshActor {
                     .handle_pool(now, addresses(&state, self.args.pool));
                 self.core.handle_state(now, &state);
             }
-            Msg::Enforced(enforced) => self.core.handle_enforced(now, Some(enforced)),
+            Msg::Isolation(isolation) => self.core.handle_isolation(now, isolation),
             Msg::Changed => self.core.handle_change(now),
             Msg::Seen(seen) => {
                 self.core.handle_seen(now, seen.map_err(|error| error.0));
@@ -243,7 +243,8 @@ impl MeshActor {
         let status = self.core.status();
         match status {
             MeshStatus::Unavailable(reason) | MeshStatus::Unprotected(reason) => {
-                if self.core.has_run() && self.failures.is_new(reason) {
+                let starts = !self.core.has_run() || self.core.awaits_isolation();
+                if !starts && self.failures.is_new(reason) {
                     warn!(subsystem = "wgmesh", %reason, "the mesh is not up");
                 }
             }
@@ -289,11 +290,6 @@ impl MeshActor {
             warn!(subsystem = "wgmesh", %names, "members left out: their names do not resolve");
         }
     }
-}
-
-/// The ruleset in force; the empty one before there is any.
-fn enforced_by(status: &Status) -> Arc<Rendered> {
-    status.enforced.clone().unwrap_or_default()
 }
 
 async fn look(mesh: &SharedPort) -> Result<Seen, PortError> {

@@ -47,6 +47,7 @@ impl CoreDriver {
             notify,
             stop_timeout,
             dynamic,
+            ordered_stop: false,
         };
         assert!(self.core.handle_add(self.now, plan).is_ok());
     }
@@ -371,6 +372,33 @@ fn dynamic_children_of_one_for_one_are_unordered() {
 }
 
 #[test]
+fn dynamic_children_may_stop_in_order() {
+    let mut driver = CoreDriver::running(Strategy::OneForOne);
+    for (key, ordered_stop) in [("x", true), ("y", false), ("z", true)] {
+        let plan = Plan {
+            key: key.to_owned(),
+            restart: Restart::Permanent,
+            notify: false,
+            stop_timeout: None,
+            dynamic: true,
+            ordered_stop,
+        };
+        driver.core.handle_add(driver.now, plan).unwrap();
+        let id = driver.id(key);
+        assert_eq!(driver.core.poll_action(), Some(Action::Start(id)));
+    }
+
+    driver.core.handle_shutdown(driver.now);
+    for key in ["z", "y", "x"] {
+        let id = driver.id(key);
+        assert_eq!(driver.core.poll_action(), Some(Action::Stop(id)));
+        assert_eq!(driver.core.poll_action(), None);
+        driver.core.handle_ended(driver.now, id, Exit::Finished);
+    }
+    assert_eq!(driver.run(), ["stop c", "stop b", "stop a", "close"]);
+}
+
+#[test]
 fn child_is_killed_after_its_stop_timeout() {
     let mut driver = CoreDriver::running(Strategy::OneForOne);
     let b = driver.core.handle_remove(driver.now, "b").unwrap();
@@ -391,6 +419,7 @@ fn key_is_in_use_until_child_ended() {
         notify: false,
         stop_timeout: None,
         dynamic: true,
+        ordered_stop: false,
     };
     let b = driver.core.handle_remove(driver.now, "b").unwrap();
     assert_eq!(
@@ -518,7 +547,7 @@ proptest! {
         let mut model = Model::default();
         let plan = |key: usize, restart, notify, dynamic| Plan {
             key: key.to_string(), restart, notify, dynamic,
-            stop_timeout: Some(Duration::from_secs(5)),
+            stop_timeout: Some(Duration::from_secs(5)), ordered_stop: key.is_multiple_of(3),
         };
         for (key, (restart, notify)) in statics.iter().enumerate() {
             let _ = core.handle_add(now, plan(key, *restart, *notify, false));

@@ -55,9 +55,9 @@ impl SupervisorHandle {
     /// Adds a child and begins its start; returns before it has started.
     ///
     /// Under [`crate::Strategy::OneForOne`] dynamic children start immediately and
-    /// stop together; under the other strategies they are ordered after the present children. A
-    /// restarted supervisor has its static children only: one of them should start the dynamic
-    /// ones.
+    /// stop together, but for those with [`ChildSpec::ordered_stop`]; under the other strategies
+    /// they are ordered after the present children. A restarted supervisor has its static children
+    /// only: one of them should start the dynamic ones.
     ///
     /// # Errors
     /// [`StartChildError::AlreadyExists`] if the key is in use; the present child is not affected.

@@ -153,3 +153,59 @@ fn route_with_another_owner_is_violation() {
         assert_eq!(found, violated);
     }
 }
+
+/// Moves a replica from `n1` to `n2` within the revision that it was placed for, which lists these
+/// hosts; returns the violated property.
+fn move_within_revision(placement: PlacementMode, hosts: &[&str]) -> Option<&'static str> {
+    let mut oracle = oracle(&[]);
+    oracle.nothing_moves = true;
+    let service = v1::ServiceSpec {
+        name: "web".to_owned(),
+        placement: placement.into(),
+        hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
+        ..v1::ServiceSpec::default()
+    };
+    let deployment = v1::Deployment {
+        name: "app".to_owned(),
+        applied_revision: 2,
+        services: vec![service],
+        ..v1::Deployment::default()
+    };
+    let placed = |host: &str, raft_index| {
+        let mut state = State::default();
+        let name = deployment.name.clone();
+        state.deployments.insert(name, Arc::new(deployment.clone()));
+        let row = v1::ReplicaDesired {
+            id: "app-web-0".to_owned(),
+            deployment: "app".to_owned(),
+            service: "web".to_owned(),
+            host: host.to_owned(),
+            raft_index,
+            ..v1::ReplicaDesired::default()
+        };
+        state.replicas_desired.insert(row.id.clone(), Arc::new(row));
+        state
+    };
+    let (first, changed, moved) = (placed("n1", 1), placed("n1", 2), placed("n2", 3));
+    oracle.check_moves(&first, &changed, &[]);
+    assert_eq!(oracle.violation(), None);
+    oracle.check_moves(&changed, &moved, &[]);
+    oracle.violation().map(|violation| violation.invariant)
+}
+
+#[test]
+fn waiting_replica_may_leave_unlisted_host() {
+    use PlacementMode::{Hosts, Pack, Spread};
+    let moved = Some("nuisances move nothing");
+    let table = [
+        (Hosts, &["n2", "n3"][..], None),
+        (Hosts, &["n1", "n2"], moved),
+        (Spread, &["n2"], moved),
+        (Spread, &[], moved),
+        (Pack, &[], moved),
+    ];
+    for (placement, hosts, expected) in table {
+        let found = move_within_revision(placement, hosts);
+        assert_eq!(found, expected, "{placement:?} {hosts:?}");
+    }
+}

@@ -48,6 +48,17 @@ struct Realized {
     limits: Option<Limits>,
     #[serde(skip_serializing_if = "Option::is_none")]
     affinity: Option<Affinity>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    upstream_h2c: bool,
+    upstreams: Vec<Upstream>,
+}
+
+/// A replica that receives the route's traffic.
+#[derive(Serialize)]
+struct Upstream {
+    replica: String,
+    host: String,
+    address: String,
 }
 
 /// Limits of each client at each node.
@@ -110,6 +121,18 @@ impl From<v1::RealizedRoute> for Realized {
             total_replicas: route.total_replicas,
             limits: route.limits.map(Limits::from),
             affinity: route.affinity.map(Affinity::from),
+            upstream_h2c: route.upstream_h2c,
+            upstreams: route.upstreams.into_iter().map(Upstream::from).collect(),
+        }
+    }
+}
+
+impl From<v1::RouteUpstream> for Upstream {
+    fn from(upstream: v1::RouteUpstream) -> Self {
+        Self {
+            replica: upstream.replica_id,
+            host: upstream.host,
+            address: upstream.address,
         }
     }
 }
@@ -178,6 +201,8 @@ impl View for DomainView {
         let mut columns = vec![
             "PATH", "SERVICE", "PORT", "TLS", "STRIP", "FALLBACK", "READY",
         ];
+        let http2 = self.routes.iter().any(|route| route.upstream_h2c);
+        columns.extend(http2.then_some("PROTOCOL"));
         columns.extend(limited.then_some("LIMITS"));
         columns.extend(sticky.then_some("AFFINITY"));
         let columns: Vec<_> = columns.into_iter().map(col).collect();
@@ -193,6 +218,12 @@ impl View for DomainView {
                 yes(route.catch_all),
                 format!("{}/{}", route.ready_replicas, route.total_replicas),
             ];
+            let protocol = if route.upstream_h2c {
+                "h2c"
+            } else {
+                "http/1.1"
+            };
+            row.extend(http2.then(|| protocol.to_owned()));
             let limits = route.limits.as_ref();
             row.extend(limited.then(|| limits.map_or_else(none, Limits::text)));
             let cookie = route
@@ -204,10 +235,34 @@ impl View for DomainView {
         });
         let note = if limited { PER_NODE } else { "" };
         format!(
-            "Routes for {}:\n{}{note}",
+            "Routes for {}:\n{}{note}{}",
             self.domain,
-            table::render(&columns, rows)
+            table::render(&columns, rows),
+            self.upstreams()
         )
+    }
+}
+
+impl DomainView {
+    /// Table of the replicas that receive traffic; empty if none does.
+    fn upstreams(&self) -> String {
+        let columns = ["PATH", "REPLICA", "HOST", "ADDRESS"].map(col);
+        let rows = self.routes.iter().flat_map(|route| {
+            let path = shown(&route.path);
+            route.upstreams.iter().map(move |upstream| {
+                vec![
+                    path.clone(),
+                    upstream.replica.clone(),
+                    upstream.host.clone(),
+                    upstream.address.clone(),
+                ]
+            })
+        });
+        let rows: Vec<_> = rows.collect();
+        if rows.is_empty() {
+            return String::new();
+        }
+        format!("Upstreams:\n{}", table::render(&columns, rows))
     }
 }
 

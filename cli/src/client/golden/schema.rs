@@ -95,7 +95,8 @@ const SCHEMAS: &[(&str, &str)] = &[
         "get-route",
         "{domain, routes: [{path, catch_all, deployment, service, port, tls, strip_path, \
          ready_replicas, total_replicas, limits?: {rps, burst, connections, exempt?: [.]}, \
-         affinity?: {cookie, ttl_seconds, same_site}}]}",
+         affinity?: {cookie, ttl_seconds, same_site}, upstream_h2c?, \
+         upstreams: [{replica, host, address}]}]}",
     ),
     ("logs", "{replica_id, host, stream, ts?, line}"),
     ("rollback", "{deployment, revision}"),
@@ -236,7 +237,7 @@ impl Schema {
         let mut fields = Vec::new();
         loop {
             let end = rest
-                .find(|c: char| !c.is_ascii_lowercase() && c != '_')
+                .find(|c: char| !c.is_ascii_lowercase() && !c.is_ascii_digit() && c != '_')
                 .unwrap();
             let name = rest[..end].to_owned();
             *rest = &rest[end..];

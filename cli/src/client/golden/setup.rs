@@ -389,7 +389,25 @@ fn realized_routes() -> Vec<v1::RealizedRoute> {
         }),
         ..realized("", 0)
     };
-    vec![realized("/api/v2", 2), realized("/api", 1), protected]
+    let upstream = |replica: &str, host: &str, address: &str| v1::RouteUpstream {
+        replica_id: replica.to_owned(),
+        host: host.to_owned(),
+        address: address.to_owned(),
+    };
+    let (first, second) = (
+        upstream("app-web-0", "one", "10.244.3.2:8080"),
+        upstream("app-web-1", "two", "10.244.7.2:8080"),
+    );
+    let http2 = v1::RealizedRoute {
+        upstreams: vec![first.clone(), second],
+        upstream_h2c: true,
+        ..realized("/api/v2", 2)
+    };
+    let one = v1::RealizedRoute {
+        upstreams: vec![first],
+        ..realized("/api", 1)
+    };
+    vec![http2, one, protected]
 }
 
 fn web() -> v1::ReplicaDetail {

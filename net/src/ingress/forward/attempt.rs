@@ -1,6 +1,6 @@
 //! Attempts to get a request answered by a replica.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -15,6 +15,7 @@ use super::super::{
     upstream::Upstream,
     worker::Worker,
 };
+use super::InterimResponses;
 
 /// Number of replicas tried before a request fails.
 const MAX_ATTEMPTS: usize = 3;
@@ -63,6 +64,8 @@ pub(super) struct Forwarding<'a> {
     pub(super) upstreams: &'a [Upstream],
     /// Position of the replica that the client was given.
     pub(super) preferred: Option<usize>,
+    /// Where interim responses go, if the client can get them.
+    pub(super) interim: Option<InterimResponses>,
 }
 
 impl Forwarding<'_> {
@@ -124,8 +127,7 @@ impl Forwarding<'_> {
         let sender = match Box::pin(pool.connect(upstream.addr, self.http2)).await {
             Ok(sender) => sender,
             Err(why) => {
-                tracing::debug!(subsystem = "ingress", replica_id = %upstream.replica, addr = %upstream.addr, %why, "failed to connect");
-                self.mark_down(upstream);
+                self.mark_down(upstream, &why);
                 return Err(AttemptError::Unsent(request));
             }
         };
@@ -137,7 +139,9 @@ impl Forwarding<'_> {
             // A reset stream of an open HTTP/2 connection is the application's answer.
             Err(_) if pool.multiplexes(upstream.addr) => {}
             Err(AttemptError::Unsent(_) | AttemptError::Repeatable(_))
-            | Err(AttemptError::Final(Failure::Unreachable)) => self.mark_down(upstream),
+            | Err(AttemptError::Final(Failure::Unreachable)) => {
+                self.mark_down(upstream, &"it failed before its response");
+            }
         }
         sent
     }
@@ -148,10 +152,13 @@ impl Forwarding<'_> {
         at: usize,
         upstream: &Upstream,
         mut sender: Sender,
-        request: Request<RequestBody>,
+        mut request: Request<RequestBody>,
     ) -> Result<(Response<Incoming>, Origin), AttemptError> {
         let progress = request.body().progress();
         let repeatable_copy = repeatable_copy(&request);
+        if let Some(interim) = &self.interim {
+            interim.follow(&mut request);
+        }
         let answered = sender.send(request);
         let limit = self.worker.shared.settings.response_timeout;
         let mut failed = match with_idle_timeout(limit, progress.as_deref(), answered).await {
@@ -190,10 +197,10 @@ impl Forwarding<'_> {
         })
     }
 
-    fn mark_down(&self, upstream: &Upstream) {
+    fn mark_down(&self, upstream: &Upstream, why: &dyn fmt::Display) {
         self.worker.pool.forget(upstream.addr);
         let health = &self.worker.shared.health;
-        health.mark_down(upstream, Instant::now());
+        health.mark_down(upstream, Instant::now(), why);
     }
 }
 

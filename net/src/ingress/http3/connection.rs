@@ -1,6 +1,6 @@
 //! One client connection.
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{future::pending, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use h3::{
@@ -17,8 +17,8 @@ use tokio::{
 
 use super::{
     super::{
-        Phase, Scheme,
-        connection::{Connection, peer_header},
+        HEAD_MARGIN, Phase, Scheme,
+        connection::{Connection, FIRST_REQUEST, peer_header},
         timeouts::ClientTimeouts,
         worker::Worker,
     },
@@ -28,12 +28,11 @@ use super::{
 
 /// Longest wait for the client to take the announcement of the drain.
 const GOAWAY_TIMEOUT: Duration = Duration::from_secs(1);
-/// Bytes by which a head may exceed the limit and still be answered with 431.
-const HEAD_MARGIN: usize = 16 * 1024;
 /// Code of a close without an error (RFC 9114, section 8.1).
 const NO_ERROR: VarInt = VarInt::from_u32(0x100);
 
-/// Completes the handshake of `incoming`; `None` if it fails, takes too long or the drain begins.
+/// Completes the handshake of `incoming`; `None` if it fails, takes too long or everything is
+/// closed. A drain lets it end: the client would see a failed request.
 pub(super) async fn handshake(
     incoming: Incoming,
     limit: Duration,
@@ -45,7 +44,7 @@ pub(super) async fn handshake(
             Ok(connected) => connected.inspect_err(log_failure).ok(),
             Err(_) => None,
         },
-        _ = phase.wait_for(|phase| *phase != Phase::Serving) => None,
+        _ = phase.wait_for(|phase| *phase == Phase::Closed) => None,
     }
 }
 
@@ -61,7 +60,8 @@ pub(super) async fn serve(
 ) {
     let settings = &worker.shared.settings;
     let (head, limit) = (settings.max_head_bytes, settings.request_head_timeout);
-    let timeouts = ClientTimeouts::multiplexed(settings.idle_timeout);
+    let idle = settings.idle_timeout;
+    let timeouts = ClientTimeouts::multiplexed(idle);
     let connection = Arc::new(Connection {
         worker,
         scheme: Scheme::Https,
@@ -69,7 +69,7 @@ pub(super) async fn serve(
         peer_ip: quic.remote_address().ip().to_canonical(),
         phase: phase.clone(),
     });
-    let transport = Transport::new(quic.clone(), head + HEAD_MARGIN);
+    let transport = Transport::new(quic.clone(), head + HEAD_MARGIN, idle);
     let mut builder = server::builder();
     builder
         .max_field_section_size(u64::try_from(head).unwrap_or(u64::MAX))
@@ -81,6 +81,7 @@ pub(super) async fn serve(
                 served,
                 connection,
                 timeouts,
+                asked: false,
                 draining: false,
                 requests: JoinSet::new(),
             };
@@ -96,6 +97,8 @@ struct Driver {
     served: server::Connection<Transport, Bytes>,
     connection: Arc<Connection>,
     timeouts: Arc<ClientTimeouts>,
+    /// Whether the client has sent a request.
+    asked: bool,
     draining: bool,
     /// Requests in progress; they end with the connection.
     requests: JoinSet<()>,
@@ -103,19 +106,34 @@ struct Driver {
 
 impl Driver {
     async fn run(mut self, mut phase: watch::Receiver<Phase>) {
+        let mut first_request = pin!(sleep_until(Instant::now()));
+        let mut awaits_first = false;
         while !(self.draining && self.requests.is_empty()) {
-            let draining = self.draining;
+            let draining = self.draining || awaits_first;
             tokio::select! {
                 biased;
                 changed = next_phase(&mut phase, draining) => match changed {
-                    Some(Phase::Draining) => self.drain().await,
+                    Some(Phase::Draining) if self.asked => self.drain().await,
+                    Some(Phase::Draining) => {
+                        first_request.as_mut().reset(Instant::now() + FIRST_REQUEST);
+                        awaits_first = true;
+                    }
                     // None means that the proxy was dropped without a drain.
-                    Some(Phase::Serving | Phase::Closed) | None => return,
+                    Some(Phase::Serving | Phase::Closing | Phase::Closed) | None => return,
                 },
                 Some(_) = self.requests.join_next() => {}
                 () = idle(&self.timeouts) => return,
+                () = first_request.as_mut(), if awaits_first => {
+                    awaits_first = false;
+                    self.drain().await;
+                }
                 accepted = self.served.accept() => match accepted {
-                    Ok(Some(stream)) => self.request(stream),
+                    Ok(Some(stream)) => {
+                        self.request(stream);
+                        if std::mem::take(&mut awaits_first) {
+                            self.drain().await;
+                        }
+                    }
                     Ok(None) => return, // the client has announced that it leaves
                     Err(why) => {
                         if !why.is_h3_no_error() {
@@ -129,6 +147,7 @@ impl Driver {
     }
 
     fn request(&mut self, mut stream: RequestResolver<Transport, Bytes>) {
+        self.asked = true;
         let given_up = self.served.inner.conn.take_given_up();
         match given_up {
             Some(given_up) if !self.draining => {

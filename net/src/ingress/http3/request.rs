@@ -1,6 +1,6 @@
 //! One request: from its stream to the proxy, and the response back.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{pin::pin, sync::Arc, time::SystemTime};
 
 use bytes::Bytes;
 use h3::{
@@ -19,7 +19,7 @@ use super::{
     super::{
         body::{ClientBody, ResponseBody},
         connection::Connection,
-        forward,
+        forward::{self, InterimResponses},
         timeouts::ClientTimeouts,
     },
     body::RequestBody,
@@ -102,8 +102,17 @@ async fn answer(
         sending.stream.send_response(interim).await?;
     }
     let is_head = *request.method() == Method::HEAD;
-    let request = for_proxy(request, body);
-    let Ok(response) = forward::handle(connection, serving, request).await;
+    let mut request = for_proxy(request, body);
+    let (interim, mut interim_responses) = InterimResponses::channel();
+    request.extensions_mut().insert(interim);
+    let mut handled = pin!(forward::handle(connection, serving, request));
+    let response = loop {
+        tokio::select! {
+            biased;
+            Some(interim) = interim_responses.recv() => sending.stream.send_response(interim).await?,
+            Ok(response) = &mut handled => break response,
+        }
+    };
     sending.respond(response, is_head).await
 }
 

@@ -1,6 +1,9 @@
 //! Configuration of the endpoints.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use quinn::{
     ConnectionId, ConnectionIdGenerator, EndpointConfig, IdleTimeout, ServerConfig,
@@ -8,7 +11,7 @@ use quinn::{
 };
 use rustls::{ServerConfig as TlsConfig, server::NoServerSessionStorage, version::TLS13};
 
-use super::super::certificates::CertificateStore;
+use super::{super::certificates::CertificateStore, steering::Generation};
 use crate::tls::provider;
 
 /// Protocol name in the handshake.
@@ -37,6 +40,19 @@ const ID_LENGTH: usize = 8;
 pub(in super::super) struct Http3 {
     pub(super) endpoint: EndpointConfig,
     pub(super) server: ServerConfig,
+    /// Whether new clients wait for a successor of this process.
+    pub(super) handed_over: Arc<AtomicBool>,
+}
+
+/// Place of a worker among the sockets of HTTP/3, which its connection ids name.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Place {
+    /// Number of the worker's socket.
+    pub(in super::super) number: usize,
+    /// Number of sockets in the set.
+    pub(in super::super) count: usize,
+    /// The set.
+    pub(in super::super) generation: Generation,
 }
 
 impl Http3 {
@@ -66,11 +82,18 @@ impl Http3 {
         Ok(server)
     }
 
-    /// The configuration of worker `number` of `count`.
-    pub(in super::super) fn of_worker(server: ServerConfig, number: usize, count: usize) -> Self {
+    /// The configuration of the worker at `place`.
+    pub(in super::super) fn of_worker(
+        server: ServerConfig,
+        place: Place,
+        handed_over: Arc<AtomicBool>,
+    ) -> Self {
+        let mut endpoint = EndpointConfig::default();
+        endpoint.cid_generator(move || Box::new(NumberedIds(place)));
         Self {
-            endpoint: endpoint_config(number, count),
+            endpoint,
             server,
+            handed_over,
         }
     }
 }
@@ -89,30 +112,26 @@ fn transport() -> Arc<TransportConfig> {
     Arc::new(config)
 }
 
-/// An endpoint whose connection ids lead to socket `number` of `count`.
-fn endpoint_config(number: usize, count: usize) -> EndpointConfig {
-    let mut config = EndpointConfig::default();
-    config.cid_generator(move || Box::new(NumberedIds { number, count }));
-    config
-}
-
-/// Connection ids that begin with a byte from which the number of the socket follows; the rest is
-/// random.
+/// Connection ids that lead to a place: they begin with a byte from which the number of the socket
+/// follows, and one whose lowest bit names the set; the rest is random.
 #[derive(Clone, Copy, Debug)]
-struct NumberedIds {
-    number: usize,
-    count: usize,
-}
+struct NumberedIds(Place);
 
 impl ConnectionIdGenerator for NumberedIds {
     fn generate_cid(&mut self) -> ConnectionId {
+        let Place {
+            number,
+            count,
+            generation,
+        } = self.0;
         let mut id = getrandom::u64().unwrap_or_default().to_be_bytes();
         // The largest multiple of `count` below the random byte keeps it as random as possible.
         let random = usize::from(id[0]);
-        let numbered = random - random % self.count + self.number;
+        let numbered = random - random % count + number;
         // Beyond 255 the last incomplete round is left.
-        let numbered = u8::try_from(numbered).or_else(|_| u8::try_from(numbered - self.count));
+        let numbered = u8::try_from(numbered).or_else(|_| u8::try_from(numbered - count));
         id[0] = numbered.unwrap_or_default();
+        id[1] = id[1] & !1 | generation.bit();
         ConnectionId::new(&id)
     }
 
@@ -133,11 +152,18 @@ mod tests {
     fn ids_lead_to_their_socket() {
         for count in [1, 2, 3, 7, 255, 256] {
             for number in 0..count {
-                let mut ids = NumberedIds { number, count };
-                for _ in 0..20 {
-                    let id = ids.generate_cid();
-                    assert_eq!(id.len(), ids.cid_len());
-                    assert_eq!(usize::from(id[0]) % count, number);
+                for generation in [Generation::Even, Generation::Odd] {
+                    let mut ids = NumberedIds(Place {
+                        number,
+                        count,
+                        generation,
+                    });
+                    for _ in 0..10 {
+                        let id = ids.generate_cid();
+                        assert_eq!(id.len(), ids.cid_len());
+                        assert_eq!(usize::from(id[0]) % count, number);
+                        assert_eq!(id[1] & 1, generation.bit());
+                    }
                 }
             }
         }

@@ -6,6 +6,9 @@
 //! workers choose connection ids that begin with their number, and a filter in the kernel picks the
 //! socket by that number. The first packet of a connection has an id of the client's choice: it is
 //! as good as random, and the same for all packets until the worker's own id takes its place.
+//!
+//! A successor of this process takes over the sockets. While this process serves its last
+//! connections, the first packets of new ones wait in sockets that only the successor reads.
 
 use std::{
     io,
@@ -14,30 +17,40 @@ use std::{
     os::fd::{AsFd, OwnedFd},
 };
 
-use nix::{libc, sys::socket::setsockopt, sys::socket::sockopt::AttachReusePortCbpf};
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_with,
     sockopt::{
         set_ipv6_v6only, set_socket_recv_buffer_size, set_socket_reuseport,
-        set_socket_send_buffer_size,
+        set_socket_send_buffer_size, socket_type,
     },
 };
+
+use super::steering::{Generation, attach};
+use crate::handover::{Inherited, NamedSocket, is_on_all_addresses};
 
 /// Socket buffer size requested from the kernel, which may grant less.
 const SOCKET_BUFFER: usize = 4 << 20;
 /// The number of a socket is in one byte.
 const MAX_SOCKETS: usize = 256;
+/// Prefix of the names of the sockets for a successor of this process.
+const NAME: &str = "ingress.http3.";
+/// Packets that are thrown away at most before a set of sockets is used again.
+const MAX_STALE: usize = 100_000;
 
-/// UDP sockets of one address, one for each worker.
+/// UDP sockets of one address, one for each worker, and as many again for a successor.
 #[derive(Debug)]
 pub struct DatagramSockets {
     addr: SocketAddr,
-    sockets: Vec<UdpSocket>,
+    /// By generation; without routing by connection only the even ones exist.
+    sets: [Vec<UdpSocket>; 2],
+    /// The set that is read.
+    generation: Generation,
     by_connection: bool,
 }
 
 impl DatagramSockets {
-    /// Binds `count` sockets, at most 256, to `addr`; with port 0 the system chooses one.
+    /// Binds sockets for `count` workers, at most 256, to `addr`; with port 0 the system chooses
+    /// one.
     ///
     /// # Errors
     /// The system's error, most often that the address is in use.
@@ -49,23 +62,24 @@ impl DatagramSockets {
         }
         let first = bound(addr, true)?;
         let addr = first.local_addr()?;
-        let mut sockets = vec![first];
-        for _ in 1..count.get().min(MAX_SOCKETS) {
-            sockets.push(bound(addr, true)?);
-        }
-        let by_connection = match sockets.first().map(|socket| attach(socket, sockets.len())) {
-            Some(Ok(())) => true,
-            Some(Err(why)) => {
-                tracing::warn!(subsystem = "ingress", %why, "QUIC packets are distributed by address: connections end when their client moves");
-                false
-            }
-            None => false,
-        };
-        Ok(Self {
+        let count = count.get().min(MAX_SOCKETS);
+        let more =
+            |count| -> io::Result<Vec<_>> { (0..count).map(|_| bound(addr, true)).collect() };
+        let mut even = vec![first];
+        even.extend(more(count - 1)?);
+        let odd = more(count)?;
+        let mut sockets = Self {
             addr,
-            sockets,
-            by_connection,
-        })
+            sets: [even, odd],
+            generation: Generation::Even,
+            by_connection: true,
+        };
+        if let Err(why) = sockets.route_new(Generation::Even) {
+            tracing::warn!(subsystem = "ingress", %why, "QUIC packets are distributed by address: connections end when their client moves, and new ones are refused while the daemon restarts");
+            sockets.by_connection = false;
+            sockets.sets[1].clear();
+        }
+        Ok(sockets)
     }
 
     /// Binds `port` on all addresses of the machine, IPv4 and IPv6 where available.
@@ -85,6 +99,135 @@ impl DatagramSockets {
         }
     }
 
+    /// Takes over the inherited sockets if they are bound to `port` of all addresses for `count`
+    /// workers, or binds that port. Inherited ones that do not fit are closed.
+    ///
+    /// # Errors
+    /// As [`DatagramSockets::bind_all`].
+    pub fn open(inherited: &Inherited, port: u16, count: NonZeroUsize) -> io::Result<Self> {
+        let passed = inherited.take_prefixed(NAME);
+        if !passed.is_empty() {
+            match Self::inherited(passed) {
+                Ok(sockets)
+                    if is_on_all_addresses(sockets.addr, port)
+                        && sockets.count() == count.get().min(MAX_SOCKETS) =>
+                {
+                    return Ok(sockets);
+                }
+                Ok(sockets) => {
+                    tracing::info!(subsystem = "ingress", addr = %sockets.addr, count = sockets.count(), "inherited UDP sockets closed: port or number of workers differ");
+                }
+                Err(why) => {
+                    tracing::warn!(subsystem = "ingress", %why, "inherited UDP sockets closed");
+                }
+            }
+        }
+        Self::bind_all(port, count)
+    }
+
+    /// Takes over the sockets of another process ([`DatagramSockets::into_named`]).
+    ///
+    /// # Errors
+    /// If one is missing, of another kind, or has another address than the rest, or the kernel does
+    /// not route by connection id.
+    pub fn inherited(passed: Vec<NamedSocket>) -> io::Result<Self> {
+        let invalid = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
+        let mut found = Vec::with_capacity(passed.len());
+        for (name, socket) in passed {
+            let name = SocketName::parse(&name).ok_or_else(|| invalid("not a name of a socket"))?;
+            if socket_type(&socket)? != SocketType::DGRAM {
+                return Err(invalid("an inherited descriptor is no UDP socket"));
+            }
+            let socket = UdpSocket::from(socket);
+            socket.set_nonblocking(true)?;
+            found.push((name, socket));
+        }
+        found.sort_by_key(|(name, _)| (name.generation.bit(), name.number));
+        let Some((first, socket)) = found.first() else {
+            return Err(invalid("no descriptor was inherited"));
+        };
+        let (next, addr, count) = (first.next, socket.local_addr()?, found.len() / 2);
+        let expected = [Generation::Even, Generation::Odd];
+        let expected = expected.into_iter().flat_map(|generation| {
+            (0..count).map(move |number| SocketName {
+                generation,
+                number,
+                next,
+            })
+        });
+        if !expected.eq(found.iter().map(|(name, _)| *name)) {
+            return Err(invalid("inherited sockets are incomplete"));
+        }
+        let mut even: Vec<_> = found.into_iter().map(|(_, socket)| socket).collect();
+        for socket in &even {
+            if socket.local_addr()? != addr {
+                return Err(invalid("inherited sockets have different addresses"));
+            }
+        }
+        let odd = even.split_off(count);
+        let sockets = Self {
+            addr,
+            sets: [even, odd],
+            generation: next,
+            by_connection: true,
+        };
+        sockets.route_new(next)?;
+        Ok(sockets)
+    }
+
+    /// Has new connections wait for a successor, and duplicates all sockets for it. Packets of the
+    /// connections that exist still arrive here. `None` if the kernel cannot tell them apart.
+    ///
+    /// # Errors
+    /// If the process is out of descriptors, or the kernel refuses.
+    pub(in super::super) fn hand_over(&self) -> io::Result<Option<Self>> {
+        if !self.by_connection {
+            return Ok(None);
+        }
+        let next = self.generation.next();
+        let [even, odd] = &self.sets;
+        let cloned = |set: &[UdpSocket]| -> io::Result<Vec<_>> {
+            set.iter().map(UdpSocket::try_clone).collect()
+        };
+        let successor = Self {
+            addr: self.addr,
+            sets: [cloned(even)?, cloned(odd)?],
+            generation: next,
+            by_connection: true,
+        };
+        // Left from connections of the process before this one.
+        let mut packet = [0; 1];
+        for socket in next.of(&self.sets) {
+            for _ in 0..MAX_STALE {
+                if socket.recv(&mut packet).is_err() {
+                    break;
+                }
+            }
+        }
+        self.route_new(next)?;
+        Ok(Some(successor))
+    }
+
+    /// The sockets with their names, to be passed to another process.
+    #[must_use]
+    pub fn into_named(self) -> Vec<NamedSocket> {
+        let next = self.generation;
+        let sets = [Generation::Even, Generation::Odd]
+            .into_iter()
+            .zip(self.sets);
+        let named = sets.flat_map(|(generation, set)| {
+            set.into_iter().enumerate().map(move |(number, socket)| {
+                let name = SocketName {
+                    generation,
+                    number,
+                    next,
+                };
+                (name.to_string(), OwnedFd::from(socket))
+            })
+        });
+        named.collect()
+    }
+
     /// The address the sockets are bound to.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
@@ -96,37 +239,60 @@ impl DatagramSockets {
         self.by_connection
     }
 
-    /// The sockets, in the order of their numbers.
-    pub(in super::super) fn into_sockets(self) -> Vec<UdpSocket> {
-        self.sockets
+    /// Part of this process's connection ids beside the number of the worker.
+    pub(in super::super) fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// Number of sockets that are read.
+    fn count(&self) -> usize {
+        self.generation.of(&self.sets).len()
+    }
+
+    /// Duplicates of the sockets to read, in the order of their numbers.
+    ///
+    /// # Errors
+    /// If the process is out of descriptors.
+    pub(in super::super) fn shares(&self) -> io::Result<Vec<UdpSocket>> {
+        let sockets = self.generation.of(&self.sets).iter();
+        sockets.map(UdpSocket::try_clone).collect()
+    }
+
+    fn route_new(&self, to: Generation) -> io::Result<()> {
+        let [even, _] = &self.sets;
+        let first = even.first().ok_or(io::ErrorKind::NotFound)?;
+        attach(first, even.len(), to)
     }
 }
 
-/// Lets the kernel pick among `count` sockets, bound in the order of their numbers, by the first
-/// byte of the connection id (RFC 8999, section 5).
-fn attach(socket: &UdpSocket, count: usize) -> io::Result<()> {
-    const LOAD_BYTE: u16 = 0x30; // BPF_LD | BPF_B | BPF_ABS
-    const JUMP: u16 = 0x05; // BPF_JMP | BPF_JA
-    const JUMP_IF_SET: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
-    const MODULO: u16 = 0x94; // BPF_ALU | BPF_MOD | BPF_K
-    const RETURN: u16 = 0x16; // BPF_RET | BPF_A
-    let count = u32::try_from(count).map_err(io::Error::other)?;
-    let step = |code, jt, k| libc::sock_filter { code, jt, jf: 0, k };
-    let mut program = [
-        step(LOAD_BYTE, 0, 0),
-        step(JUMP_IF_SET, 2, 0x80), // a long header has version and length before the id
-        step(LOAD_BYTE, 0, 1),
-        step(JUMP, 0, 1),
-        step(LOAD_BYTE, 0, 6),
-        step(MODULO, 0, count),
-        step(RETURN, 0, 0),
-    ];
-    let length = u16::try_from(program.len()).map_err(io::Error::other)?;
-    let filter = libc::sock_fprog {
-        len: length,
-        filter: program.as_mut_ptr(),
-    };
-    setsockopt(socket, AttachReusePortCbpf, &filter).map_err(io::Error::from)
+/// Name of a socket for a successor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SocketName {
+    generation: Generation,
+    number: usize,
+    /// The set that the successor reads.
+    next: Generation,
+}
+
+impl SocketName {
+    fn parse(name: &str) -> Option<Self> {
+        let mut fields = name.strip_prefix(NAME)?.split('.');
+        let mut generation = || Generation::from_bit(fields.next()?.parse().ok()?);
+        let (next, generation) = (generation()?, generation()?);
+        let number = fields.next()?.parse().ok()?;
+        fields.next().is_none().then_some(Self {
+            generation,
+            number,
+            next,
+        })
+    }
+}
+
+impl std::fmt::Display for SocketName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (next, generation) = (self.next.bit(), self.generation.bit());
+        write!(f, "{NAME}{next}.{generation}.{}", self.number)
+    }
 }
 
 fn bound(addr: SocketAddr, reuse_port: bool) -> io::Result<UdpSocket> {
@@ -150,51 +316,4 @@ fn bound(addr: SocketAddr, reuse_port: bool) -> io::Result<UdpSocket> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-
-    fn bind(count: usize) -> DatagramSockets {
-        DatagramSockets::bind(LOOPBACK, NonZeroUsize::new(count).unwrap()).unwrap()
-    }
-
-    /// A packet with a connection id that begins with `first`.
-    fn packet(long: bool, first: u8) -> Vec<u8> {
-        if long {
-            [&[0xc0, 0, 0, 0, 1, 8, first][..], &[0; 40]].concat()
-        } else {
-            [&[0x40, first][..], &[0xff; 40]].concat()
-        }
-    }
-
-    #[test]
-    fn packets_reach_the_socket_of_their_connection() {
-        let sockets = bind(3);
-        assert!(sockets.routes_by_connection());
-        let addr = sockets.local_addr();
-        let sockets = sockets.into_sockets();
-        for (n, first) in (0..=255_u8).step_by(7).enumerate() {
-            // Every packet comes from another port, as if its client had moved.
-            let client = UdpSocket::bind(LOOPBACK).unwrap();
-            client.send_to(&packet(n % 2 == 0, first), addr).unwrap();
-            let mut buffer = [0; 64];
-            for (number, socket) in sockets.iter().enumerate() {
-                let received = socket.recv(&mut buffer).is_ok();
-                assert_eq!(
-                    received,
-                    number == usize::from(first) % 3,
-                    "{first} at {number}"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn port_of_another_process_is_refused() {
-        let first = bind(2);
-        let count = NonZeroUsize::new(2).unwrap();
-        let again = DatagramSockets::bind(first.local_addr(), count);
-        assert_eq!(again.unwrap_err().kind(), io::ErrorKind::AddrInUse);
-    }
-}
+mod tests;

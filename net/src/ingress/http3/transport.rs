@@ -8,6 +8,7 @@ use std::{
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use bytes::{Buf, Bytes};
@@ -16,6 +17,7 @@ use h3::{
     quic::{self, ConnectionErrorIncoming, StreamErrorIncoming, StreamId, WriteBuf},
 };
 use quinn::{ConnectionError, ReadError, VarInt, WriteError};
+use tokio::time::{Sleep, sleep};
 
 use super::frames::{FrameError, FrameScanner};
 
@@ -30,22 +32,27 @@ pub(super) struct Transport {
     given_up: Option<GivenUp>,
     /// Largest length of a frame other than DATA.
     limit: usize,
+    send_timeout: Duration,
 }
 
 /// Resolves when the client wants no more of a response, or has received all of it.
 pub(super) type GivenUp = Boxed<()>;
 
 impl Transport {
-    pub(super) fn new(connection: quinn::Connection, limit: usize) -> Self {
+    /// Reads frames other than DATA of at most `limit` bytes. A stream fails once its client has
+    /// taken nothing of what is written for `send_timeout`.
+    pub(super) fn new(connection: quinn::Connection, limit: usize, send_timeout: Duration) -> Self {
         Self {
             requests: next_request(connection.clone()),
             unidirectional: next_unidirectional(connection.clone()),
             opener: Opener {
                 connection,
                 opening: None,
+                send_timeout,
             },
             given_up: None,
             limit,
+            send_timeout,
         }
     }
 
@@ -54,14 +61,18 @@ impl Transport {
         self.given_up.take()
     }
 
-    fn receiving(&self, stream: quinn::RecvStream, scanner: FrameScanner) -> RecvStream {
-        RecvStream {
-            id: stream_id(stream.id()),
+    fn receiving(
+        &self,
+        stream: quinn::RecvStream,
+        scanner: FrameScanner,
+    ) -> Result<RecvStream, ConnectionErrorIncoming> {
+        Ok(RecvStream {
+            id: stream_id(stream.id())?,
             stream,
             scanner,
             unscanned: Bytes::new(),
             connection: self.opener.connection.clone(),
-        }
+        })
     }
 }
 
@@ -87,7 +98,7 @@ impl quic::Connection<Bytes> for Transport {
         self.unidirectional = next_unidirectional(self.opener.connection.clone());
         let stream = accepted.map_err(connection_error)?;
         let scanner = FrameScanner::unidirectional(self.limit);
-        Poll::Ready(Ok(self.receiving(stream, scanner)))
+        Poll::Ready(self.receiving(stream, scanner))
     }
 
     fn poll_accept_bidi(
@@ -98,9 +109,9 @@ impl quic::Connection<Bytes> for Transport {
         self.requests = next_request(self.opener.connection.clone());
         let (send, recv) = accepted.map_err(connection_error)?;
         let stopped = send.stopped();
+        let recv = self.receiving(recv, FrameScanner::request(self.limit))?;
+        let send = SendStream::new(send, self.send_timeout)?;
         self.given_up = Some(Box::pin(async move { drop(stopped.await) }));
-        let recv = self.receiving(recv, FrameScanner::request(self.limit));
-        let send = SendStream::new(send);
         Poll::Ready(Ok(BidiStream { send, recv }))
     }
 
@@ -113,6 +124,7 @@ impl quic::Connection<Bytes> for Transport {
 pub(super) struct Opener {
     connection: quinn::Connection,
     opening: Option<Arriving<quinn::SendStream>>,
+    send_timeout: Duration,
 }
 
 impl Clone for Opener {
@@ -120,6 +132,7 @@ impl Clone for Opener {
         Self {
             connection: self.connection.clone(),
             opening: None,
+            send_timeout: self.send_timeout,
         }
     }
 }
@@ -147,7 +160,10 @@ impl quic::OpenStreams<Bytes> for Opener {
             .get_or_insert_with(|| Box::pin(async move { connection.open_uni().await }));
         let opened = ready!(opening.as_mut().poll(cx));
         self.opening = None;
-        Poll::Ready(opened.map(SendStream::new).map_err(lost))
+        let limit = self.send_timeout;
+        let opened = opened.map_err(connection_error);
+        let opened = opened.and_then(|stream| SendStream::new(stream, limit));
+        Poll::Ready(opened.map_err(broken))
     }
 
     fn close(&mut self, code: Code, reason: &[u8]) {
@@ -234,23 +250,36 @@ impl quic::RecvStream for BidiStream {
     }
 }
 
+/// The client has no room for what is sent to it.
+#[derive(Debug, thiserror::Error)]
+#[error("the client takes nothing of the response")]
+struct Blocked;
+
 /// The sending half of a stream; dropped before anything was sent, it is reset.
 pub(super) struct SendStream {
+    id: StreamId,
     stream: quinn::SendStream,
     writing: Option<WriteBuf<Bytes>>,
     used: bool,
+    /// Longest wait for a client that takes nothing.
+    limit: Duration,
+    /// Ends the wait for a client that has no room.
+    blocked: Option<Pin<Box<Sleep>>>,
     /// Waits for the client's acknowledgement of everything.
     finishing: Option<Boxed<()>>,
 }
 
 impl SendStream {
-    fn new(stream: quinn::SendStream) -> Self {
-        Self {
+    fn new(stream: quinn::SendStream, limit: Duration) -> Result<Self, ConnectionErrorIncoming> {
+        Ok(Self {
+            id: stream_id(stream.id())?,
             stream,
             writing: None,
             used: false,
+            limit,
+            blocked: None,
             finishing: None,
-        }
+        })
     }
 }
 
@@ -259,8 +288,15 @@ impl quic::SendStream<Bytes> for SendStream {
         if let Some(data) = &mut self.writing {
             while data.has_remaining() {
                 let stream = Pin::new(&mut self.stream);
-                let written = ready!(stream.poll_write(cx, data.chunk())).map_err(write_error)?;
-                data.advance(written);
+                if let Poll::Ready(written) = stream.poll_write(cx, data.chunk()) {
+                    self.blocked = None;
+                    data.advance(written.map_err(write_error)?);
+                    continue;
+                }
+                let limit = self.limit;
+                let blocked = self.blocked.get_or_insert_with(|| Box::pin(sleep(limit)));
+                ready!(blocked.as_mut().poll(cx));
+                return Poll::Ready(Err(StreamErrorIncoming::Unknown(Box::new(Blocked))));
             }
         }
         self.writing = None;
@@ -296,7 +332,7 @@ impl quic::SendStream<Bytes> for SendStream {
     }
 
     fn send_id(&self) -> StreamId {
-        stream_id(self.stream.id())
+        self.id
     }
 }
 
@@ -376,9 +412,10 @@ impl Drop for RecvStream {
     }
 }
 
-fn stream_id(id: quinn::StreamId) -> StreamId {
-    // Both are numbers below 2^62.
-    StreamId::try_from(VarInt::from(id).into_inner()).unwrap_or_else(|_| unreachable!())
+/// The same id for h3, which closes the connection if it were none.
+fn stream_id(id: quinn::StreamId) -> Result<StreamId, ConnectionErrorIncoming> {
+    StreamId::try_from(VarInt::from(id).into_inner())
+        .map_err(|invalid| ConnectionErrorIncoming::InternalError(invalid.to_string()))
 }
 
 fn var(code: u64) -> VarInt {
@@ -401,9 +438,11 @@ fn connection_error(error: ConnectionError) -> ConnectionErrorIncoming {
 }
 
 fn lost(error: ConnectionError) -> StreamErrorIncoming {
-    StreamErrorIncoming::ConnectionErrorIncoming {
-        connection_error: connection_error(error),
-    }
+    broken(connection_error(error))
+}
+
+fn broken(connection_error: ConnectionErrorIncoming) -> StreamErrorIncoming {
+    StreamErrorIncoming::ConnectionErrorIncoming { connection_error }
 }
 
 fn read_error(error: ReadError) -> StreamErrorIncoming {

@@ -1,5 +1,6 @@
 //! Warnings about valid manifests: settings that were probably not meant, or have no effect.
 
+use super::networks;
 use crate::{
     manifest::{
         compose::{Compose, NetworkMode},
@@ -7,6 +8,9 @@ use crate::{
     },
     v1::{TransportProtocol, service_spec::PlacementMode},
 };
+
+/// Name servers that the engine's resolver asks for names it does not know itself.
+const NAME_SERVERS: usize = 3;
 
 /// Returns the warnings of the given files, those of `jaco.yaml` first.
 pub(super) fn warnings(jaco: Option<&Jaco>, compose: Option<&Compose>) -> Vec<String> {
@@ -19,6 +23,7 @@ pub(super) fn warnings(jaco: Option<&Jaco>, compose: Option<&Compose>) -> Vec<St
     }
     if let Some(compose) = compose {
         of_compose(compose, &mut warnings);
+        warnings.extend(name_servers(jaco, compose));
     }
     warnings
 }
@@ -69,6 +74,25 @@ fn of_compose(compose: &Compose, warnings: &mut Vec<String>) {
         }
     }
     warnings.extend(compose.unused());
+}
+
+/// Warnings for services on more networks than the engine's resolver has name servers for.
+fn name_servers(jaco: Option<&Jaco>, compose: &Compose) -> Vec<String> {
+    let given = jaco.map_or(&[][..], |jaco| &jaco.services);
+    let services = compose.project.services.iter();
+    let unasked = services.filter_map(|(name, service)| {
+        let given = given.iter().find(|given| given.name.value == *name);
+        let networks = networks(given, service);
+        let unasked = networks.get(NAME_SERVERS..).unwrap_or_default();
+        (!unasked.is_empty()).then(|| {
+            format!(
+                "service {name:?} joins {} networks, but the engine asks the name servers of the first {NAME_SERVERS}: services on {} resolve only where they run on the same node",
+                networks.len(),
+                unasked.join(", ")
+            )
+        })
+    });
+    unasked.collect()
 }
 
 /// Warnings for services that ask for PROXY headers and have no TCP port to send them on.

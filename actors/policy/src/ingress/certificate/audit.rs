@@ -65,6 +65,36 @@ pub fn waiting(at: SystemTime, domain: &str, reason: &str) -> AuditEvent {
     }
 }
 
+/// Result of an attempt to obtain a certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Domain of the certificate.
+    pub domain: String,
+    /// Directory that it was ordered from.
+    pub environment: Environment,
+    /// Whether it was obtained.
+    pub ok: bool,
+}
+
+/// The result that `event` tells of, if it is one of [`stored`] and [`failed`].
+#[must_use]
+pub fn outcome(event: &AuditEvent) -> Option<Outcome> {
+    let ok = match event.r#type() {
+        AuditEventType::CertificateIssued | AuditEventType::CertificateRenewed => true,
+        AuditEventType::CertificateFailed => false,
+        _ => return None,
+    };
+    let environment = event.payload.get("acme_environment")?;
+    let environments = [Environment::Staging, Environment::Prod];
+    Some(Outcome {
+        domain: event.payload.get("domain")?.clone(),
+        environment: environments
+            .into_iter()
+            .find(|one| one.as_str() == environment)?,
+        ok,
+    })
+}
+
 fn event(
     at: SystemTime,
     kind: AuditEventType,

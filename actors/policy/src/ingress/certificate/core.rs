@@ -3,8 +3,12 @@
 //! Writes are driven by the state: an action that writes is repeated until the state shows its
 //! effect. So an unknown outcome needs no answer, and nothing is written twice.
 
+mod action;
 mod attempt;
+mod lock;
 mod renewal;
+mod turn;
+mod writes;
 
 use std::{
     collections::VecDeque,
@@ -17,13 +21,15 @@ use super::{
     Chain, Facts, OrderFailure, Phase, RenewalWindow, Settings, Slot, Status,
     backoff::{Backoff, Failed},
 };
-use crate::{COMMIT_BUDGET, runtime::replica::core::Now};
+use crate::runtime::replica::core::Now;
 use renewal::RenewalQueries;
+use turn::Turn;
+use writes::Writes;
 
-/// Length of the lock's lease.
-pub const LEASE: Duration = Duration::from_secs(5 * 60);
-/// Age of a lease at which it is renewed.
-pub const LEASE_RENEWAL: Duration = Duration::from_secs(2 * 60);
+pub use action::Action;
+pub use lock::{LEASE, LEASE_RENEWAL};
+pub use writes::WRITE_RETRY;
+
 /// Longest time of one order.
 pub const WINDOW: Duration = Duration::from_secs(5 * 60);
 /// Time in which a new leader makes one attempt only.
@@ -34,64 +40,13 @@ pub const PREFLIGHT_MIN: Duration = Duration::from_secs(60);
 pub const PREFLIGHT_MAX: Duration = Duration::from_secs(10 * 60);
 /// Longest time of a preflight.
 pub const PREFLIGHT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Wait before a write is repeated that the state does not show: longer than a lost one may take.
-pub const WRITE_RETRY: Duration = COMMIT_BUDGET.saturating_add(Duration::from_secs(1));
-
-/// Action for the driver to run.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Action {
-    /// Acquire or renew the domain's lock.
-    Lock {
-        /// End of the lease.
-        until: SystemTime,
-    },
-    /// Release the domain's lock.
-    Unlock,
-    /// Ask the addresses of the domain; answered by [`Core::handle_preflight`].
-    Preflight {
-        /// Attempt that the verdict belongs to.
-        attempt: u64,
-    },
-    /// Order a certificate; answered by [`Core::handle_order`], which keeps chain and key until
-    /// they are stored or discarded.
-    Order {
-        /// Attempt that the outcome belongs to.
-        attempt: u64,
-        /// Directory to order from.
-        slot: Slot,
-        /// Contact of the account; empty for none.
-        contact: String,
-    },
-    /// Cancel this and earlier orders if they are under way, and drop their chains and keys.
-    Discard {
-        /// Last attempt to discard.
-        attempt: u64,
-    },
-    /// Store the chain and key of an attempt, together with an audit event.
-    Store {
-        /// Attempt that obtained them.
-        attempt: u64,
-        /// Directory that issued them.
-        slot: Slot,
-        /// Event to write in the same entry.
-        event: AuditEvent,
-    },
-    /// Store the copy of this node again.
-    Reseed(Slot),
-    /// Delete the stored certificate of the staging directory.
-    DeleteStaging,
-    /// Delete all stored certificates of the domain.
-    DeleteAll,
-    /// Write an audit event.
-    Audit(AuditEvent),
-    /// Ask the authority when to renew; answered by [`Core::handle_renewal_window`].
-    QueryRenewal,
-}
 
 /// Step of an attempt.
 #[derive(Clone, Debug, PartialEq)]
 enum Step {
     Idle,
+    /// Waits for a turn among the domains.
+    Queued,
     Preflight {
         until: Instant,
     },
@@ -128,6 +83,7 @@ pub struct Core {
     /// Number of the last order or preflight.
     attempt: u64,
     step: Step,
+    turn: Turn,
     backoff: Backoff,
     /// Wait after the last failed preflight, and its end.
     preflight: Option<(Duration, Instant)>,
@@ -136,19 +92,12 @@ pub struct Core {
     queries: RenewalQueries,
     reason: String,
     waiting_dns: bool,
+    /// Earliest end of a lease that was asked for in this leadership.
+    asked: Option<SystemTime>,
     /// Earliest repetitions of the writes.
     writes: Writes,
     wake: Option<Instant>,
     actions: VecDeque<Action>,
-}
-
-/// Times before which a write is not repeated.
-#[derive(Clone, Copy, Debug, Default)]
-struct Writes {
-    lock: Option<Instant>,
-    unlock: Option<Instant>,
-    store: Option<Instant>,
-    maintenance: Option<Instant>,
 }
 
 impl Core {
@@ -167,12 +116,14 @@ impl Core {
             attempts: 0,
             attempt: 0,
             step: Step::Idle,
+            turn: Turn::None,
             backoff: Backoff::default(),
             preflight: None,
             restage: false,
             queries: RenewalQueries::default(),
             reason: String::new(),
             waiting_dns: false,
+            asked: None,
             writes: Writes::default(),
             wake: None,
             actions: VecDeque::new(),
@@ -190,6 +141,7 @@ impl Core {
                 self.restage = false;
                 self.reason.clear();
                 self.waiting_dns = false;
+                self.asked = None;
                 self.writes = Writes::default();
                 let spread = renewal::QUERY_INTERVAL.mul_f64(self.jitter);
                 self.queries = RenewalQueries::starting(now.instant + spread);
@@ -213,6 +165,16 @@ impl Core {
         }
         self.facts = facts;
         self.advance(now);
+    }
+
+    /// Handles the turn that [`Action::Queue`] asked for; returns whether it is still wanted.
+    pub fn handle_turn(&mut self, now: Now) -> bool {
+        let wanted = self.turn == Turn::Waiting;
+        if wanted {
+            self.turn = Turn::Taken;
+        }
+        self.advance(now);
+        wanted
     }
 
     /// Handles the verdict on the domain's addresses; `Err` has the reason.
@@ -260,7 +222,8 @@ impl Core {
         self.actions.pop_front()
     }
 
-    /// Time at which to call [`Core::handle_timeout`]; `None` while this node does not lead.
+    /// Time at which to call [`Core::handle_timeout`]; `None` while this node does not lead, or only
+    /// waits for an event.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.wake
@@ -289,9 +252,16 @@ impl Core {
     /// Does everything that is due, and sets the next deadline.
     fn advance(&mut self, now: Now) {
         self.wake = None;
-        if self.leading.is_none() {
-            return;
+        if self.leading.is_some() {
+            self.lead(now);
         }
+        if self.leading.is_none() || self.step == Step::Idle {
+            self.end_turn();
+        }
+    }
+
+    /// Does what is due on the leader.
+    fn lead(&mut self, now: Now) {
         if !self.facts.wanted {
             self.abandon();
             if self.facts.stored && self.may_maintain(now) {
@@ -312,36 +282,6 @@ impl Core {
         self.query_renewal(now);
     }
 
-    /// Repairs the store: drops a staging certificate that is superseded, and stores copies again.
-    fn maintain(&mut self, now: Now) {
-        let valid = |chain: Option<Chain>| chain.filter(|chain| chain.is_valid(now.wall));
-        let production = self.facts.production.is_some_and(|chain| chain.covers);
-        let action = if production && self.facts.staging.is_some() {
-            Action::DeleteStaging
-        } else if !production && valid(self.facts.local.production).is_some() {
-            Action::Reseed(Slot::Production)
-        } else if !production
-            && self.facts.staging.is_none()
-            && self.settings.stage_first
-            && !self.restage
-            && valid(self.facts.local.staging).is_some()
-        {
-            Action::Reseed(Slot::Staging)
-        } else {
-            return;
-        };
-        if self.may_maintain(now) {
-            self.actions.push_back(action);
-        }
-    }
-
-    /// Whether the store may be repaired now; sets the time of the next repair.
-    fn may_maintain(&mut self, now: Now) -> bool {
-        let due = pace(&mut self.writes.maintenance, now);
-        self.wake_at(self.writes.maintenance);
-        due
-    }
-
     /// Ends the attempt without a verdict.
     fn abandon(&mut self) {
         match self.step {
@@ -350,50 +290,9 @@ impl Core {
                 let attempt = self.attempt;
                 self.actions.push_back(Action::Discard { attempt });
             }
-            Step::Preflight { .. } | Step::Locking { .. } => {}
+            Step::Queued | Step::Preflight { .. } | Step::Locking { .. } => {}
         }
         self.step = Step::Idle;
-    }
-
-    /// Releases the lock if this node holds it.
-    fn release(&mut self, now: Now) {
-        let held = self.facts.lock.filter(|lock| lock.ours);
-        if held.is_some_and(|lock| now.wall < lock.until) {
-            if pace(&mut self.writes.unlock, now) {
-                self.actions.push_back(Action::Unlock);
-            }
-            self.wake_at(self.writes.unlock);
-        }
-    }
-
-    /// Ensures that this node holds the lock, and renews it in time.
-    fn hold_lock(&mut self, now: Now) -> bool {
-        let remaining = |until: SystemTime| until.duration_since(now.wall).unwrap_or_default();
-        let lock = self
-            .facts
-            .lock
-            .map(|lock| (lock.ours, remaining(lock.until)));
-        match lock {
-            Some((false, left)) if !left.is_zero() => {
-                // Bounded, as the holder's clock may be ahead.
-                self.wake_at(Some(
-                    now.instant + left.clamp(Duration::from_secs(1), LEASE),
-                ));
-                false
-            }
-            Some((true, left)) if left > LEASE - LEASE_RENEWAL => {
-                self.wake_at(Some(now.instant + (left - (LEASE - LEASE_RENEWAL))));
-                true
-            }
-            held => {
-                if pace(&mut self.writes.lock, now) {
-                    let until = now.wall + LEASE;
-                    self.actions.push_back(Action::Lock { until });
-                }
-                self.wake_at(self.writes.lock);
-                held.is_some_and(|(ours, left)| ours && !left.is_zero())
-            }
-        }
     }
 
     /// Calls [`Core::handle_timeout`] at `at` at the latest.
@@ -403,15 +302,6 @@ impl Core {
             (one, other) => one.or(other),
         };
     }
-}
-
-/// Whether a write is due, which is then not repeated for [`WRITE_RETRY`].
-fn pace(next: &mut Option<Instant>, now: Now) -> bool {
-    let due = next.is_none_or(|next| next <= now.instant);
-    if due {
-        *next = Some(now.instant + WRITE_RETRY);
-    }
-    due
 }
 
 #[cfg(test)]

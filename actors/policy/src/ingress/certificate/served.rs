@@ -1,6 +1,9 @@
 //! The certificate that is presented for a domain.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
+
+/// Longest wait: the wall clock may be set meanwhile.
+pub const CHECK: Duration = Duration::from_secs(3600);
 
 /// Origin of a certificate, in order of preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,6 +42,16 @@ pub fn select<T>(
         let order = order.then(one.origin.cmp(&other.origin));
         order.then(other.not_after.cmp(&one.not_after))
     })
+}
+
+/// Time from `now` after which to select again: one of `ends` passes, or [`CHECK`]. `None` if all of
+/// them have passed.
+pub fn next_check(now: SystemTime, ends: impl IntoIterator<Item = SystemTime>) -> Option<Duration> {
+    let left = ends
+        .into_iter()
+        .filter_map(|end| end.duration_since(now).ok());
+    let next = left.filter(|left| !left.is_zero()).min();
+    next.map(|left| left.min(CHECK))
 }
 
 /// Names that an operator's certificate for `domain` can have, with their origin.
@@ -108,6 +121,24 @@ mod tests {
             let selected = select(now, candidates);
             let selected = selected.map(|candidate| candidate.certificate);
             assert_eq!(selected, *expected, "{given:?}");
+        }
+    }
+
+    #[test]
+    fn next_check_is_at_the_next_end() {
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let hour = CHECK.as_secs();
+        // Ends, and the seconds after second 1000 at which to select again.
+        let table: &[(&[u64], Option<u64>)] = &[
+            (&[], None),
+            (&[1, 999, 1000], None),
+            (&[1001], Some(1)),
+            (&[3000, 1200, 900], Some(200)),
+            (&[1_000_000], Some(hour)),
+        ];
+        for (ends, expected) in table {
+            let next = next_check(at(1000), ends.iter().map(|end| at(*end)));
+            assert_eq!(next.map(|wait| wait.as_secs()), *expected, "{ends:?}");
         }
     }
 

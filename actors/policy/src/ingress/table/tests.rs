@@ -217,3 +217,80 @@ fn routes_are_settled_once_their_hosts_are_known() {
     });
     assert!(is_settled(&state, &facts(), &none), "none can serve");
 }
+
+/// Changes the row of replica `web-0`.
+fn change_row(state: &mut State, change: impl FnOnce(&mut v1::ReplicaDesired)) {
+    change(Arc::make_mut(
+        state.replicas_desired.get_mut("web-0").unwrap(),
+    ));
+}
+
+fn drain(state: &mut State, hostname: &str) {
+    let node = v1::Node {
+        hostname: hostname.to_owned(),
+        draining: true,
+        ..Default::default()
+    };
+    state.nodes.insert(hostname.to_owned(), Arc::new(node));
+}
+
+#[test]
+fn container_to_be_withdrawn_begins_no_session() {
+    let meshed = NodeFacts {
+        mesh: true,
+        ..facts()
+    };
+    type Change = fn(&mut State);
+    let table: [(Change, bool); 6] = [
+        (|_| {}, false),
+        // Another container is being started for the new generation of the row.
+        (|state| change_row(state, |row| row.raft_index = 9), true),
+        (
+            |state| change_row(state, |row| row.host = "there".to_owned()),
+            true,
+        ),
+        (|state| drain(state, "here"), true),
+        (|state| drain(state, "there"), false),
+        (
+            |state| {
+                change_row(state, |row| row.raft_index = 9);
+                change_observation(state, "web-0", |seen| seen.desired_raft_index = 9);
+            },
+            false,
+        ),
+    ];
+    for (at, (change, expected)) in table.into_iter().enumerate() {
+        let mut state = state_with_route();
+        add_replica(&mut state, "web-0", "here", "10.1.0.2");
+        let leaving = |state: &State| {
+            let routes = served_routes(state, &meshed, &BTreeSet::new());
+            let upstreams: Vec<_> = routes[0].upstreams.iter().map(|u| u.leaving).collect();
+            upstreams
+        };
+        change(&mut state);
+        assert_eq!(leaving(&state), [false], "{at}: without sticky sessions");
+        let key = ("a.example".to_owned(), String::new());
+        let route = Arc::make_mut(state.routes.get_mut(&key).unwrap());
+        route.affinity = Some(v1::RouteAffinity {
+            cookie: "route".to_owned(),
+            ttl_s: 60,
+            same_site: String::new(),
+        });
+        assert_eq!(leaving(&state), [expected], "{at}");
+    }
+}
+
+#[test]
+fn drain_is_input_and_pressure_is_not() {
+    let mut state = state_with_route();
+    let node = v1::Node {
+        hostname: "here".to_owned(),
+        ..Default::default()
+    };
+    state.nodes.insert("here".to_owned(), Arc::new(node));
+    let mut other = state.clone();
+    Arc::make_mut(other.nodes.get_mut("here").unwrap()).cpu_pressure = 0.5;
+    assert!(same_input(&state, &other));
+    Arc::make_mut(other.nodes.get_mut("here").unwrap()).draining = true;
+    assert!(!same_input(&state, &other));
+}

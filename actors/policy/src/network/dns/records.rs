@@ -13,7 +13,7 @@ use imbl::{OrdMap, OrdSet, ordmap::DiffItem};
 use jaco_proto::v1::{ReplicaDesired, ReplicaObserved, ReplicaState};
 use jaco_state::State;
 
-use crate::network::names::NetworkId;
+use crate::{network::names::NetworkId, runtime::replica::report::LENDER};
 use clients::Clients;
 use declared::Declared;
 
@@ -205,7 +205,8 @@ impl Records {
                         continue;
                     };
                     // The container in another one's network namespace was observed with the
-                    // addresses of that one, which must still run: addresses are used again.
+                    // addresses of that one, which must still run: addresses are used again, also
+                    // by the next container of that replica.
                     let is_valid = lender
                         .is_none_or(|lender| self.lends(state, deployment, lender, seen, &detail));
                     if let (Ok(address), true) = (text.parse(), is_valid) {
@@ -248,8 +249,8 @@ impl Records {
         })
     }
 
-    /// Whether a running replica of service `lender` has the address that `borrower` has under
-    /// `detail`.
+    /// Whether a running replica of service `lender` has the container whose network namespace
+    /// `borrower` uses, and the address that `borrower` has under `detail`.
     fn lends(
         &self,
         state: &State,
@@ -259,9 +260,12 @@ impl Records {
         detail: &str,
     ) -> bool {
         let name = lender.to_ascii_lowercase();
+        let container = borrower.details.get(LENDER);
         self.running(state, deployment, &name).any(|(row, seen)| {
             row.service == lender
                 && seen.host == borrower.host
+                // Older members publish the address only.
+                && container.is_none_or(|id| *id == seen.container_id)
                 && seen.details.get(detail) == borrower.details.get(detail)
         })
     }

@@ -17,6 +17,9 @@ pub enum Exemption {
     DirectRouting,
     /// The engine drops packets between its networks.
     InterNetwork,
+    /// An engine that has created no network since its start, such as one without its default
+    /// bridge, has no chain for the rules of others, and drops what its networks forward.
+    Forwarding,
 }
 
 /// A rule that matches source and destination.
@@ -66,7 +69,12 @@ pub enum Outcome {
 
 impl Exemption {
     /// All exemptions, in the order of their assertion.
-    pub const ALL: [Self; 3] = [Self::Masquerade, Self::DirectRouting, Self::InterNetwork];
+    pub const ALL: [Self; 4] = [
+        Self::Masquerade,
+        Self::DirectRouting,
+        Self::InterNetwork,
+        Self::Forwarding,
+    ];
 
     /// Table of family `ip` and chain in it.
     #[must_use]
@@ -75,6 +83,7 @@ impl Exemption {
             Self::Masquerade => ("nat", "POSTROUTING"),
             Self::DirectRouting => ("raw", "PREROUTING"),
             Self::InterNetwork => ("filter", "DOCKER-USER"),
+            Self::Forwarding => ("filter", "FORWARD"),
         }
     }
 
@@ -83,7 +92,7 @@ impl Exemption {
     pub fn failure_code(self) -> &'static str {
         match self {
             Self::Masquerade => "SNAT_EXEMPT_FAILED",
-            Self::DirectRouting | Self::InterNetwork => "OVERLAY_EXEMPT_FAILED",
+            Self::DirectRouting | Self::InterNetwork | Self::Forwarding => "OVERLAY_EXEMPT_FAILED",
         }
     }
 
@@ -97,7 +106,7 @@ impl Exemption {
         };
         match self {
             Self::Masquerade => vec![rule(pool, true)],
-            Self::DirectRouting | Self::InterNetwork => {
+            Self::DirectRouting | Self::InterNetwork | Self::Forwarding => {
                 vec![rule(pool, false), rule(mesh(), false)]
             }
         }
@@ -109,6 +118,21 @@ fn mesh() -> Cidr {
     Cidr::aligned(u32::from_be_bytes([10, 99, 0, 0]), 24)
 }
 
+/// Chain of table `filter` of an engine that writes rules.
+pub const ENGINE_CHAIN: &str = "DOCKER";
+
+/// Writes that delete the copies of `unwanted` from a chain with the rules `found`.
+#[must_use]
+pub fn removal(unwanted: &[ExemptionRule], found: &[ChainRule]) -> Vec<Write> {
+    let copies = unwanted.iter().flat_map(|rule| {
+        let copies = found.iter().filter(move |found| found.rule == Some(*rule));
+        copies
+            .take(MAX_COPIES)
+            .map(|copy| Write::Delete(copy.handle))
+    });
+    copies.collect()
+}
+
 /// Writes that put `wanted` at the top of a chain with the rules `found`; none if they are there.
 ///
 /// Applied as one batch, the chain is never without the rules.
@@ -118,14 +142,9 @@ pub fn plan(wanted: &[ExemptionRule], found: &[ChainRule]) -> Vec<Write> {
     if top.take(wanted.len()).eq(wanted.iter().copied().map(Some)) {
         return Vec::new();
     }
-    let copies = wanted.iter().flat_map(|rule| {
-        let copies = found.iter().filter(move |found| found.rule == Some(*rule));
-        copies
-            .take(MAX_COPIES)
-            .map(|copy| Write::Delete(copy.handle))
-    });
-    let inserts = wanted.iter().rev().copied().map(Write::InsertFirst);
-    copies.chain(inserts).collect()
+    let mut writes = removal(wanted, found);
+    writes.extend(wanted.iter().rev().copied().map(Write::InsertFirst));
+    writes
 }
 
 #[cfg(test)]
@@ -208,6 +227,11 @@ mod tests {
                 foreign.map(|rule| rule.handle).collect()
             };
             prop_assert_eq!(foreign(&after), foreign(&before), "rules of the engine");
+            let removed = apply(&after, &removal(&wanted, &after));
+            prop_assert_eq!(foreign(&removed), foreign(&before), "rules of the engine");
+            if rules.len() < MAX_COPIES {
+                prop_assert_eq!(removed.len(), foreign(&before).len(), "none is left");
+            }
         }
     }
 }

@@ -23,7 +23,8 @@ use super::{
 use crate::{
     debounce::{Action as DebounceAction, Debounce},
     network::{
-        firewall::core::Rendered,
+        firewall::core::{Rendered, Status},
+        names::NetworkId,
         readiness::{MeshStatus, Overlap},
     },
 };
@@ -38,6 +39,9 @@ pub const TICK: Duration = Duration::from_secs(30);
 pub const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// Reason of a node without a mesh because it was removed from the cluster.
 const NO_MEMBER: &str = "this node is no member of the cluster";
+
+/// Reason of a node that still waits for its isolation.
+const NOT_IN_FORCE: &str = "the isolation ruleset is not in force yet";
 
 /// Action for the driver to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +64,37 @@ pub struct Seen {
     pub resolved: BTreeMap<String, Ipv4Addr>,
 }
 
+/// The isolation of deployments on a host.
+#[derive(Clone, Debug)]
+pub enum Isolation {
+    /// Waived by the configuration.
+    Off,
+    /// There is no ruleset yet.
+    NotInForce,
+    /// The ruleset that this host enforces.
+    InForce(Arc<Rendered>),
+}
+
+impl Isolation {
+    /// Isolation by a host's firewall.
+    #[must_use]
+    pub fn of(firewall: &Status) -> Self {
+        match &firewall.enforced {
+            Some(enforced) => Self::InForce(Arc::clone(enforced)),
+            None => Self::NotInForce,
+        }
+    }
+
+    /// Whether packets to the block of a network may be admitted.
+    fn admits(&self, network: &NetworkId, block: Cidr) -> bool {
+        match self {
+            Self::Off => true,
+            Self::NotInForce => false,
+            Self::InForce(ruleset) => ruleset.includes(network, block),
+        }
+    }
+}
+
 /// State machine of a node's mesh; see the module documentation.
 #[derive(Clone, Debug)]
 pub struct Core {
@@ -68,7 +103,7 @@ pub struct Core {
     /// Addresses of all blocks.
     pool: Cidr,
     /// The ruleset that this host enforces; `None` without isolation.
-    enforced: Option<Arc<Rendered>>,
+    isolation: Isolation,
     /// Nodes and blocks of the newest state.
     state: Option<State>,
     wanted: Option<Wanted>,
@@ -106,7 +141,7 @@ impl Core {
             hostname: hostname.to_owned(),
             port,
             pool: Cidr::aligned(u32::from_be_bytes([10, 244, 0, 0]), 16),
-            enforced: None,
+            isolation: Isolation::Off,
             state: None,
             wanted: None,
             wanted_changed: false,
@@ -138,17 +173,24 @@ impl Core {
         }
     }
 
-    /// Handles the ruleset that this host enforces; `None`, as at the start, without isolation.
+    /// Handles the isolation of deployments on this host, which is off at first.
     ///
     /// Packets of a peer's block are admitted only while the ruleset includes the block: without it
-    /// they would pass to every container. With isolation, but no ruleset in force yet, the empty
-    /// one is to be given.
-    pub fn handle_enforced(&mut self, now: Instant, enforced: Option<Arc<Rendered>>) {
-        let last = std::mem::replace(&mut self.enforced, enforced);
-        let scopes_of_last = last.as_ref().map(|last| &last.scopes);
-        if scopes_of_last != self.enforced.as_ref().map(|next| &next.scopes) {
-            self.refresh(now);
+    /// they would pass to every container.
+    pub fn handle_isolation(&mut self, now: Instant, isolation: Isolation) {
+        let waited = self.awaits_isolation();
+        self.isolation = isolation;
+        self.refresh(now);
+        if waited && !self.awaits_isolation() {
+            // Until now no block was admitted: this is the first pass of interest.
+            self.next_pass = now;
         }
+    }
+
+    /// Whether no block is admitted, as no ruleset is in force yet.
+    #[must_use]
+    pub fn awaits_isolation(&self) -> bool {
+        matches!(self.isolation, Isolation::NotInForce)
     }
 
     /// Handles a new state.
@@ -170,14 +212,14 @@ impl Core {
 
     /// Computes the mesh again, which causes a pass if it differs.
     fn refresh(&mut self, now: Instant) {
-        let enforced = self.enforced.as_deref();
+        let isolation = &self.isolation;
         let wanted = self.state.as_ref().and_then(|state| {
             Wanted::of(
                 state,
                 &self.hostname,
                 self.port,
                 self.pool,
-                |network, block| enforced.is_none_or(|enforced| enforced.includes(network, block)),
+                |network, block| isolation.admits(network, block),
             )
         });
         if wanted == self.wanted {
@@ -364,7 +406,10 @@ impl Core {
                     self.leaves &= self.wanted_changed;
                 } else if self.wanted.is_some() {
                     self.protected = true;
-                    self.status = MeshStatus::Up;
+                    self.status = match self.awaits_isolation() {
+                        true => MeshStatus::Unavailable(NOT_IN_FORCE.to_owned()),
+                        false => MeshStatus::Up,
+                    };
                 }
             }
             Err(reason) => self.fail(now, reason),

@@ -28,6 +28,10 @@ pub struct Report {
     pub raft_index: u64,
 }
 
+/// Detail of a report: id of the container whose network namespace the replica's container shares.
+/// Its addresses are those of that container.
+pub const LENDER: &str = "lender_container_id";
+
 impl Report {
     /// Creates a report of `state` for row `raft_index`, without a container.
     #[must_use]

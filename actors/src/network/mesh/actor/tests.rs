@@ -1,6 +1,9 @@
 use std::{net::Ipv4Addr, time::Duration};
 
-use jaco_policy::network::mesh::{core::TICK, plan::DeviceState};
+use jaco_policy::network::{
+    firewall::core::Rendered,
+    mesh::{core::TICK, plan::DeviceState},
+};
 use jaco_proto::v1::{self, AuditEventType, command::Payload};
 use jaco_raftnode::{StateReader as _, command, testing::MemoryRaft};
 use jaco_supervision::{ChildSpec, KillMode, Strategy, SupervisorSpec, Tree};

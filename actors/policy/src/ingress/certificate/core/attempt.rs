@@ -1,10 +1,10 @@
-//! The steps of an attempt: preflight, lock, order, self-check, store.
+//! The steps of an attempt: turn, preflight, lock, order, self-check, store.
 
 use std::time::{Duration, SystemTime};
 
 use super::{
-    Action, Core, NEW_LEADER, PREFLIGHT_MAX, PREFLIGHT_MIN, PREFLIGHT_TIMEOUT, Step, WINDOW, pace,
-    renewal::CHECK,
+    Action, Core, NEW_LEADER, PREFLIGHT_MAX, PREFLIGHT_MIN, PREFLIGHT_TIMEOUT, Step, WINDOW,
+    renewal::CHECK, turn::Turn, writes::pace,
 };
 use crate::{
     ingress::certificate::{
@@ -21,6 +21,17 @@ impl Core {
         }
         match self.step.clone() {
             Step::Idle => self.release(now),
+            Step::Queued => match (self.need(now.wall), self.turn) {
+                (None, _) => {
+                    self.step = Step::Idle;
+                    self.work(now);
+                }
+                (Some(slot), Turn::Taken) => {
+                    self.take_turn(now, slot);
+                    self.work(now);
+                }
+                (Some(_), Turn::None | Turn::Waiting) => {}
+            },
             Step::Preflight { until } => {
                 if until <= now.instant {
                     self.end_preflight(now, Err("the domain was not checked in time".to_owned()));
@@ -119,13 +130,14 @@ impl Core {
 
     /// Begins an attempt if one is due, or sets the time of the next.
     fn begin(&mut self, now: Now) {
+        self.end_turn();
         // A copy of this node may spare the order; it is stored first.
         let copy = self.facts.local.production;
         let reseeds = copy.is_some_and(|chain| chain.is_valid(now.wall));
         if reseeds && self.facts.production.is_none() {
             return;
         }
-        let Some(slot) = self.need(now.wall) else {
+        if self.need(now.wall).is_none() {
             if let Some(chain) = &self.facts.production {
                 // The wall clock may be set meanwhile.
                 let wait = self.renewal_at(chain).duration_since(now.wall);
@@ -135,17 +147,31 @@ impl Core {
                 self.wake_at(Some(now.instant + wait));
             }
             return;
-        };
+        }
         let next_attempt = self.backoff.until();
         let second = self.leading.filter(|_| self.attempts > 0);
         let second = second.map(|since| since + NEW_LEADER);
         let probed = self.preflight.map(|(_, next)| next);
         let waits = [next_attempt, second, probed];
-        if let Some(until) = waits.into_iter().flatten().max()
-            && now.instant < until
-        {
-            return self.wake_at(Some(until));
+        let until = waits.into_iter().flatten().max();
+        if until.is_some_and(|until| now.instant < until) {
+            return self.wake_at(until);
         }
+        // It does not wait for another node's lease during its turn.
+        if self.awaits_lock(now) {
+            return;
+        }
+        let since = until.map(|until| now.instant.saturating_duration_since(until));
+        let waited = since.map(|since| now.wall.checked_sub(since).unwrap_or(now.wall));
+        let renewal = self.facts.production.map(|chain| self.renewal_at(&chain));
+        let due = renewal.max(waited).unwrap_or(now.wall);
+        self.actions.push_back(Action::Queue { due });
+        self.turn = Turn::Waiting;
+        self.step = Step::Queued;
+    }
+
+    /// Begins with the preflight of a first order, or with the lock.
+    fn take_turn(&mut self, now: Now, slot: Slot) {
         let first = self.facts.production.is_none() && self.failure_of(slot) != Failed::Promotion;
         if self.settings.preflight && first {
             self.attempt += 1;
@@ -190,6 +216,7 @@ impl Core {
             attempt: self.attempt,
             slot,
             contact: self.facts.contact.clone(),
+            renews: slot == Slot::Production && self.facts.production.is_some(),
         });
         let until = now.instant + WINDOW;
         self.step = Step::Ordering {

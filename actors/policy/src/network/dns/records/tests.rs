@@ -152,6 +152,32 @@ fn shared_namespace_follows_the_joined_container() {
 }
 
 #[test]
+fn reused_address_of_a_lender_is_not_lent() {
+    let mut state = shop();
+    let observe = |state: &mut State, id: &str, container: &str, lender: Option<&str>| {
+        let mut seen = ReplicaObserved::clone(&state.replicas_observed[id]);
+        seen.container_id = container.to_owned();
+        seen.details.remove(LENDER);
+        let lender = lender.map(|lender| (LENDER.to_owned(), lender.to_owned()));
+        seen.details.extend(lender);
+        state.replicas_observed.insert(id.to_owned(), seen.into());
+    };
+    replica(&mut state, "side-0", "side", "n1", &[("front", "10.1.0.2")]);
+    for (container, lender, is_lent) in [
+        ("c1", Some("c1"), true),
+        ("c2", Some("c1"), false),
+        ("c2", Some("c2"), true),
+        // An older member does not tell the container.
+        ("c2", None, true),
+    ] {
+        observe(&mut state, "web-0", container, None);
+        observe(&mut state, "side-0", "s1", lender);
+        let found = lookup(&state, "front", "side", "n1", &["n1"]);
+        assert_eq!(found == ["10.1.0.2"], is_lent, "{container} {lender:?}");
+    }
+}
+
+#[test]
 fn services_differing_in_case_share_records() {
     let mut state = shop();
     deployment(

@@ -224,7 +224,7 @@ fn block_is_admitted_once_the_ruleset_has_it() {
     let mut state = state(&nodes);
     allocate(&mut state, "node-2", "10.244.1.0/24");
     let mut lab = Lab::new(&[]);
-    lab.core.handle_enforced(lab.now, Some(Arc::default()));
+    lab.core.handle_isolation(lab.now, Isolation::NotInForce);
     lab.core.handle_state(lab.now, &state);
     lab.after(Duration::ZERO).unwrap();
     let routes = |steps: Vec<Step>| -> Vec<String> {
@@ -237,13 +237,17 @@ fn block_is_admitted_once_the_ruleset_has_it() {
     assert_eq!(routes(steps(lab.see(&[]))), ["10.99.0.0/24"]);
     lab.core.handle_applied(lab.now, Ok(()));
     let enforced = crate::network::firewall::core::Rendered::of(&state, Vec::new());
-    lab.core.handle_enforced(lab.now, Some(Arc::new(enforced)));
-    lab.after(DEBOUNCE).unwrap();
+    // The blocks of the others cannot be reached yet.
+    assert!(matches!(lab.core.status(), MeshStatus::Unavailable(_)));
+    let enforced = Isolation::InForce(Arc::new(enforced));
+    lab.core.handle_isolation(lab.now, enforced);
+    lab.after(Duration::ZERO).unwrap();
     let both = ["10.99.0.0/24", "10.244.1.0/24"];
     assert_eq!(routes(steps(lab.see(&[]))), both);
     lab.core.handle_applied(lab.now, Ok(()));
     // Without isolation every block is admitted.
-    lab.core.handle_enforced(lab.now, None);
+    assert_eq!(*lab.core.status(), MeshStatus::Up);
+    lab.core.handle_isolation(lab.now, Isolation::Off);
     assert_eq!(lab.after(DEBOUNCE), None);
 }
 

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::runtime::replica::{
     health::{POLLS_UNTIL_RUNNING, assess, assess_failure},
-    report::{Report, code},
+    report::{LENDER, Report, code},
 };
 
 /// How the watch of a container began.
@@ -146,6 +146,9 @@ impl Core {
         let mut report = match result {
             Ok(seen) => {
                 let mut report = assess(&seen, has_healthcheck, timed, &mut watch.up_polls);
+                if let NetworkNamespace::Lent(lender) = seen.namespace {
+                    report.details.insert(LENDER.to_owned(), lender);
+                }
                 for (network, address) in seen.addresses {
                     report.details.insert(format!("ip.{network}"), address);
                 }

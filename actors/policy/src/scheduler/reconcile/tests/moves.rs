@@ -217,6 +217,30 @@ fn waiting_replica_is_changed_where_it_is() {
 }
 
 #[test]
+fn replica_waits_on_unlisted_host() {
+    let mut fixture = Fixture::new(&["n1"]);
+    fixture.deploy("app", &[("web", 2)], "web nginx h");
+    fixture.commit_pass();
+    fixture.report_running("app-web-0", "n1");
+    fixture.report_running("app-web-1", "n1");
+    fixture.node("n2", NodeStatus::Ready);
+    fixture.node("n3", NodeStatus::Ready);
+    fixture.deploy("app", &[("web", 2)], "web nginx changed");
+    let listed = fixture.state.deployments.get_mut("app").unwrap();
+    for service in &mut Arc::make_mut(listed).services {
+        service.set_placement(PlacementMode::Hosts);
+        service.hosts = vec!["n2".into(), "n3".into()];
+    }
+    assert_eq!(fixture.commit_pass(), ["app-web-0 n2 n1", "app-web-1 n1 "]);
+    fixture.report_running("app-web-1", "n1");
+    assert_eq!(fixture.plan(), Pass::default(), "the first one moves");
+    fixture.report_running("app-web-0", "n2");
+    assert_eq!(fixture.commit_pass(), ["app-web-1 n3 n1"]);
+    fixture.report_running("app-web-1", "n3");
+    assert_eq!(fixture.plan(), Pass::default());
+}
+
+#[test]
 fn unstarted_replicas_do_not_wait() {
     let mut fixture = Fixture::new(&["n1"]);
     fixture.deploy("app", &[("web", 3)], "web nginx h");

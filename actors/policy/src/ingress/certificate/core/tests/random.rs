@@ -32,6 +32,8 @@ struct Rows {
 struct Node {
     core: Core,
     leads: bool,
+    /// Whether it has its turn.
+    turn: bool,
     /// Order under way: attempt, slot, end.
     order: Option<(u64, Slot, Instant)>,
     /// Certificates in hand.
@@ -64,6 +66,7 @@ impl World {
         let node = || Node {
             core: Core::new(&domain, settings, jitter(&domain), Facts::default()),
             leads: false,
+            turn: false,
             order: None,
             hand: None,
             led_since: now.instant,
@@ -119,6 +122,21 @@ impl World {
                     }
                 }
                 Action::Unlock if !lost => self.rows.lock = None,
+                // A turn may take a while to come.
+                Action::Queue { due } => {
+                    if due > self.now.wall {
+                        return Err("is due in the future".to_owned());
+                    }
+                    self.nodes[node].turn = true;
+                    if !(self.faults && self.random.percent(30)) {
+                        self.nodes[node].core.handle_turn(self.now);
+                    }
+                }
+                Action::EndTurn => {
+                    if !std::mem::take(&mut self.nodes[node].turn) {
+                        return Err("ends a turn it does not have".to_owned());
+                    }
+                }
                 Action::Preflight { attempt } => {
                     let bad = self.faults && self.random.percent(30);
                     let verdict = if bad { Err("dns".to_owned()) } else { Ok(()) };
@@ -172,6 +190,9 @@ impl World {
         let mine = &self.nodes[node];
         if !mine.leads {
             return Err("a follower orders".to_owned());
+        }
+        if !mine.turn {
+            return Err("orders out of turn".to_owned());
         }
         if mine.order.is_some() {
             return Err("two orders at once on a node".to_owned());
@@ -314,6 +335,9 @@ impl World {
             self.now.wall += step;
             for node in 0..2 {
                 self.finish_order(node);
+                if self.nodes[node].turn && self.random.percent(50) {
+                    self.nodes[node].core.handle_turn(self.now);
+                }
                 self.nodes[node].core.handle_timeout(self.now);
                 self.run(node)?;
                 let next = self.nodes[node].core.poll_timeout();
@@ -332,6 +356,9 @@ impl World {
         self.faults = false;
         self.rows.wanted = true;
         self.share();
+        for node in 0..2 {
+            self.nodes[node].core.handle_turn(self.now);
+        }
         self.lead(1, false);
         self.run(1)?;
         if !self.nodes[0].leads {

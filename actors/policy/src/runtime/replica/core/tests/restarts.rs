@@ -150,6 +150,21 @@ fn cut_off() -> Inspected {
 }
 
 #[test]
+fn borrower_reports_the_container_of_its_namespace() {
+    let mut bench = Bench::new();
+    bench.up(7, "c1");
+    let lent = Inspected {
+        namespace: NetworkNamespace::Lent("l1".to_owned()),
+        ..seen(Status::Running, None)
+    };
+    bench.engine_event().inspected(Ok(lent));
+    assert_eq!(
+        bench.last().details[crate::runtime::replica::report::LENDER],
+        "l1"
+    );
+}
+
+#[test]
 fn borrower_is_replaced_without_counting_a_failure() {
     let mut bench = Bench::new();
     bench.up(7, "c1").prove();
