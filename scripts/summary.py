@@ -1,53 +1,66 @@
 #!/usr/bin/env python3
-"""Sums up what `cargo test` printed: counts, the slowest suites, and every test that failed.
+"""Sums up test runs: counts, the slowest suites and tests, and every test that failed.
 
-Usage: summary.py LOG
-Fails if a test failed, if a suite did not report its result, or if nothing was run.
+Usage: summary.py LOG=STATUS...
+Each LOG is what a `cargo test` printed that ended with STATUS; LOG.reruns is what rerun.py wrote, if
+it ran. A test that failed and then passed alone is listed as FLAKY. Fails if a test failed, if a
+suite did not report its result, if a run failed for another reason, if nothing was run, or if more
+than MOST_FLAKY tests are flaky.
 """
 
-import re
+import pathlib
 import sys
 
-SUITE = re.compile(r"^\s+(?:Running|Doc-tests) (\S+)(?: (\S+))?")
-TEST = re.compile(r"^test (\S+)(?: - .*)? \.\.\. (?:.*)?FAILED$")
-RESULT = re.compile(
-    r"^test result: (\w+)\. (\d+) passed; (\d+) failed; (\d+) ignored; .* finished in ([0-9.]+)s"
-)
-SLOWEST = 8
+import testlog
+
+SLOWEST = 10
+MOST_FLAKY = 4
 
 
+def reruns(path):
+    """File with the first output of each test that passed alone, by suite and name."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    lines = [line.split("\t") for line in text.splitlines()]
+    return {(suite, test): kept for suite, test, outcome, kept in lines if outcome == "passed"}
 
 
 def main():
-    suites, failures, unfinished = [], [], []
-    name, open_suite = "?", False
-    with open(sys.argv[1], encoding="utf-8", errors="replace") as log:
-        for line in log:
-            if match := SUITE.match(line):
-                if open_suite:
-                    unfinished.append(name)
-                program = re.search(r"\(.*/([^/]+)-[0-9a-f]+\)", line)
-                name = program.group(1) if program else f"{match.group(1)} {match.group(2) or ''}".strip()
-                open_suite = True
-            elif match := TEST.match(line):
-                failures.append(f"{name}: {match.group(1)}")
-            elif match := RESULT.match(line):
-                suites.append((name, int(match.group(2)), int(match.group(3)), float(match.group(5))))
-                open_suite = False
-    if open_suite:
-        unfinished.append(name)
+    suites, failures, flaky = [], [], []
+    for argument in sys.argv[1:]:
+        log, _, status = argument.rpartition("=")
+        passed_alone = reruns(pathlib.Path(log + ".reruns"))
+        of_run, before = testlog.read(log), len(failures) + len(flaky)
+        for suite in of_run:
+            for test in suite.failures:
+                if kept := passed_alone.get((suite.name, test)):
+                    flaky.append(f"{suite.name}: {test} ({kept})")
+                else:
+                    failures.append(f"{suite.name}: {test}")
+            if not suite.ended:
+                running = f", running: {' '.join(suite.running)}" if suite.running else ""
+                failures.append(f"{suite.name}: ended without a result{running}")
+        if status != "0" and len(failures) + len(flaky) == before:
+            failures.append(f"a run without a failing test ended with status {status}")
+        suites += of_run
+    passed = sum(suite.passed for suite in suites)
+    if not passed:
+        failures.append("no test was run")
+    if len(flaky) > MOST_FLAKY:
+        failures.append(f"{len(flaky)} tests are flaky, more than {MOST_FLAKY}")
 
     print("Slowest suites:")
-    for name, passed, failed, seconds in sorted(suites, key=lambda suite: -suite[3])[:SLOWEST]:
-        print(f"  {seconds:7.1f} s  {name} ({passed + failed} tests)")
+    for suite in sorted(suites, key=lambda suite: -suite.seconds)[:SLOWEST]:
+        print(f"  {suite.seconds:7.1f} s  {suite.name} ({suite.passed + suite.failed} tests)")
+    times = [(seconds, f"{suite.name}: {test}") for suite in suites for seconds, test in suite.times]
+    print("Slowest tests:")
+    for seconds, test in sorted(times, reverse=True)[:SLOWEST]:
+        print(f"  {seconds:7.1f} s  {test}")
+    for test in flaky:
+        print(f"FLAKY   {test}")
     for failure in failures:
         print(f"FAILED  {failure}")
-    for name in unfinished:
-        print(f"FAILED  {name}: ended without a result")
-    passed, failed = sum(suite[1] for suite in suites), sum(suite[2] for suite in suites)
-    print(f"{passed} passed, {failed + len(unfinished)} failed")
-    if failed or failures or unfinished or not passed:
-        sys.exit(1)
+    print(f"{passed + len(flaky)} passed, {len(failures)} failed, {len(flaky)} flaky")
+    sys.exit(1 if failures else 0)
 
 
 if __name__ == "__main__":
