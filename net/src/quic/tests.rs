@@ -260,7 +260,7 @@ async fn replaced_certificate_is_presented_in_the_next_handshake() {
     );
     b.refused().await;
     a.slot.replace(&Identity::node(&renewed).unwrap());
-    a.endpoint.dial("b", b.address).await.unwrap();
+    let _here = a.endpoint.dial("b", b.address).await.unwrap();
     assert_eq!(
         **b.admitted().await.fingerprints(),
         [renewed.cert.fingerprint()]
@@ -291,7 +291,8 @@ async fn former_certificate_for_the_same_key_identifies_member() {
     let showing = Identity::node(&own).unwrap().with_others([&former]);
     a.slot.replace(&showing);
     let both = [own.cert.fingerprint(), former.fingerprint()];
-    a.endpoint.dial("b", b.address).await.unwrap();
+    // Held until the other side has admitted it: one that is dropped before is refused there.
+    let _here = a.endpoint.dial("b", b.address).await.unwrap();
     assert_eq!(**b.admitted().await.fingerprints(), both);
     let there = b.endpoint.dial("a", a.address).await.unwrap();
     assert_eq!(**there.fingerprints(), both);
@@ -299,7 +300,7 @@ async fn former_certificate_for_the_same_key_identifies_member() {
     // A roster that has the new certificate needs no other.
     b.known.remove(&former);
     b.known.add(&own.cert, "a", a.address);
-    a.endpoint.dial("b", b.address).await.unwrap();
+    let _again = a.endpoint.dial("b", b.address).await.unwrap();
     b.admitted().await;
     b.known.remove(&own.cert);
     assert!(a.endpoint.dial("b", b.address).await.is_err());
