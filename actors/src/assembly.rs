@@ -249,13 +249,20 @@ impl Node {
         &self.tree
     }
 
-    /// Duplicates of the listening sockets of the ingress, for the next process of this node. As
-    /// long as they are open, clients can connect; once this node has stopped, their connections
-    /// wait for the next process. Those of HTTP/3 wait from here on.
+    /// Duplicates of the listening sockets of the ingress, for the next process of this node, and the
+    /// sockets of an earlier process that the ingress has not opened yet, at whatever stage of its
+    /// start the node is. As long as they are open, clients can connect; once this node has stopped,
+    /// their connections wait for the next process. Those of HTTP/3 wait from here on.
+    ///
+    /// Called once: the sockets of an earlier process are not returned again.
     ///
     /// # Errors
     /// If the process is out of descriptors.
     pub fn listening_sockets(&self) -> io::Result<Vec<NamedSocket>> {
+        self.shared.config.inherited.pass_on(|| self.open_sockets())
+    }
+
+    fn open_sockets(&self) -> io::Result<Vec<NamedSocket>> {
         let member = self.shared.try_running();
         let Some((proxy, ports)) = member.as_ref().and_then(|it| it.data_planes.get()) else {
             return Ok(Vec::new());
@@ -294,9 +301,18 @@ impl Node {
     /// If raft does not close, because its disk does not answer, the process should exit without
     /// running library destructors (`_exit`): the database is still in use.
     pub async fn abandon(&self) {
-        let raft = self.shared.try_running().map(|member| member.raft.clone());
+        let member = self.shared.try_running();
+        let planes = member.as_ref().and_then(|it| it.data_planes.get().cloned());
+        let raft = member.map(|member| member.raft.clone());
         let stop = async {
             self.tree.stop().await;
+            // An actor that had failed or was starting has drained nothing.
+            if let Some((proxy, ports)) = planes {
+                tokio::join!(
+                    proxy.drain(crate::ingress::HTTP_DRAIN),
+                    ports.drain(crate::ingress::PORT_DRAIN)
+                );
+            }
             match &raft {
                 Some(raft) => timeout(CLOSE_TIMEOUT, raft.closed()).await.is_ok(),
                 None => true,

@@ -16,5 +16,7 @@ pub mod probe_key;
 pub mod table;
 pub mod view;
 
+pub(crate) use actor::DRAIN as HTTP_DRAIN;
 pub use actor::{Msg, ProxyActor, ProxyArgs};
+pub(crate) use port::DRAIN as PORT_DRAIN;
 pub use view::ServingInput;

@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
 
 use std::{
+    cell::Cell,
     fs,
     io::{Read, Write},
     net::{TcpListener, TcpStream},
@@ -24,12 +25,12 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A directory with a configuration on free ports.
-struct Workdir(tempfile::TempDir);
+/// A directory with a configuration on free ports, and the number of daemons that were started in it.
+struct Workdir(tempfile::TempDir, Cell<u32>);
 
 impl Workdir {
     fn new(extra: &str) -> Self {
-        let workdir = Self(tempfile::tempdir().unwrap());
+        let workdir = Self(tempfile::tempdir().unwrap(), Cell::new(0));
         let dir = workdir.0.path().display();
         let host = unique_loopback_address();
         // Daemons of other tests share the network namespace, which has room for one mesh.
@@ -50,7 +51,7 @@ impl Workdir {
         self.0.path().join(name)
     }
 
-    /// `jacod` in an empty environment, with its log in `log`.
+    /// `jacod` in an empty environment, with a log of its own.
     fn jacod(&self) -> Command {
         self.logged(Command::new(env!("CARGO_BIN_EXE_jacod")))
     }
@@ -70,7 +71,8 @@ impl Workdir {
     }
 
     fn logged(&self, mut command: Command) -> Command {
-        let log = fs::File::create(self.path("log")).unwrap();
+        self.1.set(self.1.get() + 1);
+        let log = fs::File::create(self.log_path(self.1.get())).unwrap();
         command
             .arg("--config")
             .arg(self.path("jacod.yaml"))
@@ -82,8 +84,22 @@ impl Workdir {
         command
     }
 
+    fn log_path(&self, daemon: u32) -> PathBuf {
+        self.path(&format!("log.{daemon}"))
+    }
+
+    /// The log of the daemon that was started last.
     fn log(&self) -> String {
-        fs::read_to_string(self.path("log")).unwrap()
+        fs::read_to_string(self.log_path(self.1.get())).unwrap()
+    }
+
+    /// The logs of all daemons, in the order of their starts.
+    fn all_logs(&self) -> String {
+        let logs = (1..=self.1.get()).map(|daemon| {
+            let log = fs::read_to_string(self.log_path(daemon)).unwrap();
+            format!("-- daemon {daemon}\n{log}")
+        });
+        logs.collect()
     }
 
     /// Waits until the output of `cluster status` contains `what`.
@@ -276,69 +292,167 @@ impl Drop for Stop<'_> {
     }
 }
 
-#[test]
-fn replaced_daemon_loses_no_request() {
-    // Below the ports that the system gives to clients: one that connects before the daemon listens
-    // could get the port itself, and connect to itself.
-    let free = |port: &u16| {
-        [*port, port + 1]
-            .into_iter()
-            .all(|port| TcpListener::bind(("::", port)).is_ok())
-    };
-    let port = (20_000..30_000).step_by(2).find(free).unwrap();
-    let settings = format!("http_port: {port}\nhttps_port: {}\n", port + 1);
-    let workdir = Workdir::new(&settings);
-    let mut daemon = Daemon::spawn(workdir.jacod());
-    workdir.logs("API is listening");
-    let init = jaco(&workdir.path("s"), "cluster init --no-systemd-enable");
-    assert!(init.status.success(), "{init:?}");
-    fs::write(workdir.path("jaco.yaml"), MANIFEST).unwrap();
-    fs::write(workdir.path("docker-compose.yml"), COMPOSE).unwrap();
-    let apply = Command::new(env!("CARGO_BIN_EXE_jaco"))
-        .args(["apply", "jaco.yaml", "--detach"])
-        .current_dir(workdir.0.path())
-        .env_clear()
-        .env("JACO_SOCKET", workdir.path("s"))
-        .output()
-        .unwrap();
-    assert!(apply.status.success(), "{apply:?}");
-    let end = Instant::now() + TIMEOUT;
-    while request(port).ok().as_deref() != Some("503") {
-        assert!(Instant::now() < end, "{}", workdir.log());
-        thread::sleep(Duration::from_millis(20));
+/// A daemon with a route, whose ingress answers on `port`.
+struct Serving {
+    workdir: Workdir,
+    daemon: Daemon,
+    port: u16,
+}
+
+impl Serving {
+    /// Starts it on ports that no other test uses: each has a range of a hundred.
+    fn start(range: u16) -> Self {
+        // Below the ports that the system gives to clients: one that connects before the daemon
+        // listens could get the port itself, and connect to itself.
+        let free = |port: &u16| {
+            [*port, port + 1]
+                .into_iter()
+                .all(|port| TcpListener::bind(("::", port)).is_ok())
+        };
+        let range = 20_000 + range * 100;
+        let port = (range..range + 100).step_by(2).find(free).unwrap();
+        let settings = format!("http_port: {port}\nhttps_port: {}\n", port + 1);
+        let workdir = Workdir::new(&settings);
+        let daemon = Daemon::spawn(workdir.jacod());
+        workdir.logs("API is listening");
+        let init = jaco(&workdir.path("s"), "cluster init --no-systemd-enable");
+        assert!(init.status.success(), "{init:?}");
+        fs::write(workdir.path("jaco.yaml"), MANIFEST).unwrap();
+        fs::write(workdir.path("docker-compose.yml"), COMPOSE).unwrap();
+        let apply = Command::new(env!("CARGO_BIN_EXE_jaco"))
+            .args(["apply", "jaco.yaml", "--detach"])
+            .current_dir(workdir.0.path())
+            .env_clear()
+            .env("JACO_SOCKET", workdir.path("s"))
+            .output()
+            .unwrap();
+        assert!(apply.status.success(), "{apply:?}");
+        let end = Instant::now() + TIMEOUT;
+        while request(port).ok().as_deref() != Some("503") {
+            assert!(Instant::now() < end, "{}", workdir.log());
+            thread::sleep(Duration::from_millis(20));
+        }
+        Self {
+            workdir,
+            daemon,
+            port,
+        }
     }
 
-    let stop = AtomicBool::new(false);
-    let load = || {
-        let mut answers = 0;
-        while !stop.load(Ordering::Relaxed) {
-            let answer = request(port);
-            assert!(matches!(answer.as_deref(), Ok("503")), "{answer:?}");
-            answers += 1;
-            thread::sleep(Duration::from_millis(2));
-        }
-        answers
-    };
-    let answers = thread::scope(|scope| {
-        let clients: Vec<_> = (0..8).map(|_| scope.spawn(load)).collect();
-        let stops = Stop(&stop);
+    /// Spawns a daemon that replaces the running one.
+    fn successor(&self) -> Daemon {
+        let mut command = self.workdir.jacod();
+        command.arg("--replace");
+        Daemon::spawn(command)
+    }
+
+    /// A client that has sent only a part of its preface: the daemon waits for it when it stops,
+    /// until this is dropped or 10 s have passed.
+    fn slow_client(&self) -> UnixStream {
+        let mut slow = UnixStream::connect(self.workdir.path("s")).unwrap();
+        slow.write_all(b"PRI * HT").unwrap();
+        self.workdir.answers("one"); // accepted after the slow one
+        slow
+    }
+
+    /// Runs `steps` while clients send requests, each of which must be answered.
+    fn under_load(&mut self, steps: impl FnOnce(&mut Self)) {
+        let (port, stop) = (self.port, AtomicBool::new(false));
+        let load = || {
+            let mut answers = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let answer = request(port);
+                assert!(matches!(answer.as_deref(), Ok("503")), "{answer:?}");
+                answers += 1;
+                thread::sleep(Duration::from_millis(2));
+            }
+            answers
+        };
+        let answers = thread::scope(|scope| {
+            let clients: Vec<_> = (0..8).map(|_| scope.spawn(load)).collect();
+            let stops = Stop(&stop);
+            steps(self);
+            drop(stops);
+            let answers = clients.into_iter().map(|client| {
+                let answers = client.join();
+                answers.unwrap_or_else(|_| panic!("{}", self.workdir.all_logs()))
+            });
+            answers.sum::<u32>()
+        });
+        assert!(answers > 0);
+    }
+
+    /// Stops the daemon: the port is closed.
+    fn stop(mut self) {
+        self.daemon.signal(Signal::TERM);
+        assert_eq!(self.daemon.ended(), Some(0), "{}", self.workdir.log());
+        let refused = request(self.port).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    }
+}
+
+#[test]
+fn replaced_daemon_loses_no_request() {
+    let mut serving = Serving::start(0);
+    serving.under_load(|serving| {
         for _ in 0..5 {
-            let mut command = workdir.jacod();
-            command.arg("--replace");
-            let next = Daemon::spawn(command);
-            let mut previous = std::mem::replace(&mut daemon, next);
-            assert_eq!(previous.ended(), Some(0), "{}", workdir.log());
-            workdir.answers("one");
+            let next = serving.successor();
+            let mut previous = std::mem::replace(&mut serving.daemon, next);
+            assert_eq!(previous.ended(), Some(0), "{}", serving.workdir.log());
+            serving.workdir.answers("one");
         }
-        drop(stops);
-        let answers = clients.into_iter().map(|client| client.join().unwrap());
-        answers.sum::<u32>()
     });
-    assert!(answers > 100, "{answers}");
-    daemon.signal(Signal::TERM);
-    assert_eq!(daemon.ended(), Some(0), "{}", workdir.log());
-    let refused = request(port).unwrap_err();
-    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    serving.stop();
+}
+
+#[test]
+fn successor_of_a_killed_successor_loses_no_request() {
+    let mut serving = Serving::start(1);
+    serving.under_load(|serving| {
+        let slow = serving.slow_client();
+        let mut killed = serving.successor();
+        serving.workdir.logs("listening sockets taken over");
+        // Its predecessor still stops, so it has the sockets and no node.
+        killed.signal(Signal::KILL);
+        assert_eq!(killed.ended(), None);
+        let next = serving.successor();
+        serving.workdir.logs("listening sockets taken over");
+        drop(slow);
+        let mut first = std::mem::replace(&mut serving.daemon, next);
+        assert_eq!(first.ended(), Some(0));
+        serving.workdir.answers("one");
+    });
+    serving.stop();
+}
+
+#[test]
+fn daemon_that_still_replaces_is_replaced() {
+    let mut serving = Serving::start(2);
+    serving.under_load(|serving| {
+        let slow = serving.slow_client();
+        let mut second = serving.successor();
+        serving.workdir.logs("listening sockets taken over");
+        let mut third = serving.successor();
+        serving.workdir.logs("listening sockets taken over");
+        drop(slow);
+        assert_eq!(serving.daemon.ended(), Some(0));
+        // Whichever gets the data directory first is replaced by the other.
+        let end = Instant::now() + TIMEOUT;
+        let (status, last) = loop {
+            if let Some(status) = second.0.try_wait().unwrap() {
+                break (status, third);
+            }
+            if let Some(status) = third.0.try_wait().unwrap() {
+                break (status, second);
+            }
+            assert!(Instant::now() < end, "{}", serving.workdir.log());
+            thread::sleep(Duration::from_millis(20));
+        };
+        assert_eq!(status.code(), Some(0));
+        serving.daemon = last;
+        serving.workdir.answers("one");
+    });
+    serving.stop();
 }
 
 #[test]

@@ -32,7 +32,7 @@ const AFFINITY_LABEL: &str = "affinity/v1";
 /// Delay between attempts to bind the port.
 const BIND_RETRY: Duration = Duration::from_secs(30);
 /// Time for requests in flight when the node stops; shorter than a worker's shutdown timeout.
-const DRAIN: Duration = Duration::from_secs(4);
+pub(crate) const DRAIN: Duration = Duration::from_secs(4);
 
 /// Longest time for which requests wait in the queues of inherited sockets: a few heartbeats, and
 /// the handshakes of the mesh.
@@ -109,8 +109,9 @@ pub enum Msg {
     Changed(Event),
     /// The cluster's secrets key changed.
     SecretsKey,
-    /// Inherited sockets wait no longer for the routes.
-    Settled,
+    /// The listeners are due: the instance has started, or inherited sockets wait no longer for the
+    /// routes.
+    Open,
     /// The bind retry is due.
     Bind,
     /// Requests the address of a listener.
@@ -154,7 +155,7 @@ impl Worker for ProxyActor {
             number,
             errors: LogDedup::default(),
         };
-        let mut actor = Self {
+        let actor = Self {
             ports: args.ports.iter().map(port).collect(),
             args,
             view,
@@ -163,7 +164,8 @@ impl Worker for ProxyActor {
             http3_errors: LogDedup::default(),
         };
         actor.publish();
-        actor.open(ctx);
+        // Not here: a starting instance is killed when the node stops, and drains nothing.
+        ctx.send_to_self(Msg::Open);
         if let Some(mut key) = actor.args.secrets_key.clone() {
             key.mark_unchanged();
             ctx.watch(key, |_| Msg::SecretsKey);
@@ -180,7 +182,7 @@ impl Worker for ProxyActor {
                 }
             }
             Msg::SecretsKey => self.publish(),
-            Msg::Settled => self.open(ctx),
+            Msg::Open => self.open(ctx),
             Msg::Bind => {
                 self.retrying = false;
                 self.open(ctx);
@@ -228,7 +230,7 @@ impl ProxyActor {
         let settled = self.view.derive(is_settled);
         let now = Instant::now();
         let until = *self.settles_by.get_or_insert_with(|| {
-            ctx.send_after(SETTLE_TIMEOUT, Msg::Settled);
+            ctx.send_after(SETTLE_TIMEOUT, Msg::Open);
             now + SETTLE_TIMEOUT
         });
         !settled && now < until
@@ -273,8 +275,12 @@ impl ProxyActor {
         if proxy.listening_http3().is_some() {
             return;
         }
-        let bound = DatagramSockets::open(&self.args.inherited, tls.port(), proxy.workers());
-        match bound.and_then(|sockets| proxy.listen_http3(sockets)) {
+        let inherited = &self.args.inherited;
+        let listening = inherited.adopt(|| {
+            let bound = DatagramSockets::open(inherited, tls.port(), proxy.workers());
+            bound.and_then(|sockets| proxy.listen_http3(sockets))
+        });
+        match listening {
             Ok(()) => {
                 tracing::info!(subsystem = "ingress", port = tls.port(), "HTTP/3 is served");
                 self.http3_errors.clear();
@@ -291,11 +297,13 @@ impl ProxyActor {
 
 impl Port {
     fn bind(&self, proxy: &Proxy, inherited: &Inherited) -> io::Result<SocketAddr> {
-        let name = self.scheme.socket_name();
-        let sockets = ListenSockets::open(inherited, name, self.number, proxy.workers())?;
-        let addr = sockets.local_addr();
-        proxy.listen(self.scheme, sockets)?;
-        Ok(addr)
+        inherited.adopt(|| {
+            let name = self.scheme.socket_name();
+            let sockets = ListenSockets::open(inherited, name, self.number, proxy.workers())?;
+            let addr = sockets.local_addr();
+            proxy.listen(self.scheme, sockets)?;
+            Ok(addr)
+        })
     }
 }
 

@@ -16,6 +16,7 @@ use jaco_proto::v1::TransportProtocol;
 use tokio::sync::watch;
 
 pub use actor::{PortActor, PortArgs};
+pub(crate) use manager::DRAIN;
 pub use manager::{Msg, PortManager, PortManagerArgs};
 
 /// Ports with an eligible replica, as of the last update.

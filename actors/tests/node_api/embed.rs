@@ -2,10 +2,17 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-use std::{path::Path, time::Duration};
+use std::{
+    net::{TcpListener, TcpStream},
+    path::Path,
+    time::Duration,
+};
 
 use jaco_actors::{Client, ConfigError, Node, NodeBuilder, StartError};
+use jaco_net::handover::Inherited;
 use jaco_proto::v1;
+use jaco_supervision::KillMode;
+use tokio::time::{sleep, timeout};
 
 use super::lab::{TIMEOUT, state, until};
 
@@ -59,6 +66,50 @@ async fn no_listener_is_opened_by_default() {
         assert!(!actors.iter().any(|path| path == listener), "{listener}");
     }
     node.stop().await;
+}
+
+#[tokio::test]
+async fn node_without_cluster_passes_on_inherited_sockets() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = socket.local_addr().unwrap();
+    let inherited = Inherited::new([("ingress.http".to_owned(), socket.into())]);
+    let node = node(dir.path()).inherited_ingress(inherited);
+    let node = node.start().await.unwrap();
+    let mut passed = node.listening_sockets().unwrap();
+    let (name, socket) = passed.pop().unwrap();
+    assert_eq!(name, "ingress.http");
+    assert_eq!(TcpListener::from(socket).local_addr().unwrap(), addr);
+    assert!(passed.is_empty());
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn stop_closes_ports_of_a_failed_actor() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(dir.path()).http_port(0).start().await.unwrap();
+    node.client().init("").await.unwrap();
+    let manifest = "deployment: shop\nacme: \"off\"\n\
+        routes: [{domain: a.example, service: web, port: 80, tls: \"off\"}]";
+    node.client().apply(manifest, WEB).await.unwrap();
+    let addr = timeout(TIMEOUT, async {
+        loop {
+            let sockets = node.listening_sockets().unwrap().into_iter();
+            let mut http = sockets.filter(|(name, _)| name == "ingress.http");
+            if let Some((_, socket)) = http.next() {
+                break TcpListener::from(socket).local_addr().unwrap();
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+    });
+    let port = addr.await.unwrap().port();
+    TcpStream::connect(("127.0.0.1", port)).unwrap();
+    // The stop finds an actor that has failed and was not started again.
+    node.tree()
+        .kill("node/ingress/proxy", KillMode::Kill)
+        .unwrap();
+    node.stop().await;
+    TcpStream::connect(("127.0.0.1", port)).unwrap_err();
 }
 
 #[tokio::test]

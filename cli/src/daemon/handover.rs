@@ -4,7 +4,7 @@
 //! to the next process. Without one, `jacod --replace` takes them over from the running daemon,
 //! which then stops.
 
-use std::{path::Path, thread, time::Duration};
+use std::{io, path::Path, thread, time::Duration};
 
 use anyhow::{Context, Result};
 use jaco_actors::{Node, NodeConfig, StartError};
@@ -43,8 +43,14 @@ pub(super) fn take(
     }
     let mut sockets = passed;
     if replace {
-        let taken = channel::take_over(&data_dir.join(SOCKET)).context("replace the daemon")?;
-        sockets.extend(taken.into_iter().flatten());
+        match channel::take_over(&data_dir.join(SOCKET)) {
+            Ok(taken) => sockets.extend(taken.into_iter().flatten()),
+            // That daemon is ending; one that is not is asked again at the start of the node.
+            Err(error) if has_ended(&error) => {
+                tracing::warn!(subsystem = "jacod", %error, "the running daemon passed no sockets");
+            }
+            Err(error) => return Err(error).context("replace the daemon"),
+        }
     }
     let inherited = Inherited::new(sockets);
     let names = inherited.names();
@@ -60,11 +66,14 @@ pub(super) async fn start(config: NodeConfig, replace: bool) -> Result<Node, Sta
         loop {
             match Node::start(config.clone()).await {
                 Err(StartError::Files(error)) if replace && error.is_locked() => {
-                    // The running daemon may have been starting at the first attempt.
+                    // The running daemon may have been starting at the first attempt, or may be
+                    // another one now. Its sockets are newer than those of the daemon before it.
                     let taken = channel::take_over(&config.data_dir.join(SOCKET));
-                    config
-                        .inherited
-                        .add(taken.ok().flatten().unwrap_or_default());
+                    if let Ok(Some(sockets)) = taken
+                        && !sockets.is_empty()
+                    {
+                        config.inherited.replace(sockets);
+                    }
                     sleep(RETRY).await;
                 }
                 started => return started,
@@ -77,16 +86,33 @@ pub(super) async fn start(config: NodeConfig, replace: bool) -> Result<Node, Sta
     }
 }
 
-/// Waits on a thread of its own for a successor; a daemon that cannot offer its sockets runs
-/// nevertheless.
+/// Whether the process at the other end of a connection ended.
+fn has_ended(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+    )
+}
+
+/// Waits on a thread of its own for successors, until this process ends; a daemon that cannot offer
+/// its sockets runs nevertheless.
 pub(super) fn offer(data_dir: &Path) -> mpsc::Receiver<Successor> {
     let (sender, successors) = mpsc::channel(1);
     let offered = Offer::bind(&data_dir.join(SOCKET)).and_then(|offer| {
-        let wait = move || match offer.accept() {
-            // An error means that the daemon is stopping.
-            Ok(successor) => drop(sender.blocking_send(successor)),
-            Err(error) => {
-                tracing::warn!(subsystem = "jacod", %error, "no successor can take over");
+        let wait = move || {
+            loop {
+                match offer.accept() {
+                    Ok(successor) => {
+                        if sender.blocking_send(successor).is_err() {
+                            // The daemon has stopped; the path may belong to the next one by now.
+                            return std::mem::forget(offer);
+                        }
+                    }
+                    Err(error) => {
+                        tracing::warn!(subsystem = "jacod", %error, "no successor can take over");
+                        return;
+                    }
+                }
             }
         };
         thread::Builder::new()
@@ -99,12 +125,17 @@ pub(super) fn offer(data_dir: &Path) -> mpsc::Receiver<Successor> {
     successors
 }
 
-/// Hands the sockets to the successor.
-pub(super) fn pass(node: &Node, successor: &Successor) {
-    let passed = node
-        .listening_sockets()
-        .and_then(|sockets| successor.send(&sockets));
-    if let Err(error) = passed {
+/// The sockets of this daemon for its successors.
+pub(super) fn sockets(node: &Node) -> Vec<NamedSocket> {
+    node.listening_sockets().unwrap_or_else(|error| {
+        tracing::error!(subsystem = "jacod", %error, "listening sockets not handed over");
+        Vec::new()
+    })
+}
+
+/// Passes the sockets to a successor.
+pub(super) fn pass(sockets: &[NamedSocket], successor: &Successor) {
+    if let Err(error) = successor.send(sockets) {
         tracing::error!(subsystem = "jacod", %error, "listening sockets not handed over");
     }
 }

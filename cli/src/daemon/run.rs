@@ -104,9 +104,20 @@ pub(super) fn run(config: &DaemonConfig, passed: Passed, options: Options) -> Re
             successor = replaced => {
                 tracing::info!(subsystem = "jacod", "stopping: another daemon takes over");
                 notify(NotifyState::Stopping);
-                handover::pass(&node, &successor);
-                stop(&node, &mut signals).await;
-                Ok(())
+                let sockets = handover::sockets(&node);
+                handover::pass(&sockets, &successor);
+                // The successor may be killed before it serves: the next one gets the same sockets,
+                // which stay open here until this process ends.
+                let others = async {
+                    while let Some(successor) = successors.recv().await {
+                        handover::pass(&sockets, &successor);
+                    }
+                    std::future::pending().await
+                };
+                tokio::select! {
+                    () = stop(&node, &mut signals) => Ok(()),
+                    never = others => never,
+                }
             }
             () = signals.next() => {
                 tracing::info!(subsystem = "jacod", "stopping");

@@ -383,47 +383,92 @@ async fn withdrawal_is_reported_once_the_table_lacks_it() {
     assert_eq!(now.elapsed(), Duration::ZERO);
 }
 
+/// An actor with an inherited socket, whose only replica is on a host that `fresh` does not name yet.
+struct Waiting {
+    proxy: Proxy,
+    addr: SocketAddr,
+    inherited: Inherited,
+    fresh: watch::Sender<Hosts>,
+    tree: Tree,
+}
+
+async fn waiting() -> Waiting {
+    let mut state = state_with_route();
+    add_replica(&mut state, "web-1", "there", "10.1.1.2");
+    let proxy = Proxy::new(Settings::default());
+    let sockets = ListenSockets::bind_all(0, proxy.workers()).unwrap();
+    let addr = sockets.local_addr();
+    let named = sockets.into_fds().into_iter();
+    let named = named.map(|socket| (Scheme::Http.socket_name().to_owned(), socket));
+    let inherited = Inherited::new(named);
+    let facts = NodeFacts {
+        hostname: "here".to_owned(),
+        https: false,
+        mesh: true,
+    };
+    let (fresh, watched) = watch::channel(Hosts::default());
+    let input = ServingInput::new(FakeState::new(state), facts, watched);
+    let installed = Serving::default().part(same_input);
+    let args = ProxyArgs::new(input, installed, addr.port(), proxy.clone());
+    let args = args.with_inherited(inherited.clone());
+    let (child, handle) = ChildSpec::worker::<ProxyActor>("proxy", args);
+    let spec = SupervisorSpec::new(Strategy::OneForOne).child(child);
+    let tree = Tree::start("node", spec).await.unwrap();
+    handle.running().await;
+    sleep(SETTLE_TIMEOUT / 2).await;
+    assert_eq!(proxy.listening(Scheme::Http), None);
+    Waiting {
+        proxy,
+        addr,
+        inherited,
+        fresh,
+        tree,
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn inherited_sockets_wait_for_the_routes() {
     for known in [true, false] {
-        let mut state = state_with_route();
-        add_replica(&mut state, "web-1", "there", "10.1.1.2");
-        let proxy = Proxy::new(Settings::default());
-        let sockets = ListenSockets::bind_all(0, proxy.workers()).unwrap();
-        let addr = sockets.local_addr();
-        let named = sockets.into_fds().into_iter();
-        let named = named.map(|socket| (Scheme::Http.socket_name().to_owned(), socket));
-        let inherited = Inherited::new(named);
-        let facts = NodeFacts {
-            hostname: "here".to_owned(),
-            https: false,
-            mesh: true,
-        };
-        let (fresh, watched) = watch::channel(Hosts::default());
-        let input = ServingInput::new(FakeState::new(state), facts, watched);
-        let installed = Serving::default().part(same_input);
-        let args = ProxyArgs::new(input, installed, addr.port(), proxy.clone());
-        let args = args.with_inherited(inherited.clone());
-        let (child, handle) = ChildSpec::worker::<ProxyActor>("proxy", args);
-        let spec = SupervisorSpec::new(Strategy::OneForOne).child(child);
-        let tree = Tree::start("node", spec).await.unwrap();
-        handle.running().await;
-        sleep(SETTLE_TIMEOUT / 2).await;
-        assert_eq!(proxy.listening(Scheme::Http), None);
+        let world = waiting().await;
         // Clients connect meanwhile, and wait.
-        TcpStream::connect(("127.0.0.1", addr.port()))
+        TcpStream::connect(("127.0.0.1", world.addr.port()))
             .await
             .unwrap();
         if known {
-            fresh.send_replace(Arc::new(["there".to_owned()].into()));
+            world
+                .fresh
+                .send_replace(Arc::new(["there".to_owned()].into()));
             sleep(MAX_DEBOUNCE).await;
         } else {
             sleep(SETTLE_TIMEOUT).await;
         }
-        assert_eq!(proxy.listening(Scheme::Http), Some(addr), "{known}");
-        assert!(inherited.names().is_empty());
-        tree.kill("node/proxy", KillMode::Kill).unwrap();
+        let listening = world.proxy.listening(Scheme::Http);
+        assert_eq!(listening, Some(world.addr), "{known}");
+        assert!(world.inherited.names().is_empty());
+        world.tree.kill("node/proxy", KillMode::Kill).unwrap();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn sockets_waiting_for_routes_are_passed_on() {
+    let world = waiting().await;
+    let open = || {
+        let sockets = world.proxy.sockets()?.into_iter();
+        let named = sockets.flat_map(|(scheme, it)| {
+            let name = move |socket| (scheme.socket_name().to_owned(), socket);
+            it.into_fds().into_iter().map(name)
+        });
+        Ok(named.collect())
+    };
+    let passed = world.inherited.pass_on(open).unwrap();
+    assert_eq!(passed.len(), world.proxy.workers().get());
+    // The port belongs to the successor: it is not bound a second time.
+    sleep(SETTLE_TIMEOUT * 2).await;
+    assert_eq!(world.proxy.listening(Scheme::Http), None);
+    let sockets = passed.into_iter().map(|(_, socket)| socket).collect();
+    let successor = ListenSockets::inherited(sockets).unwrap();
+    assert_eq!(successor.local_addr(), world.addr);
+    world.tree.kill("node/proxy", KillMode::Kill).unwrap();
 }
 
 /// A state with the route changed by `change`.

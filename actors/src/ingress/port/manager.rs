@@ -20,7 +20,7 @@ use crate::{
 const RETRY: Duration = Duration::from_secs(30);
 /// Time for which established connections may go on when the node stops; shorter than a worker's
 /// shutdown timeout.
-const DRAIN: Duration = Duration::from_secs(2);
+pub(crate) const DRAIN: Duration = Duration::from_secs(2);
 
 /// Arguments of a [`PortManager`]; clones share the data plane and the table.
 #[derive(Clone)]
