@@ -49,11 +49,11 @@ impl ClientTimeouts {
         })
     }
 
-    /// The timeouts of a connection with concurrent requests: only idleness is limited, because
-    /// arriving bytes need not belong to a request.
+    /// The timeouts of an accepted connection with concurrent requests: the head of the first is due,
+    /// and only idleness is limited, because arriving bytes need not belong to a request.
     pub(super) fn multiplexed(idle: Duration) -> Arc<Self> {
         Arc::new(Self {
-            activity: Mutex::new(ClientActivity::Idle(Instant::now())),
+            activity: Mutex::new(ClientActivity::ReceivingHead(Instant::now())),
             blocked: Mutex::default(),
             head: idle,
             idle,

@@ -250,6 +250,20 @@ async fn drain_finishes_streams_of_http2() {
     client.ready().await.unwrap_err();
 }
 
+#[tokio::test]
+async fn new_http2_client_is_served_while_draining() {
+    let secure = Secure::start();
+    let addr = replica(async |_| text("x")).await;
+    secure.proxy.swap(RouteTable::new([rule([addr])]));
+    let mut client = secure.http2().await;
+    let proxy = secure.proxy.clone();
+    let drained = tokio::spawn(async move { proxy.drain(TIMEOUT).await });
+    while TcpStream::connect(secure.addr).await.is_ok() {}
+    let response = client.send_request(h2_get("/")).await.unwrap();
+    assert_eq!(body(response).await, "x");
+    drained.await.unwrap();
+}
+
 /// Opens a tunnel over HTTP/2.
 async fn extended_connect(secure: &Secure) -> Response<Incoming> {
     let mut client = secure.http2().await;
