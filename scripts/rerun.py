@@ -1,11 +1,11 @@
-#!/usr/bin/env python3
+#!/usr/bin/env -S python3 -B
 """Runs the tests that failed in a log of `cargo test` once more, each alone.
 
 Usage: rerun.py LOG RESULTS
 Only tests of suites that use engines or namespaces, whose outcome depends on the load of the
-machine; all others are deterministic, and fail for a reason. More than MOST failures are not run
-again. Appends a line to RESULTS for each test that was: its suite, its name, `passed` or `failed`,
-and the file with its first output.
+machine; all others are deterministic, and fail for a reason. More than testlog.MOST_FLAKY failures
+are not run again. Appends a line to RESULTS for each test that was: its suite, its name, `passed` or
+`failed`, and the file with its first output.
 """
 
 import fnmatch
@@ -22,7 +22,6 @@ SUITES = (
     "cluster", "faults", "ingress", "lab", "network", "registry", "acceptance", "engine_rules",
     "*_docker", "foreign",
 )
-MOST = 4
 
 
 def keep(suite, test):
@@ -53,8 +52,8 @@ def main():
         if suite.ended and any(fnmatch.fnmatch(suite.name, pattern) for pattern in SUITES)
         for test in suite.failures
     ]
-    if sum(len(suite.failures) for suite in suites) > MOST:
-        print(f"More than {MOST} tests failed: none is run again", flush=True)
+    if sum(len(suite.failures) for suite in suites) > testlog.MOST_FLAKY:
+        print(f"More than {testlog.MOST_FLAKY} tests failed: none is run again", flush=True)
         return
     for suite, test in again:
         print(f"Running {test} of {suite.name} again, alone", flush=True)

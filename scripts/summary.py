@@ -1,11 +1,11 @@
-#!/usr/bin/env python3
+#!/usr/bin/env -S python3 -B
 """Sums up test runs: counts, the slowest suites and tests, and every test that failed.
 
 Usage: summary.py LOG=STATUS...
 Each LOG is what a `cargo test` printed that ended with STATUS; LOG.reruns is what rerun.py wrote, if
 it ran. A test that failed and then passed alone is listed as FLAKY. Fails if a test failed, if a
 suite did not report its result, if a run failed for another reason, if nothing was run, or if more
-than MOST_FLAKY tests are flaky.
+than testlog.MOST_FLAKY tests are flaky.
 """
 
 import pathlib
@@ -14,7 +14,6 @@ import sys
 import testlog
 
 SLOWEST = 10
-MOST_FLAKY = 4
 
 
 def reruns(path):
@@ -45,8 +44,8 @@ def main():
     passed = sum(suite.passed for suite in suites)
     if not passed:
         failures.append("no test was run")
-    if len(flaky) > MOST_FLAKY:
-        failures.append(f"{len(flaky)} tests are flaky, more than {MOST_FLAKY}")
+    if len(flaky) > testlog.MOST_FLAKY:
+        failures.append(f"{len(flaky)} tests are flaky, more than {testlog.MOST_FLAKY}")
 
     print("Slowest suites:")
     for suite in sorted(suites, key=lambda suite: -suite.seconds)[:SLOWEST]:

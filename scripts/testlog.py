@@ -3,6 +3,9 @@
 import dataclasses
 import re
 
+# Tests that may be run again in one log, and that may be flaky in a whole run.
+MOST_FLAKY = 4
+
 SUITE = re.compile(r"^\s+(?:Running|Doc-tests) (\S+)(?: (\S+))?")
 FAILED = re.compile(r"^test (\S+)(?: - .*)? \.\.\. (?:.*)?FAILED(?: <[0-9.]+s>)?$")
 TIMED = re.compile(r"^test (\S+)(?: - .*)? \.\.\. .*<([0-9.]+)s>$")
