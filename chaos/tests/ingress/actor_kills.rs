@@ -41,8 +41,9 @@ const REFUSED_MAX: Duration = Duration::from_millis(100);
 const PROBE_PAUSE: Duration = Duration::from_millis(5);
 /// Wait for a connection or an answer that should come.
 const ANSWER: Duration = Duration::from_secs(10);
-/// Wait for the answer to a datagram. One that is never answered was lost with its listener.
-const DATAGRAM_ANSWER: Duration = Duration::from_secs(1);
+/// Wait for the answer to a datagram, longer than a busy machine needs. One that is never answered was
+/// lost with its listener.
+const DATAGRAM_ANSWER: Duration = Duration::from_secs(5);
 /// Smallest datagram that a QUIC server answers (RFC 9000, section 14.1).
 const DATAGRAM: usize = 1200;
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use jaco_chaos::{size, until};
+use jaco_chaos::{size, time_limits, until};
 use jaco_net::acme::{Issued, inspect};
 use jaco_policy::ingress::certificate::NEW_LEADER;
 use jaco_proto::{
@@ -38,8 +38,7 @@ async fn staging_precedes_production_on_every_node() {
     let first = Instant::now();
     running.promoted().await;
     let took = first.elapsed();
-    println!("all nodes serve it {took:?} after the first");
-    assert!(took < SERVED_WITHIN, "{took:?}");
+    time_limits::time("every node serves what one serves", took, SERVED_WITHIN).unwrap();
 
     let issued = |environment: &str| (CertificateIssued, environment.to_owned());
     assert_eq!(running.history().await, [issued("staging"), issued("prod")]);
@@ -94,7 +93,8 @@ async fn staging_precedes_production_on_every_node() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn renewal_replaces_the_certificate_and_keeps_connections() {
-    let validity = Duration::from_secs(45);
+    // Real time: pebble has no other clock. A renewal has a third of it.
+    let validity = Duration::from_secs(75);
     let mut running = Running::start(Settings {
         config: "acme_skip_staging: true\n",
         validity,

@@ -18,7 +18,7 @@ use crate::{
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 /// The domain of the deployment.
 pub(crate) const DOMAIN: &str = "shop.example.org";
-/// Limit of the time between the first node that serves a new certificate and the last one.
+/// Limit of the time in which all nodes serve a certificate that is stored.
 pub(crate) const SERVED_WITHIN: Duration = Duration::from_secs(2);
 /// Number of nodes.
 pub(crate) const NODES: u8 = 3;

@@ -10,6 +10,7 @@
 //! | `JACO_NODE_KILLS` | power cuts of a node under load | 1 | 20 |
 //! | `JACO_SWAPS` | certificates replaced under load | 5 | 100 |
 //! | `JACO_RESTARTS` | daemons replaced under load | 2 | 20 |
+//! | `JACO_LOAD_PERCENT` | requests sent of those that the cluster can answer, in percent | 30 | 80 |
 //! | `JACO_WITHDRAWALS` | replicas stopped on purpose under load | 4 | 100 |
 //! | `JACO_ACTOR_KILLS` | actors of the ingress killed | 12 | 300 |
 //! | `JACO_REPLACEMENTS` | restarts of a daemon by its service manager | 3 | 3 |
