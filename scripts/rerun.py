@@ -5,7 +5,7 @@ Usage: rerun.py LOG RESULTS
 Only tests of suites that use engines or namespaces, whose outcome depends on the load of the
 machine; all others are deterministic, and fail for a reason. More than testlog.MOST_FLAKY failures
 are not run again. Appends a line to RESULTS for each test that was: its suite, its name, `passed` or
-`failed`, and the file with its first output.
+`failed`, and the file with its first output and, if it failed again, with that of the second run.
 """
 
 import fnmatch
@@ -34,13 +34,17 @@ def keep(suite, test):
     return path
 
 
-def passes(suite, test):
-    """Whether a test passes alone; its output is printed, but not as that of a suite."""
+def passes(suite, test, kept):
+    """Whether a test passes alone; its output is printed, but not as that of a suite, and kept if not."""
     command = ["cargo", "test", "--workspace", "--locked", "--test", suite.name, "--", "--exact", test]
     run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     for line in run.stdout.splitlines():
         print(f"  | {line}", flush=True)
-    return run.returncode == 0 and re.search(r"^test result: ok\. [1-9]", run.stdout, re.M)
+    if run.returncode == 0 and re.search(r"^test result: ok\. [1-9]", run.stdout, re.M):
+        return True
+    with open(kept, "a", encoding="utf-8") as file:
+        print("---- again, alone ----", run.stdout, sep="\n", file=file)
+    return False
 
 
 def main():
@@ -58,7 +62,7 @@ def main():
     for suite, test in again:
         print(f"Running {test} of {suite.name} again, alone", flush=True)
         kept = keep(suite, test)
-        outcome = "passed" if passes(suite, test) else "failed"
+        outcome = "passed" if passes(suite, test, kept) else "failed"
         with open(results, "a", encoding="utf-8") as file:
             print(suite.name, test, outcome, kept, sep="\t", file=file)
 

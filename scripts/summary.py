@@ -3,9 +3,9 @@
 
 Usage: summary.py LOG=STATUS...
 Each LOG is what a `cargo test` printed that ended with STATUS; LOG.reruns is what rerun.py wrote, if
-it ran. A test that failed and then passed alone is listed as FLAKY. Fails if a test failed, if a
-suite did not report its result, if a run failed for another reason, if nothing was run, or if more
-than testlog.MOST_FLAKY tests are flaky.
+it ran. A test that failed and then passed alone is listed as FLAKY; one that failed again with the
+panics of both runs. Fails if a test failed, if a suite did not report its result, if a run failed for
+another reason, if nothing was run, or if more than testlog.MOST_FLAKY tests are flaky.
 """
 
 import pathlib
@@ -14,27 +14,39 @@ import sys
 import testlog
 
 SLOWEST = 10
+# Panics of a failed test that are repeated in the summary, and lines of each.
+PANICS = 4
+PANIC_LINES = 5
 
 
 def reruns(path):
-    """File with the first output of each test that passed alone, by suite and name."""
+    """Outcome of each test that was run again, and the file with its output, by suite and name."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     lines = [line.split("\t") for line in text.splitlines()]
-    return {(suite, test): kept for suite, test, outcome, kept in lines if outcome == "passed"}
+    return {(suite, test): (outcome, kept) for suite, test, outcome, kept in lines}
+
+
+def panics(kept):
+    """Messages of the panics in a kept output, the first few lines of each."""
+    lines = pathlib.Path(kept).read_text(encoding="utf-8", errors="replace").splitlines()
+    at = [number for number, line in enumerate(lines) if "panicked at" in line]
+    return [line for number in at[:PANICS] for line in lines[number : number + PANIC_LINES]]
 
 
 def main():
     suites, failures, flaky = [], [], []
     for argument in sys.argv[1:]:
         log, _, status = argument.rpartition("=")
-        passed_alone = reruns(pathlib.Path(log + ".reruns"))
+        again = reruns(pathlib.Path(log + ".reruns"))
         of_run, before = testlog.read(log), len(failures) + len(flaky)
         for suite in of_run:
             for test in suite.failures:
-                if kept := passed_alone.get((suite.name, test)):
+                outcome, kept = again.get((suite.name, test), (None, None))
+                if outcome == "passed":
                     flaky.append(f"{suite.name}: {test} ({kept})")
                 else:
-                    failures.append(f"{suite.name}: {test}")
+                    shown = [f" ({kept})", *(f"\n        {line}" for line in panics(kept))] if kept else []
+                    failures.append(f"{suite.name}: {test}{''.join(shown)}")
             if not suite.ended:
                 running = f", running: {' '.join(suite.running)}" if suite.running else ""
                 failures.append(f"{suite.name}: ended without a result{running}")
