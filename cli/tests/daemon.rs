@@ -426,6 +426,22 @@ fn successor_of_a_killed_successor_loses_no_request() {
 }
 
 #[test]
+fn killed_predecessor_loses_no_later_request() {
+    let mut serving = Serving::start(3);
+    let slow = serving.slow_client();
+    let next = serving.successor();
+    serving.workdir.logs("listening sockets taken over");
+    // It still served; the requests that it had are lost with it. Those from here on wait in the
+    // queues of the sockets, which only the successor has.
+    let mut killed = std::mem::replace(&mut serving.daemon, next);
+    killed.signal(Signal::KILL);
+    assert_eq!(killed.ended(), None);
+    serving.under_load(|serving| serving.workdir.answers("one"));
+    drop(slow);
+    serving.stop();
+}
+
+#[test]
 fn daemon_that_still_replaces_is_replaced() {
     let mut serving = Serving::start(2);
     serving.under_load(|serving| {
