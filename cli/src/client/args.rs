@@ -368,6 +368,44 @@ mod tests {
         Ok(cli)
     }
 
+    /// Commands of `jaco` in the console blocks of a document, as words without comments.
+    fn commands(document: &str) -> Vec<Vec<String>> {
+        let blocks = document
+            .split("```console\n")
+            .skip(1)
+            .filter_map(|rest| rest.split("```").next());
+        let lines = blocks.flat_map(str::lines).filter_map(|line| {
+            // `# ` and, on one of several machines, its name before that.
+            let (_, command) = line.split_once("# ")?;
+            let (command, _) = command.split_once(" #").unwrap_or((command, ""));
+            command.starts_with("jaco ").then_some(command)
+        });
+        lines
+            .map(|line| {
+                let words = line.split_whitespace();
+                words
+                    .map(|word| word.trim_matches('"').to_owned())
+                    .collect()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn commands_of_the_documents_parse() {
+        let mut count = 0;
+        for document in [
+            include_str!("../../../README.md"),
+            include_str!("../../../docs/migration.md"),
+        ] {
+            for words in commands(document) {
+                let parsed = Cli::try_parse_from(&words);
+                assert!(parsed.is_ok(), "{words:?}: {}", parsed.err().unwrap());
+                count += 1;
+            }
+        }
+        assert!(count > 20, "{count}");
+    }
+
     #[test]
     fn command_line_definition_is_valid() {
         Cli::command().debug_assert();
