@@ -368,26 +368,16 @@ mod tests {
         Ok(cli)
     }
 
-    /// Commands of `jaco` in the console blocks of a document, as words without comments.
-    fn commands(document: &str) -> Vec<Vec<String>> {
-        let blocks = document
-            .split("```console\n")
-            .skip(1)
-            .filter_map(|rest| rest.split("```").next());
-        let lines = blocks.flat_map(str::lines).filter_map(|line| {
-            // `# ` and, on one of several machines, its name before that.
+    /// Commands of `jaco` behind a prompt in a document, as words without comments.
+    fn commands(document: &str) -> impl Iterator<Item = Vec<&str>> {
+        document.lines().filter_map(|line| {
+            // On one of several machines, its name is before the prompt.
             let (_, command) = line.split_once("# ")?;
             let (command, _) = command.split_once(" #").unwrap_or((command, ""));
-            command.starts_with("jaco ").then_some(command)
-        });
-        lines
-            .map(|line| {
-                let words = line.split_whitespace();
-                words
-                    .map(|word| word.trim_matches('"').to_owned())
-                    .collect()
-            })
-            .collect()
+            let words = command.split_whitespace();
+            let words = words.map(|word| word.trim_matches('"')).collect();
+            command.starts_with("jaco ").then_some(words)
+        })
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub(crate) struct Engine {
 
 /// Returns a loopback address without a listener; a process gets each port at most once, because a
 /// daemon of another test may bind its ports only later.
-fn free_address() -> SocketAddr {
+pub(crate) fn free_address() -> SocketAddr {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
     loop {

@@ -3,12 +3,14 @@
 use std::{
     fmt::Write as _,
     fs,
-    net::TcpListener,
     path::Path,
     process::{Command, Stdio},
 };
 
-use crate::{docker::Docker, lab::Workdir};
+use crate::{
+    docker::Docker,
+    lab::{Workdir, free_address},
+};
 
 const README: &str = include_str!("../../../README.md");
 
@@ -30,7 +32,7 @@ fn blocks(text: &'static str, language: &str) -> Vec<&'static str> {
 }
 
 /// A command of a console block, and the output that the README shows.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Step {
     command: String,
     output: Vec<&'static str>,
@@ -86,15 +88,11 @@ fn script(steps: &[Step]) -> String {
     script
 }
 
-/// Ports that the README uses, and free ones.
-fn with_free_ports(text: &str) -> String {
-    let free = || TcpListener::bind("127.0.0.1:0").unwrap();
-    let listeners = ["17000", "17001", "18080"].map(|port| (port, free()));
-    listeners
-        .iter()
-        .fold(text.to_owned(), |text, (port, free)| {
-            text.replace(port, &free.local_addr().unwrap().port().to_string())
-        })
+/// The text with free ports in place of those that the README uses.
+fn with_free_ports(text: String) -> String {
+    ["17000", "17001", "18080"].iter().fold(text, |text, port| {
+        text.replace(port, &free_address().port().to_string())
+    })
 }
 
 #[test]
@@ -105,7 +103,7 @@ fn single_machine_is_set_up_by_hand() {
         .flat_map(steps)
         .collect();
     assert!(steps.len() > 15, "{steps:#?}");
-    let docker = Docker::new();
+    let mut docker = Docker::new();
     let engine = docker.engine();
     let workdir = Workdir::new();
     let data = workdir.path("jaco");
@@ -114,7 +112,7 @@ fn single_machine_is_set_up_by_hand() {
         engine.socket.display(),
         engine.pool
     );
-    let commands = with_free_ports(&script(&steps))
+    let commands = with_free_ports(script(&steps))
         .replace("/tmp/jaco", data.to_str().unwrap())
         .replace("/tmp/dockerd.log", "/dev/null")
         .replace("hostname: demo\n", &settings);
@@ -139,12 +137,14 @@ fn single_machine_is_set_up_by_hand() {
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr),
     );
-    let left = docker.output_lines(&["ps", "-aq", "--filter", "name=jaco_hello-"]);
-    for container in &left {
-        docker.output_lines(&["rm", "-f", container]);
-    }
+    let id = out
+        .lines()
+        .find_map(|line| line.strip_prefix("cluster_id: "));
+    docker.cluster_id = id.unwrap_or_default().to_owned();
     docker.output_lines(&["rmi", "jaco-example/hello:1"]);
     assert!(output.status.success(), "{out}\n{err}\n{log}");
+    assert!(!docker.cluster_id.is_empty(), "{out}");
+    let left = docker.owned(&["ps", "-a"]);
     assert!(!data.exists() && left.is_empty(), "left: {left:?}");
 }
 
