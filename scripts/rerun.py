@@ -34,17 +34,14 @@ def keep(suite, test):
     return path
 
 
-def passes(suite, test, kept):
-    """Whether a test passes alone; its output is printed, but not as that of a suite, and kept if not."""
+def run_alone(suite, test):
+    """Whether a test passes alone, and its output, which is printed, but not as that of a suite."""
     command = ["cargo", "test", "--workspace", "--locked", "--test", suite.name, "--", "--exact", test]
     run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     for line in run.stdout.splitlines():
         print(f"  | {line}", flush=True)
-    if run.returncode == 0 and re.search(r"^test result: ok\. [1-9]", run.stdout, re.M):
-        return True
-    with open(kept, "a", encoding="utf-8") as file:
-        print("---- again, alone ----", run.stdout, sep="\n", file=file)
-    return False
+    ran = re.search(r"^test result: ok\. [1-9]", run.stdout, re.M)
+    return run.returncode == 0 and ran is not None, run.stdout
 
 
 def main():
@@ -62,7 +59,11 @@ def main():
     for suite, test in again:
         print(f"Running {test} of {suite.name} again, alone", flush=True)
         kept = keep(suite, test)
-        outcome = "passed" if passes(suite, test, kept) else "failed"
+        passed, output = run_alone(suite, test)
+        if not passed:
+            with open(kept, "a", encoding="utf-8") as file:
+                print("---- again, alone ----", output, sep="\n", file=file)
+        outcome = "passed" if passed else "failed"
         with open(results, "a", encoding="utf-8") as file:
             print(suite.name, test, outcome, kept, sep="\t", file=file)
 

@@ -44,9 +44,10 @@ def main():
                 outcome, kept = again.get((suite.name, test), (None, None))
                 if outcome == "passed":
                     flaky.append(f"{suite.name}: {test} ({kept})")
+                elif kept:
+                    failures.append("\n        ".join([f"{suite.name}: {test} ({kept})", *panics(kept)]))
                 else:
-                    shown = [f" ({kept})", *(f"\n        {line}" for line in panics(kept))] if kept else []
-                    failures.append(f"{suite.name}: {test}{''.join(shown)}")
+                    failures.append(f"{suite.name}: {test}")
             if not suite.ended:
                 running = f", running: {' '.join(suite.running)}" if suite.running else ""
                 failures.append(f"{suite.name}: ended without a result{running}")

@@ -132,7 +132,7 @@ async fn imported_certificate_is_served_by_every_node() {
     assert!(imported, "{output}");
     for domain in [DOMAIN, OTHER] {
         let took = running.served(domain, &operator.root, &wild).await;
-        time_limits::time(domain, took, SERVED_WITHIN).unwrap();
+        time_limits::time(&format!("wildcard for {domain}"), took, SERVED_WITHIN).unwrap();
     }
     let (imported, output) = import(3, DOMAIN, "exact", "exact").await;
     assert!(imported, "{output}");
