@@ -44,6 +44,7 @@
 //! | one container per replica * | a node that has applied a row's removal, move or new issue stops the old container as soon as it can |
 //! | drains end * | after the faults, a member that leaves hands a replica over within two minutes after the last one, and is then removed; a removal is forced only if nothing else can end its drain |
 //! | no forbidden connection | no packet that begins a connection arrives at a container of another network; no member's mesh accepts a machine that left |
+//! | no forged source | no container reaches a network it is not on by claiming an address of another container or host |
 //! | no plaintext | no packet to a container of another host leaves a machine unencrypted, once the machine had the time to route that host's block |
 //! | not appended * | a command reported to its client as not appended is never committed |
 //!
@@ -90,6 +91,7 @@ mod expected;
 mod fault;
 mod find_bug;
 mod flows;
+mod forgery;
 mod health;
 mod inject;
 mod ipam;

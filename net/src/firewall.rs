@@ -68,10 +68,19 @@ pub struct Table {
 pub struct Set {
     /// Name.
     pub name: String,
-    /// Whether it holds intervals of IPv4 addresses and nothing else; only these can be written.
-    pub of_intervals: bool,
-    /// First and last address of each element, sorted; empty unless `of_intervals`.
-    pub elements: Vec<(u32, u32)>,
+    /// Elements.
+    pub elements: Elements,
+}
+
+/// Elements of a set, sorted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Elements {
+    /// First and last address of intervals of IPv4 addresses.
+    Intervals(Vec<(u32, u32)>),
+    /// IPv4 addresses with the name of an interface.
+    Interfaces(Vec<(Ipv4Addr, String)>),
+    /// Those of a set of any other kind, which cannot be written.
+    Other,
 }
 
 /// A chain.
@@ -107,6 +116,10 @@ pub enum Rule {
     AcceptWithin(String),
     /// `ip saddr @set ip daddr @set drop`
     DropWithin(String),
+    /// `ip saddr . iifname @set accept`
+    AcceptAttached(String),
+    /// `ip saddr @set fib saddr . iif oif 0 counter drop`
+    DropUnrouted(String),
     /// Any other rule, which cannot be written.
     Foreign,
 }

@@ -54,8 +54,9 @@ pub trait FirewallPort: Send + Sync {
     /// The reason, for an operator; the table is unchanged then.
     fn apply(&self, ruleset: &Ruleset) -> Result<(), String>;
 
-    /// Checks the exemptions from the engine's rules and writes those that are not in place.
-    fn exempt(&self, pool: Cidr) -> Vec<(Exemption, Outcome)>;
+    /// Checks the exemptions from the engine's rules and writes those that are not in place. Unless
+    /// `accepts`, those that let packets pass are removed.
+    fn exempt(&self, pool: Cidr, accepts: bool) -> Vec<(Exemption, Outcome)>;
 
     /// Ends the tracked connections that `ruleset` forbids; returns their number.
     ///

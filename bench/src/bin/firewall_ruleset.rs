@@ -26,7 +26,7 @@ use jaco_bench::{
     millis,
 };
 use jaco_net::netns::Namespace;
-use jaco_policy::network::firewall::difference::Difference;
+use jaco_policy::network::firewall::{difference::Difference, ruleset::HostInputs};
 use jaco_proto::v1;
 use jaco_raftnode::State;
 
@@ -85,7 +85,7 @@ fn ruleset(options: &Options) -> Result<()> {
     let [mut render, mut apply, mut read, mut test, mut again] = [const { Vec::new() }; 5];
     for _ in 0..options.rounds {
         std::thread::sleep(PAUSE);
-        let (rendered, time) = timed(|| Rendered::of(&state, Vec::new()));
+        let (rendered, time) = timed(|| Rendered::of(&state, HostInputs::default()));
         render.push(time);
         let (applied, time) = namespace.within(|| timed(|| port.apply(&rendered.ruleset)))?;
         applied.map_err(anyhow::Error::msg)?;
@@ -136,7 +136,7 @@ fn forwarding(networks: u32, hosts: u32) -> Result<()> {
         nanos(without)
     );
 
-    let rendered = Rendered::of(&state(networks, hosts), Vec::new());
+    let rendered = Rendered::of(&state(networks, hosts), HostInputs::default());
     let applied = router.within(|| KernelPort::default().apply(&rendered.ruleset))?;
     applied.map_err(anyhow::Error::msg)?;
     report(&router, "jaco, one set per network", networks, without)?;

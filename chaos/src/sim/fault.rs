@@ -127,6 +127,8 @@ pub(super) enum FaultKind {
     Tamper(Victim, Tampering),
     /// The kernel refuses every request about the isolation table and the mesh.
     KernelFails(Victim),
+    /// Another process owns the isolation table of a machine for a time.
+    OwnTable(Victim),
     /// Requests to the kernel take this much longer.
     SlowKernel(Victim, Time),
     /// The authority is disturbed.
@@ -147,7 +149,9 @@ impl FaultKind {
             Self::KillActor(..) => FaultClass::Actor,
             Self::Transfer => FaultClass::Transfer,
             Self::Join | Self::Leave(_) => FaultClass::Member,
-            Self::Tamper(..) | Self::KernelFails(_) | Self::SlowKernel(..) => FaultClass::Kernel,
+            Self::Tamper(..) | Self::KernelFails(_) | Self::OwnTable(_) | Self::SlowKernel(..) => {
+                FaultClass::Kernel
+            }
             Self::Authority(_) | Self::Issuer(..) => FaultClass::Authority,
         }
     }
@@ -495,7 +499,7 @@ pub(super) fn draw_long_outage(chance: &mut Rng, begin: Time, faults: &mut Vec<F
 }
 
 fn draw_kernel_fault(chance: &mut Rng, victim: Victim) -> FaultKind {
-    match chance.within(0..10) {
+    match chance.within(0..12) {
         0..7 => {
             let tampering = [
                 Tampering::FlushTable,
@@ -511,6 +515,7 @@ fn draw_kernel_fault(chance: &mut Rng, victim: Victim) -> FaultKind {
             FaultKind::Tamper(victim, drawn.unwrap_or(Tampering::FlushTable))
         }
         7..9 => FaultKind::KernelFails(victim),
+        9..11 => FaultKind::OwnTable(victim),
         _ => FaultKind::SlowKernel(victim, chance.within(100 * MS..SLOWEST)),
     }
 }

@@ -67,7 +67,13 @@ impl Cluster {
     /// Judges the next datagram of `sender`.
     fn judge_datagram(&self, sender: &Sender) -> Option<(&'static str, String)> {
         let machine = self.machines.get(&sender.machine)?;
-        let Fate::Arrives(at) = self.fate(machine, sender.from, sender.to, Packet::Next) else {
+        let Fate::Arrives(at) = self.fate(
+            machine,
+            &sender.network,
+            sender.from,
+            sender.to,
+            Packet::Next,
+        ) else {
             return None;
         };
         let receiver = self.machines.get(&at).filter(|machine| !machine.removed)?;
@@ -125,7 +131,13 @@ impl Cluster {
                 return None;
             }
             let machine = self.machines.get(&from.machine)?;
-            let fate = self.fate(machine, from.address, to.address, Packet::First);
+            let fate = self.fate(
+                machine,
+                from.network,
+                from.address,
+                to.address,
+                Packet::First,
+            );
             (fate == Fate::Arrives(to.machine)).then_some((sender, to.machine))
         });
         begun.take(room).collect()

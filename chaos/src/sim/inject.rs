@@ -71,6 +71,7 @@ impl Cluster {
             FaultKind::SlowDisk(victim, _)
             | FaultKind::EngineAway(victim)
             | FaultKind::KernelFails(victim)
+            | FaultKind::OwnTable(victim)
             | FaultKind::SlowKernel(victim, _) => {
                 if let Some(id) = self.find(victim) {
                     self.begin_lasting(number, id, over);
@@ -150,17 +151,20 @@ impl Cluster {
         let faults = faults.filter_map(|(number, _)| self.plan.faults.get(*number));
         (machine.slow, machine.engine.away) = (0, false);
         (machine.kernel.slow, machine.kernel.failing) = (0, false);
+        let mut owned = false;
         for fault in faults {
             match fault.kind {
                 FaultKind::SlowDisk(_, time) => machine.slow = machine.slow.max(time),
                 FaultKind::EngineAway(_) => machine.engine.away = true,
                 FaultKind::KernelFails(_) => machine.kernel.failing = true,
+                FaultKind::OwnTable(_) => owned = true,
                 FaultKind::SlowKernel(_, time) => {
                     machine.kernel.slow = machine.kernel.slow.max(time);
                 }
                 _ => {}
             }
         }
+        self.own_table(id, owned);
     }
 
     /// Node `id` begins this step of a start: pauses its daemon if a fault waits for that.

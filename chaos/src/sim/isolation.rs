@@ -20,6 +20,7 @@ use jaco_state::{State, command};
 use super::{
     calls::{Change, Reply, Requester},
     cluster::{Cluster, Local},
+    mutation::Mutation,
     time::{MS, Time, Wake},
 };
 
@@ -41,6 +42,7 @@ pub(super) enum FirewallStep {
     Read,
     Apply(Arc<Rendered>),
     CutFlows(Arc<Rendered>),
+    Exempt(bool),
 }
 
 impl Isolation {
@@ -104,11 +106,9 @@ impl Cluster {
 
     fn isolate(&mut self, id: u64, action: Action) {
         match action {
-            // The engine of the simulation has no rules of its own.
-            Action::Exempt => {
-                if let Some(daemon) = self.daemon(id) {
-                    daemon.isolation.core.handle_exempted(&[]);
-                }
+            Action::Exempt { accepts } => {
+                let takes = self.kernel_chance.within(MS / 2..8 * MS);
+                self.ask_firewall(id, takes, FirewallStep::Exempt(accepts));
             }
             Action::Read => {
                 let takes = self.kernel_chance.within(MS / 2..8 * MS);
@@ -189,7 +189,7 @@ impl Cluster {
                 self.drive_isolation(id, |core, instant| core.handle_read(instant, found));
             }
             FirewallStep::Apply(rendered) => {
-                let outcome = match failing {
+                let outcome = match failing || machine.kernel.is_owned() {
                     true => Err("on purpose".to_owned()),
                     false => {
                         let daemon = machine.daemon.as_ref();
@@ -207,6 +207,14 @@ impl Cluster {
                     self.table_loaded(id);
                 }
                 self.drive_isolation(id, |core, instant| core.handle_applied(instant, outcome));
+            }
+            FirewallStep::Exempt(accepts) => {
+                if !failing {
+                    machine.kernel.accepts =
+                        accepts || mutation == Some(Mutation::AcceptWithoutDrop);
+                    self.judge(id);
+                }
+                self.drive_isolation(id, |core, now| core.handle_exempted(now, &[]));
             }
             FirewallStep::CutFlows(rendered) => {
                 if !failing {

@@ -11,7 +11,7 @@ use jaco_engine::cidr::Cidr;
 use jaco_policy::network::{
     firewall::{
         core::Rendered,
-        ruleset::{Ruleset, Set, Span, Verdict},
+        ruleset::{PREROUTING, Ruleset, Set, Span, Verdict},
     },
     mesh::plan::{DeviceRoute, DeviceState, Observed, Peer, Step},
     names::NetworkId,
@@ -19,6 +19,9 @@ use jaco_policy::network::{
 use jaco_state::State;
 
 use super::{mutation::Mutation, reachability::Packet, time::Time};
+
+/// Flag of a table that belongs to a process (`NFT_TABLE_F_OWNER`).
+const OWNER: u32 = 2;
 
 /// A part of the kernel. With a planted bug the daemon is shown something else than packets meet.
 #[derive(Debug, Default)]
@@ -40,6 +43,10 @@ pub(super) struct Kernel {
     table: Part<Option<Ruleset>>,
     /// Whether the table drops packets between two networks of 256 addresses, as far as known.
     verdicts: RefCell<BTreeMap<(u32, u32), bool>>,
+    /// Whether the rules of the engine, which drop packets between bridges, exempt containers.
+    pub(super) accepts: bool,
+    /// Whether the table belongs to another process, and cannot be replaced.
+    owned: bool,
     /// Source and destination of the tracked connections, which were answered.
     flows: BTreeSet<(Ipv4Addr, Ipv4Addr)>,
     device: Option<DeviceState>,
@@ -128,6 +135,11 @@ impl Kernel {
         }
         if mutation == Some(Mutation::StaleBlocksKept) {
             self.table.real = state.map(Ruleset::of_state);
+        }
+        if mutation == Some(Mutation::AdmitAnySource)
+            && let Some(table) = &mut self.table.real
+        {
+            table.chains.retain(|chain| chain.name != PREROUTING);
         }
     }
 
@@ -236,8 +248,36 @@ impl Kernel {
         };
     }
 
-    /// Whether the isolation drops a packet.
+    /// Whether the isolation admits a packet with source `from` that comes by `interface`, to which
+    /// the route to `from` leads if it is `routed`.
+    pub(super) fn admits_source(&self, from: Ipv4Addr, interface: &str, routed: bool) -> bool {
+        let table = self.table.real.as_ref();
+        table.is_none_or(|table| table.admits_source(from, interface, routed))
+    }
+
+    /// Lets another process own the table, which is empty then, or end, and the table with it.
+    pub(super) fn set_owned(&mut self, owned: bool) {
+        if owned != self.owned {
+            let empty = Ruleset {
+                flags: OWNER,
+                ..Ruleset::default()
+            };
+            self.verdicts.get_mut().clear();
+            self.table.set(owned.then_some(empty));
+            self.owned = owned;
+        }
+    }
+
+    /// Whether the table belongs to another process.
+    pub(super) fn is_owned(&self) -> bool {
+        self.owned
+    }
+
+    /// Whether the isolation, or the engine, drops a packet.
     pub(super) fn drops(&self, from: Ipv4Addr, to: Ipv4Addr, packet: Packet) -> bool {
+        if !self.accepts {
+            return true;
+        }
         let Some(table) = &self.table.real else {
             return false;
         };
@@ -306,7 +346,7 @@ fn edit(table: &mut Ruleset, tampering: Tampering) {
     let elements: BTreeSet<Span> = table
         .sets
         .iter()
-        .flat_map(|s| &s.elements)
+        .flat_map(|set| set.spans())
         .copied()
         .collect();
     for rules in table.chains.iter_mut().map(|chain| &mut chain.rules) {
@@ -322,7 +362,9 @@ fn edit(table: &mut Ruleset, tampering: Tampering) {
         let nth = usize::try_from(drawn).unwrap_or(0) % elements.len();
         let deleted = elements.into_iter().nth(nth);
         for set in &mut table.sets {
-            set.elements.retain(|span| Some(*span) != deleted);
+            if let Some(spans) = set.spans_mut() {
+                spans.retain(|span| Some(*span) != deleted);
+            }
         }
     }
 }
@@ -344,9 +386,9 @@ fn merge_equal_names(rendered: &Rendered) -> Ruleset {
     for scope in &rendered.scopes {
         let named = |set: &&mut Set| set.name == scope.set;
         if let Some(set) = ruleset.sets.iter_mut().find(named)
-            && let Some(spans) = merged.get(&plain(&scope.id))
+            && let (Some(held), Some(spans)) = (set.spans_mut(), merged.get(&plain(&scope.id)))
         {
-            set.elements.clone_from(spans);
+            held.clone_from(spans);
         }
     }
     ruleset

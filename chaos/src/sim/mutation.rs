@@ -88,6 +88,10 @@ pub enum Mutation {
     KeepOldPeers,
     /// The firewall is shown its own ruleset, regardless of what is in the kernel.
     NoDriftRepair,
+    /// The rules that verify sources are not loaded, though the firewall is shown them.
+    AdmitAnySource,
+    /// The engine's rules exempt the packets of containers though no ruleset is in force.
+    AcceptWithoutDrop,
     /// Blackholes are not installed, though the mesh is shown them.
     ForgetBlackhole,
     /// Connections that the rules forbid stay tracked, though the request to end them succeeds.
@@ -116,7 +120,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Self; 42] = [
+    pub const ALL: [Self; 44] = [
         Self::SkipSync,
         Self::StaleVote,
         Self::ApplyBeforePersist,
@@ -147,6 +151,8 @@ impl Mutation {
         Self::ForgetFreedBlocks,
         Self::KeepOldPeers,
         Self::NoDriftRepair,
+        Self::AdmitAnySource,
+        Self::AcceptWithoutDrop,
         Self::ForgetBlackhole,
         Self::KeepFlows,
         Self::StopWithoutWithdrawal,
@@ -225,7 +231,9 @@ impl Mutation {
             | Self::StaleBlocksKept
             | Self::KeepOldPeers
             | Self::NoDriftRepair
+            | Self::AcceptWithoutDrop
             | Self::KeepFlows => &["no forbidden connection"],
+            Self::AdmitAnySource => &["no forged source"],
             Self::ForgetBlackhole => &["no plaintext"],
             Self::StopWithoutWithdrawal => &["withdrawn before the stop"],
             Self::OrderWithoutLock => &["one order at a time", "one certificate lands"],

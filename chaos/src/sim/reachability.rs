@@ -9,7 +9,6 @@ use std::{
     net::Ipv4Addr,
 };
 
-use jaco_engine::cidr::Cidr;
 use jaco_policy::network::{names::NetworkId, readiness, scopes::scopes};
 
 use super::{
@@ -27,6 +26,9 @@ const REPAIR_BOUND: Time = 2 * SECOND;
 const RETRY_BOUND: Time = 31 * SECOND;
 /// Longest additional time of requests to a slow kernel, which may be made one after the other.
 pub(super) const SLOWEST: Time = 1_500 * MS;
+
+/// Name of the mesh device.
+const DEVICE: &str = "jaco0";
 
 /// Time after which a change of the kernel is repaired in every case that is judged.
 const FORGOTTEN: Time = 2 * RETRY_BOUND;
@@ -148,20 +150,27 @@ pub(super) fn distinct(machine: &Machine) -> Vec<Endpoint<'_>> {
 }
 
 impl Cluster {
-    /// Path of a packet from `from` on a machine to the address `to`.
+    /// Path of a packet with source `from`, which a container on `network` of a machine sends to the
+    /// address `to`.
     pub(super) fn fate(
         &self,
         machine: &Machine,
+        network: &NetworkId,
         from: Ipv4Addr,
         to: Ipv4Addr,
         packet: Packet,
     ) -> Fate {
         let bridges = machine.engine.networks();
-        let same = |cidr: &&Cidr| contains(**cidr, from) && contains(**cidr, to);
-        if bridges.values().any(|cidr| same(&cidr)) {
+        let own = bridges.get(network).copied();
+        if own.is_some_and(|cidr| contains(cidr, to)) {
             return Fate::Arrives(machine.id);
         }
-        if machine.kernel.drops(from, to, packet) {
+        let kernel = &machine.kernel;
+        let routed = own.is_some_and(|cidr| contains(cidr, from))
+            && kernel.route(bridges, from) == Route::Bridge;
+        if !kernel.admits_source(from, &network.bridge_name(), routed)
+            || kernel.drops(from, to, packet)
+        {
             return Fate::Dropped;
         }
         match machine.kernel.route(bridges, to) {
@@ -185,10 +194,15 @@ impl Cluster {
         };
         let sender = public_key(machine.id);
         let accepted = receiver.kernel.peer_of(from) == Some(sender);
-        if !accepted || receiver.kernel.drops(from, to, packet) {
+        let bridges = receiver.engine.networks();
+        let routed = receiver.kernel.route(bridges, from) == Route::Mesh;
+        if !accepted
+            || !receiver.kernel.admits_source(from, DEVICE, routed)
+            || receiver.kernel.drops(from, to, packet)
+        {
             return Fate::Dropped;
         }
-        match receiver.kernel.route(receiver.engine.networks(), to) {
+        match receiver.kernel.route(bridges, to) {
             Route::Bridge => Fate::Arrives(receiver.id),
             Route::Discard | Route::Default | Route::Mesh => Fate::Dropped,
         }
@@ -217,6 +231,8 @@ impl Cluster {
                 for own in &own {
                     let found = self.judge_pair(own, &other);
                     let found = found.or_else(|| self.judge_pair(&other, own));
+                    let found = found.or_else(|| self.judge_forged(own, &other));
+                    let found = found.or_else(|| self.judge_forged(&other, own));
                     if found.is_some() {
                         return found;
                     }
@@ -261,7 +277,8 @@ impl Cluster {
                 to.machine,
             )
         };
-        match self.fate(machine, from.address, to.address, Packet::First) {
+        let packet = Packet::First;
+        match self.fate(machine, from.network, from.address, to.address, packet) {
             Fate::Arrives(at) if at == to.machine && !allowed => {
                 let excused = [machine, receiver]
                     .into_iter()
@@ -330,6 +347,19 @@ impl Cluster {
         } else {
             self.reachability.meshes.insert(id, now);
             self.mesh_changed(id);
+        }
+    }
+
+    /// Lets another process own the isolation table of machine `id`, or end.
+    pub(super) fn own_table(&mut self, id: u64, owned: bool) {
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        if machine.kernel.is_owned() != owned {
+            machine.kernel.set_owned(owned);
+            self.count("changes of a table's owner");
+            self.reachability.tables.insert(id, self.now);
+            self.table_loaded(id);
         }
     }
 
@@ -414,7 +444,8 @@ impl Cluster {
             for source in distinct(from) {
                 let same = |to: &Endpoint<'_>| to.network == source.network;
                 for target in distinct(to).into_iter().filter(same) {
-                    let fate = self.fate(from, source.address, target.address, Packet::First);
+                    let (by, address) = (source.network, source.address);
+                    let fate = self.fate(from, by, address, target.address, Packet::First);
                     if fate != Fate::Arrives(to.id) {
                         return Some(format!("{source:?} does not reach {target:?}: {fate:?}"));
                     }

@@ -31,6 +31,12 @@ impl Cluster {
             blocks: networks
                 .map(|(network, block)| (Some(network.clone()), *block))
                 .collect(),
+            bridges: machine
+                .engine
+                .networks()
+                .keys()
+                .map(|network| (network.clone(), network.bridge_name()))
+                .collect(),
         };
         self.schedule_local(id, TAKES, Local::Surveyed(Arc::new(local)));
     }

@@ -136,3 +136,30 @@ async fn booted_node_starts_no_container_before_its_rules() {
     running.connect().await;
     running.assert_isolated().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn running_containers_stay_apart_without_isolation() {
+    let mut running = Running::start(2).await;
+    let mut owner = seize_table(running.lab.node(VICTIM)).await;
+    wait_status(&running.lab, NodeStatus::IsolationUnavailable).await;
+    // Until the loss was noticed packets passed as long as the pass took.
+    let (before, _) = running.traffic.violations();
+    assert_eq!(running.traffic.leak(&running.found).await, None);
+    let (after, _) = running.traffic.violations();
+    assert_eq!(after[before.len()..], [""; 0]);
+    let rules = running.lab.node(VICTIM).command("iptables");
+    let listed = listing(rules);
+    assert!(!listed.contains("10.244.0.0/16"), "{listed}");
+
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    wait_status(&running.lab, NodeStatus::Ready).await;
+    running.connect().await;
+    assert_eq!(running.traffic.leak(&running.found).await, None);
+}
+
+/// Rules of the chain in which the engine's users put their own.
+fn listing(mut iptables: std::process::Command) -> String {
+    let listed = iptables.args(["-S", "DOCKER-USER"]).output().unwrap();
+    String::from_utf8_lossy(&listed.stdout).into_owned()
+}

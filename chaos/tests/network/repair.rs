@@ -45,8 +45,8 @@ fn try_on(node: &Node, line: &str) -> Result<String, String> {
     }
 }
 
-/// Arguments of `nft` that list the ruleset, without handles.
-const LIST: [&str; 4] = ["list", "table", "inet", "jaco"];
+/// Arguments of `nft` that list the ruleset, without handles and counters.
+const LIST: [&str; 5] = ["-s", "list", "table", "inet", "jaco"];
 
 /// The rules of a node as the kernel lists them.
 fn rules(node: &Node) -> String {
@@ -129,6 +129,10 @@ fn damages(node: &Node, near: &Endpoint) -> Vec<Damage> {
         Damage::of_rules(
             "nft flush chain inet jaco forward",
             &["missing:rule:forward[0]"],
+        ),
+        Damage::of_rules(
+            "nft flush chain inet jaco prerouting",
+            &["missing:rule:prerouting[0]", "missing:rule:prerouting[1]"],
         ),
         Damage::of_rules(
             "nft insert rule inet jaco forward drop",

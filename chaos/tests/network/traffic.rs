@@ -7,7 +7,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::{self, Read as _, Write as _},
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket},
     ops::Bound,
     sync::{
         Arc, Mutex, RwLock,
@@ -19,6 +19,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use jaco_chaos::Lab;
 use jaco_net::netns::Namespace;
+use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket};
 
 /// Port of every container on which datagrams and connections are received.
 pub(crate) const PORT: u16 = 9000;
@@ -349,7 +350,8 @@ impl Receiver {
 
 /// Tries to reach the addresses that containers have or had, until the own container is gone.
 fn send(own: &str, address: Ipv4Addr, gone: &AtomicBool, shared: &Shared) {
-    let Ok(udp) = UdpSocket::bind("0.0.0.0:0") else {
+    let raw = socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::RAW));
+    let (Ok(udp), Ok(raw)) = (UdpSocket::bind("0.0.0.0:0"), raw) else {
         return;
     };
     let mut last = Ipv4Addr::UNSPECIFIED;
@@ -360,13 +362,48 @@ fn send(own: &str, address: Ipv4Addr, gone: &AtomicBool, shared: &Shared) {
             if gone.load(Ordering::Relaxed) {
                 return;
             }
+            for claimed in claims(target) {
+                let to = SocketAddrV4::new(target, PORT);
+                let packet = datagram(claimed, to, own.as_bytes());
+                let _ = sendto(&raw, &packet, SendFlags::empty(), &to); // no route in most cases
+            }
             let target = SocketAddr::from((target, PORT));
             let _ = udp.send_to(own.as_bytes(), target); // refused in most cases
             if let Ok(mut stream) = TcpStream::connect_timeout(&target, REFUSED) {
                 let _ = stream.write_all(own.as_bytes()); // judged by its receiver
             }
-            shared.attempts.fetch_add(2, Ordering::Relaxed);
+            shared.attempts.fetch_add(6, Ordering::Relaxed);
         }
         std::thread::sleep(ROUND);
     }
+}
+
+/// Sources that a container with another address claims towards `target`: an unused address and the
+/// gateway of its network, a mesh address, and one that no network has.
+fn claims(target: Ipv4Addr) -> [Ipv4Addr; 4] {
+    let [a, b, c, _] = target.octets();
+    [
+        [a, b, c, 250],
+        [a, b, c, 1],
+        [10, 99, 0, 250],
+        [a, b, 255, 250],
+    ]
+    .map(Ipv4Addr::from)
+}
+
+/// A datagram of UDP over IPv4 (RFC 791, RFC 768) with any source; the kernel adds the checksum of
+/// the header, and that of UDP may be absent.
+fn datagram(from: Ipv4Addr, to: SocketAddrV4, payload: &[u8]) -> Vec<u8> {
+    let udp = u16::try_from(8 + payload.len()).unwrap();
+    let mut packet = vec![0x45, 0];
+    packet.extend((20 + udp).to_be_bytes());
+    packet.extend([0, 0, 0, 0, 64, 17, 0, 0]);
+    packet.extend(from.octets());
+    packet.extend(to.ip().octets());
+    packet.extend(PORT.to_be_bytes());
+    packet.extend(to.port().to_be_bytes());
+    packet.extend(udp.to_be_bytes());
+    packet.extend([0, 0]);
+    packet.extend(payload);
+    packet
 }

@@ -17,6 +17,16 @@ const DROP: i32 = 0;
 const ACCEPT: i32 = 1;
 /// `NFT_RETURN`
 const RETURN: i32 = -5;
+/// Number of the register of 4 bytes behind the first one (`NFT_REG32_01`).
+pub(super) const BEHIND_ADDRESS: u32 = 9;
+/// `NFT_META_IIFNAME`
+pub(super) const META_INTERFACE_NAME: u32 = 6;
+/// `NFT_FIB_RESULT_OIF`
+pub(super) const FIB_INTERFACE: u32 = 1;
+/// `NFTA_FIB_F_SADDR`
+pub(super) const FIB_SOURCE: u32 = 1;
+/// `NFTA_FIB_F_IIF`
+pub(super) const FIB_FROM_INTERFACE: u32 = 8;
 /// Bits of the states established and related in a word of conntrack.
 const ESTABLISHED_RELATED: u32 = 2 | 4;
 
@@ -29,6 +39,10 @@ enum Expression {
     State,
     /// Loads bytes of the IP header: offset and length.
     Header(u32, u32),
+    /// Loads the name of the interface that the packet came by, behind an address.
+    InterfaceName,
+    /// Loads the interface that the packet came by if the route to its source leads there, else 0.
+    ReversePath,
     /// Applies a mask.
     Mask(Vec<u8>),
     /// Ends the rule unless the value is equal.
@@ -72,6 +86,24 @@ pub(super) fn rule(expressions: Attributes<'_>) -> Result<Rule, Error> {
             DROP => Rule::DropWithin(set.clone()),
             _ => Rule::Foreign,
         },
+        [
+            E::Family,
+            E::Equal(family),
+            E::Header(SOURCE, 4),
+            E::InterfaceName,
+            E::Lookup(set),
+            E::Verdict(ACCEPT),
+        ] if *family == [IPV4] => Rule::AcceptAttached(set.clone()),
+        [
+            E::Family,
+            E::Equal(family),
+            E::Header(SOURCE, 4),
+            E::Lookup(set),
+            E::ReversePath,
+            E::Equal(none),
+            E::Counter,
+            E::Verdict(DROP),
+        ] if *family == [IPV4] && *none == zero => Rule::DropUnrouted(set.clone()),
         _ => Rule::Foreign,
     })
 }
@@ -149,6 +181,19 @@ fn decode(name: &str, data: &Attributes<'_>) -> Result<Option<Expression>, Error
     let absent = |kind| Ok::<_, Error>(data.number(kind)?.unwrap_or_default() == 0);
     Ok(match name {
         "meta" if register(1)? && data.number(2)? == Some(META_FAMILY) => Some(Expression::Family),
+        "meta"
+            if data.number(1)? == Some(BEHIND_ADDRESS)
+                && data.number(2)? == Some(META_INTERFACE_NAME) =>
+        {
+            Some(Expression::InterfaceName)
+        }
+        "fib"
+            if register(1)?
+                && data.number(2)? == Some(FIB_INTERFACE)
+                && data.number(3)? == Some(FIB_SOURCE | FIB_FROM_INTERFACE) =>
+        {
+            Some(Expression::ReversePath)
+        }
         "ct" if register(1)? && data.number(2)? == Some(CT_STATE) && data.find(3)?.is_none() => {
             Some(Expression::State)
         }

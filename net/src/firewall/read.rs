@@ -1,9 +1,9 @@
 //! Reading of tables and chains.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::Ipv4Addr};
 
 use super::{
-    Base, Chain, ChainRule, Error, Rule, Set, TABLE, Table, expression,
+    Base, Chain, ChainRule, Elements, Error, Rule, Set, TABLE, Table, expression,
     message::{Attributes, INET, IPV4, Message, Messages, NF_TABLES, Writer},
     socket::Socket,
 };
@@ -25,7 +25,11 @@ const ATTEMPTS: usize = 8;
 /// Flag of a set of intervals.
 const INTERVAL: u32 = 4;
 /// Data type of IPv4 addresses.
-const IPV4_ADDRESS: u32 = 7;
+pub(super) const IPV4_ADDRESS: u32 = 7;
+/// Data type of IPv4 addresses with names of interfaces, as nft(8) numbers it: 6 bits for each part.
+pub(super) const ADDRESS_AND_NAME: u32 = (IPV4_ADDRESS << 6) | 41;
+/// Bytes of a name of an interface with its final zero (`IFNAMSIZ`).
+pub(super) const INTERFACE_NAME: usize = 16;
 /// Flag of an element that ends an interval.
 const INTERVAL_END: u32 = 1;
 
@@ -75,7 +79,7 @@ fn read(socket: &mut Socket) -> Result<Option<Table>, Error> {
         socket.dump((kind, INET), &name.0, |message| found.message(message))?;
     }
     for index in 0..found.table.sets.len() {
-        if !found.table.sets[index].of_intervals {
+        if found.table.sets[index].elements == Elements::Other {
             continue;
         }
         let mut set = Writer::default();
@@ -184,8 +188,8 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Table, Error> {
 struct Parser {
     table: Table,
     rules: BTreeMap<String, Vec<Rule>>,
-    /// Keys of the elements of each set, in the order of the sets; true at the end of an interval.
-    elements: BTreeMap<usize, Vec<(u32, bool)>>,
+    /// Keys of the elements of each set of intervals, by its index; true at the end of one.
+    keys: BTreeMap<usize, Vec<(u32, bool)>>,
 }
 
 impl Parser {
@@ -208,11 +212,14 @@ impl Parser {
             }
             NEW_SET => {
                 let flags = attributes.number(3)?.unwrap_or_default();
-                let kind = attributes.number(4)?;
+                let elements = match (flags, attributes.number(4)?) {
+                    (INTERVAL, Some(IPV4_ADDRESS)) => Elements::Intervals(Vec::new()),
+                    (0, Some(ADDRESS_AND_NAME)) => Elements::Interfaces(Vec::new()),
+                    _ => Elements::Other,
+                };
                 self.table.sets.push(Set {
                     name: name(2)?,
-                    of_intervals: flags == INTERVAL && kind == Some(IPV4_ADDRESS),
-                    elements: Vec::new(),
+                    elements,
                 });
             }
             _ => {}
@@ -221,21 +228,38 @@ impl Parser {
     }
 
     fn elements_of(&mut self, set: usize, message: &Message<'_>) -> Result<(), Error> {
-        let elements = self.elements.entry(set).or_default();
+        // An element without a key matches whatever the others do not.
+        const NO_KEY: Error = Error::Malformed("an element without a key");
         for element in message.attributes().nested(3)? {
             let element = Attributes(element?.1);
-            let key = element.nested(1)?.number(1)?;
-            let flags = element.number(3)?.unwrap_or_default();
-            // One without a key matches whatever the others do not.
-            let key = key.ok_or(Error::Malformed("an element without a key"))?;
-            elements.push((key, flags & INTERVAL_END != 0));
+            let key = element.nested(1)?;
+            match &mut self.table.sets[set].elements {
+                Elements::Intervals(_) => {
+                    let flags = element.number(3)?.unwrap_or_default();
+                    let keys = self.keys.entry(set).or_default();
+                    keys.push((key.number(1)?.ok_or(NO_KEY)?, flags & INTERVAL_END != 0));
+                }
+                Elements::Interfaces(list) => {
+                    let key = key.find(1)?.and_then(|key| key.split_first_chunk::<4>());
+                    let (address, name) = key.ok_or(NO_KEY)?;
+                    let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+                    let name = String::from_utf8_lossy(name).into_owned();
+                    list.push((Ipv4Addr::from(*address), name));
+                }
+                Elements::Other => {}
+            }
         }
         Ok(())
     }
 
     fn finish(mut self) -> Table {
-        for (index, keys) in self.elements {
-            self.table.sets[index].elements = intervals(keys);
+        for (index, keys) in self.keys {
+            self.table.sets[index].elements = Elements::Intervals(intervals(keys));
+        }
+        for set in &mut self.table.sets {
+            if let Elements::Interfaces(list) = &mut set.elements {
+                list.sort_unstable();
+            }
         }
         for chain in &mut self.table.chains {
             chain.rules = self.rules.remove(&chain.name).unwrap_or_default();

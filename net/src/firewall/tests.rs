@@ -40,8 +40,21 @@ fn block(n: u8) -> (u32, u32) {
 fn set(name: &str, elements: &[(u32, u32)]) -> Set {
     Set {
         name: name.to_owned(),
-        of_intervals: true,
-        elements: elements.to_vec(),
+        elements: Elements::Intervals(elements.to_vec()),
+    }
+}
+
+fn intervals(set: &Set) -> &[(u32, u32)] {
+    match &set.elements {
+        Elements::Intervals(intervals) => intervals,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn intervals_mut(table: &mut Table, set: usize) -> &mut Vec<(u32, u32)> {
+    match &mut table.sets[set].elements {
+        Elements::Intervals(intervals) => intervals,
+        other => panic!("{other:?}"),
     }
 }
 
@@ -60,7 +73,10 @@ fn chain(name: &str, hook: u32, rules: Vec<Rule>) -> Chain {
 
 /// The table of the given sets, as JACO uses it.
 fn table(sets: Vec<Set>) -> Table {
-    let mut pool: Vec<_> = sets.iter().flat_map(|set| set.elements.clone()).collect();
+    let mut pool: Vec<_> = sets
+        .iter()
+        .flat_map(|set| intervals(set).to_vec())
+        .collect();
     pool.sort_unstable();
     let mut rules = vec![Rule::AcceptEstablished];
     rules.extend(sets.iter().map(|set| Rule::AcceptWithin(set.name.clone())));
@@ -69,6 +85,25 @@ fn table(sets: Vec<Set>) -> Table {
         sets.push(set("jaco_pool", &pool));
         rules.push(Rule::DropWithin("jaco_pool".to_owned()));
     }
+    let net =
+        |bytes: [u8; 4], hosts| (u32::from_be_bytes(bytes), u32::from_be_bytes(bytes) | hosts);
+    sets.push(set(
+        "jaco_sources",
+        &[net([10, 99, 0, 0], 0xff), net([10, 244, 0, 0], 0xffff)],
+    ));
+    sets.push(Set {
+        name: "jaco_attachments".to_owned(),
+        elements: Elements::Interfaces(vec![(Ipv4Addr::new(10, 244, 2, 9), "v3".to_owned())]),
+    });
+    let mut prerouting = chain(
+        "prerouting",
+        0,
+        vec![
+            Rule::AcceptAttached("jaco_attachments".to_owned()),
+            Rule::DropUnrouted("jaco_sources".to_owned()),
+        ],
+    );
+    prerouting.base.as_mut().unwrap().priority = -300;
     Table {
         flags: 0,
         sets,
@@ -76,6 +111,7 @@ fn table(sets: Vec<Set>) -> Table {
             chain("forward", 2, rules),
             chain("input", 1, vec![]),
             chain("output", 3, vec![]),
+            prerouting,
         ],
     }
 }
@@ -110,6 +146,17 @@ table inet jaco {
 			     10.244.2.0/24, 10.244.5.0/24 }
 	}
 
+	set jaco_sources {
+		type ipv4_addr
+		flags interval
+		elements = { 10.99.0.0/24, 10.244.0.0/16 }
+	}
+
+	set jaco_attachments {
+		type ipv4_addr . ifname
+		elements = { 10.244.2.9 . \"v3\" }
+	}
+
 	chain forward {
 		type filter hook forward priority filter; policy accept;
 		ct state established,related accept
@@ -124,6 +171,12 @@ table inet jaco {
 
 	chain output {
 		type filter hook output priority filter; policy accept;
+	}
+
+	chain prerouting {
+		type filter hook prerouting priority raw; policy accept;
+		ip saddr . iifname @jaco_attachments accept
+		ip saddr @jaco_sources fib saddr . iif oif 0 counter packets 0 bytes 0 drop
 	}
 }
 ";
@@ -186,22 +239,43 @@ fn every_change_of_the_table_is_read() {
         ),
         (
             "delete element inet jaco jaco_pool { 10.244.2.0/24 }",
-            &|t| drop(t.sets[2].elements.drain(2..3)),
+            &|t| drop(intervals_mut(t, 2).drain(2..3)),
         ),
         (
             "add element inet jaco dep_net_web_front { 10.244.9.7-10.244.9.8 }",
             &|t| {
                 let first = u32::from_be_bytes([10, 244, 9, 7]);
-                t.sets[1].elements.push((first, first + 1));
+                intervals_mut(t, 1).push((first, first + 1));
             },
         ),
         (
             "add element inet jaco dep_net_web_front { 255.0.0.0/8 }",
-            &|t| t.sets[1].elements.push((0xff00_0000, u32::MAX)),
+            &|t| intervals_mut(t, 1).push((0xff00_0000, u32::MAX)),
+        ),
+        (
+            "add element inet jaco jaco_attachments { 10.244.1.7 . \"br0\" }",
+            &|t| {
+                let Elements::Interfaces(list) = &mut t.sets[4].elements else {
+                    panic!("no attachments");
+                };
+                list.insert(0, (Ipv4Addr::new(10, 244, 1, 7), "br0".to_owned()));
+            },
+        ),
+        (
+            "add rule inet jaco prerouting ip saddr @jaco_sources fib saddr . iif oif 0 counter drop",
+            &|t| {
+                t.chains[3]
+                    .rules
+                    .push(Rule::DropUnrouted("jaco_sources".to_owned()))
+            },
+        ),
+        (
+            "add rule inet jaco prerouting ip saddr @jaco_sources fib saddr oif 0 counter drop",
+            &|t| t.chains[3].rules.push(Rule::Foreign),
         ),
         ("add set inet jaco x { type inet_service; }", &|t| {
             t.sets.push(Set {
-                of_intervals: false,
+                elements: Elements::Other,
                 ..set("x", &[])
             });
         }),
@@ -269,7 +343,7 @@ fn refused_batch_changes_nothing() {
     inside(|| {
         replace_table(&example()).unwrap();
         let mut overlapping = example();
-        overlapping.sets[0].elements = vec![(10, 20), (15, 30)];
+        overlapping.sets[0].elements = Elements::Intervals(vec![(10, 20), (15, 30)]);
         let error = replace_table(&overlapping).unwrap_err();
         assert!(
             matches!(error, Error::Refused("commit a batch", _)),
@@ -434,7 +508,7 @@ fn unchanged_tables_are_read_once() {
         // A batch that is refused is no change.
         let last = read(None).unwrap();
         let mut overlapping = example();
-        overlapping.sets[0].elements = vec![(10, 20), (15, 30)];
+        overlapping.sets[0].elements = Elements::Intervals(vec![(10, 20), (15, 30)]);
         replace_table(&overlapping).unwrap_err();
         let known = read(Some(last.generation));
         assert!(known.is_none_or(|reading| reading.table == last.table));

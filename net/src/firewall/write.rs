@@ -1,6 +1,11 @@
 //! Batches of changes, each of which takes effect as a whole or not at all.
 
-use std::{ffi::CString, net::Ipv4Addr};
+use std::{
+    alloc::{Layout, handle_alloc_error},
+    ffi::{CStr, CString},
+    net::Ipv4Addr,
+    ptr::NonNull,
+};
 
 use nftnl::{
     Batch, Chain as NftChain, ChainType, MsgType, NlMsg, Policy, ProtoFamily, Rule as NftRule,
@@ -11,8 +16,12 @@ use nftnl::{
 };
 
 use super::{
-    Base, Chain, Edit, Error, PairRule, Rule, Set, TABLE, Table,
+    Base, Chain, Edit, Elements, Error, PairRule, Rule, Set, TABLE, Table,
+    expression::{
+        BEHIND_ADDRESS, FIB_FROM_INTERFACE, FIB_INTERFACE, FIB_SOURCE, META_INTERFACE_NAME,
+    },
     message::{self, APPEND, CREATE, Writer},
+    read::{ADDRESS_AND_NAME, INTERFACE_NAME},
     socket::Socket,
 };
 
@@ -93,43 +102,67 @@ fn add_set<'a>(
     set: &Set,
     id: u32,
 ) -> Result<NftSet<'a, Ipv4Addr>, Error> {
-    if !set.of_intervals {
-        return Err(Error::Unsupported(format!("the set {}", set.name)));
-    }
     let name = text(&set.name)?;
     let handle = NftSet::<Ipv4Addr>::new_named(&name, id, table, ProtoFamily::Inet);
-    #[expect(unsafe_code, reason = "libnftnl's flags of a set have no safe wrapper")]
-    // SAFETY: the pointer is that of a set which lives until the end of this function.
-    unsafe {
-        sys::nftnl_set_set_u32(
-            handle.as_ptr().as_ptr(),
-            sys::NFTNL_SET_FLAGS as u16,
-            INTERVAL,
-        );
+    let (keys, attributes) = match &set.elements {
+        Elements::Intervals(intervals) => {
+            (keys(intervals), &[(sys::NFTNL_SET_FLAGS, INTERVAL)][..])
+        }
+        Elements::Interfaces(list) => {
+            let keys = list
+                .iter()
+                .map(|(address, name)| key_with_name(*address, name));
+            let attributes = &[
+                (sys::NFTNL_SET_KEY_TYPE, ADDRESS_AND_NAME),
+                (sys::NFTNL_SET_KEY_LEN, 4 + INTERFACE_NAME as u32),
+            ];
+            (keys.collect::<Result<_, _>>()?, &attributes[..])
+        }
+        Elements::Other => return Err(Error::Unsupported(format!("the set {}", set.name))),
+    };
+    for (attribute, value) in attributes {
+        #[expect(unsafe_code, reason = "these attributes of a set have no safe wrapper")]
+        // SAFETY: the pointer is that of a set which lives until the end of this function.
+        unsafe {
+            sys::nftnl_set_set_u32(handle.as_ptr().as_ptr(), *attribute as u16, *value);
+        }
     }
     batch.add(&handle, MsgType::Add);
-    let keys = keys(&set.elements);
     for keys in keys.chunks(ELEMENTS) {
         batch.add(&elements(&set.name, id, keys), MsgType::Add);
     }
     Ok(handle)
 }
 
+/// Key of an element: its bytes, and whether it ends an interval.
+type Key = (Vec<u8>, bool);
+
+/// Key of an address with the name of an interface.
+fn key_with_name(address: Ipv4Addr, name: &str) -> Result<Key, Error> {
+    if name.len() >= INTERFACE_NAME {
+        return Err(Error::Unsupported(format!("the interface {name:?}")));
+    }
+    let mut key = [address.octets().as_slice(), name.as_bytes()].concat();
+    key.resize(4 + INTERFACE_NAME, 0);
+    Ok((key, false))
+}
+
 /// First key of each interval and the one after it; true at the end of an interval.
-fn keys(intervals: &[(u32, u32)]) -> Vec<(u32, bool)> {
+fn keys(intervals: &[(u32, u32)]) -> Vec<Key> {
+    let key = |address: u32, ends| (address.to_be_bytes().to_vec(), ends);
     let mut keys = Vec::with_capacity(2 * intervals.len() + 1);
     if intervals.first().is_some_and(|(first, _)| *first > 0) {
         // nft begins every set of intervals with the end of one.
-        keys.push((0, true));
+        keys.push(key(0, true));
     }
     for (first, last) in intervals {
-        keys.push((*first, false));
-        keys.extend(last.checked_add(1).map(|end| (end, true)));
+        keys.push(key(*first, false));
+        keys.extend(last.checked_add(1).map(|end| key(end, true)));
     }
     keys
 }
 
-fn elements(set: &str, id: u32, keys: &[(u32, bool)]) -> Raw {
+fn elements(set: &str, id: u32, keys: &[Key]) -> Raw {
     let mut body = Writer::default();
     body.put_text(1, TABLE);
     body.put_text(2, set);
@@ -137,7 +170,7 @@ fn elements(set: &str, id: u32, keys: &[(u32, bool)]) -> Raw {
     body.nest(3, |list| {
         for (key, ends) in keys {
             list.nest(1, |element| {
-                element.nest(1, |data| data.put_number(1, *key));
+                element.nest(1, |data| data.put(1, key));
                 if *ends {
                     element.put_number(3, INTERVAL_END);
                 }
@@ -168,6 +201,8 @@ fn add_chain(
             Rule::AcceptEstablished => add_established(&mut written),
             Rule::AcceptWithin(set) => add_within(&mut written, find(sets, set)?, &Verdict::Accept),
             Rule::DropWithin(set) => add_within(&mut written, find(sets, set)?, &Verdict::Drop),
+            Rule::AcceptAttached(set) => add_attached(&mut written, find(sets, set)?),
+            Rule::DropUnrouted(set) => add_unrouted(&mut written, find(sets, set)?),
             Rule::Foreign => return Err(Error::Unsupported("a foreign rule".to_owned())),
         }
         batch.add(&written, MsgType::Add);
@@ -181,6 +216,7 @@ fn attach(chain: &mut NftChain<'_>, base: &Base) -> Result<(), Error> {
         other => return Err(Error::Unsupported(format!("a chain of type {other}"))),
     };
     let hook = match base.hook {
+        0 => nftnl::Hook::PreRouting,
         1 => nftnl::Hook::In,
         2 => nftnl::Hook::Forward,
         3 => nftnl::Hook::Out,
@@ -222,6 +258,60 @@ fn add_within(rule: &mut NftRule<'_>, set: &NftSet<'_, Ipv4Addr>, verdict: &Verd
         rule.add_expr(&expr::Lookup::new(set));
     }
     rule.add_expr(verdict);
+}
+
+fn add_attached(rule: &mut NftRule<'_>, set: &NftSet<'_, Ipv4Addr>) {
+    rule.add_expr(&expr::Meta::NfProto);
+    rule.add_expr(&Cmp::new(CmpOp::Eq, message::IPV4));
+    rule.add_expr(&header(12, 4));
+    rule.add_expr(&Numbers {
+        name: c"meta",
+        attributes: &[
+            (sys::NFTNL_EXPR_META_DREG, BEHIND_ADDRESS),
+            (sys::NFTNL_EXPR_META_KEY, META_INTERFACE_NAME),
+        ],
+    });
+    rule.add_expr(&expr::Lookup::new(set));
+    rule.add_expr(&Verdict::Accept);
+}
+
+fn add_unrouted(rule: &mut NftRule<'_>, set: &NftSet<'_, Ipv4Addr>) {
+    rule.add_expr(&expr::Meta::NfProto);
+    rule.add_expr(&Cmp::new(CmpOp::Eq, message::IPV4));
+    rule.add_expr(&header(12, 4));
+    rule.add_expr(&expr::Lookup::new(set));
+    rule.add_expr(&Numbers {
+        name: c"fib",
+        attributes: &[
+            (sys::NFTNL_EXPR_FIB_DREG, expr::Register::Reg1 as u32),
+            (sys::NFTNL_EXPR_FIB_RESULT, FIB_INTERFACE),
+            (sys::NFTNL_EXPR_FIB_FLAGS, FIB_SOURCE | FIB_FROM_INTERFACE),
+        ],
+    });
+    rule.add_expr(&Cmp::new(CmpOp::Eq, 0_u32));
+    rule.add_expr(&expr::Counter);
+    rule.add_expr(&Verdict::Drop);
+}
+
+/// An expression for which nftnl has no wrapper: its name and its attributes, which are numbers.
+struct Numbers {
+    name: &'static CStr,
+    attributes: &'static [(u32, u32)],
+}
+
+impl expr::Expression for Numbers {
+    #[expect(unsafe_code, reason = "expressions are objects of libnftnl")]
+    fn to_expr(&self, _: &NftRule<'_>) -> NonNull<sys::nftnl_expr> {
+        // SAFETY: the name is a string of C; the attributes are numbers of this expression.
+        let made = NonNull::new(unsafe { sys::nftnl_expr_alloc(self.name.as_ptr()) });
+        // libnftnl knows both names; it fails without memory.
+        let made = made.unwrap_or_else(|| handle_alloc_error(Layout::new::<[u64; 8]>()));
+        for (attribute, value) in self.attributes {
+            // SAFETY: as above.
+            unsafe { sys::nftnl_expr_set_u32(made.as_ptr(), *attribute as u16, *value) };
+        }
+        made
+    }
 }
 
 /// Adds the expressions that iptables-nft writes, which it can read for that reason.
@@ -288,7 +378,7 @@ struct Raw {
     unsafe_code,
     reason = "nftnl's messages write into a buffer of libnftnl"
 )]
-// SAFETY: the buffer holds more than 64 KiB, and the body at most `ELEMENTS` elements of 24 bytes
+// SAFETY: the buffer holds more than 64 KiB, and the body at most `ELEMENTS` elements of 48 bytes
 // and two names, each shorter than the 256 bytes that the kernel takes.
 unsafe impl NlMsg for Raw {
     unsafe fn write(&self, buf: *mut std::ffi::c_void, seq: u32, _: MsgType) {

@@ -6,6 +6,7 @@
 //! - [`local`]: the networks of this host's engine.
 //! - [`mod@core`]: when to test and to repair, and the reports about it.
 
+mod attachments;
 pub mod core;
 pub mod difference;
 pub mod exemptions;

@@ -116,6 +116,7 @@ impl Worker for FirewallActor {
         let host = args.host.clone();
         let differs = move |last: &Arc<State>, next: &Arc<State>| {
             !last.subnets.ptr_eq(&next.subnets)
+                || !last.replicas_observed.ptr_eq(&next.replicas_observed)
                 || last.nodes.get(&host) != next.nodes.get(&host)
                 || last.nodes.len() != next.nodes.len()
                 || Pool::of_cluster(last) != Pool::of_cluster(next)
@@ -173,7 +174,7 @@ impl Worker for FirewallActor {
             Msg::Wanted(network, block) => self.core.handle_request(now, &network, block),
             Msg::Exempted(outcomes) => {
                 self.log_exemptions(&outcomes);
-                self.core.handle_exempted(&outcomes);
+                self.core.handle_exempted(now, &outcomes);
             }
             Msg::Read(found) => {
                 if let Err(error) = &found {
@@ -214,9 +215,9 @@ impl FirewallActor {
         while let Some(action) = self.core.poll_action() {
             let port = Arc::clone(&self.args.port);
             match action {
-                Action::Exempt => {
+                Action::Exempt { accepts } => {
                     let pool = addresses(&self.args.raft.state(), self.args.pool);
-                    let done = spawn_blocking(move || port.exempt(pool));
+                    let done = spawn_blocking(move || port.exempt(pool, accepts));
                     ctx.spawn(async { Msg::Exempted(done.await.unwrap_or_default()) });
                 }
                 Action::Read => {
@@ -346,6 +347,10 @@ impl FirewallActor {
                 Outcome::Written => {
                     log.clear();
                     info!(subsystem = "firewall", table, chain, "exemption written");
+                }
+                Outcome::Removed => {
+                    log.clear();
+                    info!(subsystem = "firewall", table, chain, "exemption removed");
                 }
                 Outcome::NoChain if log.is_new("no chain") => {
                     info!(

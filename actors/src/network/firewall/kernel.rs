@@ -12,7 +12,7 @@ use jaco_policy::network::firewall::{
     exemptions::{
         ChainRule, ENGINE_CHAIN, Exemption, ExemptionRule, Outcome, Write, plan, removal,
     },
-    ruleset::{Base, Chain, Rule, Ruleset, Set, Span},
+    ruleset::{Attachment, Base, Chain, Elements, Rule, Ruleset, Set, Span},
 };
 use jaco_proto::chain;
 
@@ -37,9 +37,10 @@ struct Found {
 }
 
 impl KernelPort {
-    fn exempt_in(exemption: Exemption, pool: Cidr) -> Result<Outcome, nft::Error> {
+    fn exempt_in(exemption: Exemption, pool: Cidr, accepts: bool) -> Result<Outcome, nft::Error> {
         let (table, chain) = exemption.chain();
-        let wanted = exemption != Exemption::Forwarding || must_forward()?;
+        let wanted = (accepts || !exemption.accepts())
+            && (exemption != Exemption::Forwarding || must_forward()?);
         let Some(found) = nft::read_chain(table, chain)? else {
             return Ok(match nft::is_legacy_table(table) {
                 _ if !wanted => Outcome::InPlace,
@@ -58,7 +59,11 @@ impl KernelPort {
         }
         let edits: Vec<nft::Edit> = writes.iter().map(edit).collect();
         nft::edit_chain(table, chain, &edits)?;
-        Ok(Outcome::Written)
+        Ok(if wanted {
+            Outcome::Written
+        } else {
+            Outcome::Removed
+        })
     }
 }
 
@@ -87,10 +92,10 @@ impl FirewallPort for KernelPort {
         nft::replace_table(&table(ruleset)).map_err(|error| chain(&error).to_string())
     }
 
-    fn exempt(&self, pool: Cidr) -> Vec<(Exemption, Outcome)> {
+    fn exempt(&self, pool: Cidr, accepts: bool) -> Vec<(Exemption, Outcome)> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let outcome = |exemption| {
-            let outcome = Self::exempt_in(exemption, pool);
+            let outcome = Self::exempt_in(exemption, pool, accepts);
             let failed = |error| Outcome::Failed(chain(&error).to_string());
             (exemption, outcome.unwrap_or_else(failed))
         };
@@ -115,16 +120,21 @@ impl FirewallPort for KernelPort {
 
 /// Contents of the kernel's table as a value of the core.
 fn ruleset(table: nft::Table) -> Ruleset {
+    let span = |(first, last)| Span { first, last };
+    let attachment = |(address, interface)| Attachment { address, interface };
     let set = |set: nft::Set| Set {
         name: set.name,
-        of_intervals: set.of_intervals,
-        elements: set
-            .elements
-            .into_iter()
-            .map(|(first, last)| Span { first, last })
-            .collect(),
+        elements: match set.elements {
+            nft::Elements::Intervals(list) => Elements::Spans(list.into_iter().map(span).collect()),
+            nft::Elements::Interfaces(list) => {
+                Elements::Attachments(list.into_iter().map(attachment).collect())
+            }
+            nft::Elements::Other => Elements::Foreign,
+        },
     };
     let rule = |rule| match rule {
+        nft::Rule::AcceptAttached(set) => Rule::AcceptAttached(set),
+        nft::Rule::DropUnrouted(set) => Rule::DropUnrouted(set),
         nft::Rule::AcceptEstablished => Rule::AcceptEstablished,
         nft::Rule::AcceptWithin(set) => Rule::AcceptWithin(set),
         nft::Rule::DropWithin(set) => Rule::DropWithin(set),
@@ -153,16 +163,21 @@ fn ruleset(table: nft::Table) -> Ruleset {
 
 /// The kernel's table with the contents of `ruleset`.
 fn table(ruleset: &Ruleset) -> nft::Table {
+    let span = |span: &Span| (span.first, span.last);
+    let attachment = |held: &Attachment| (held.address, held.interface.clone());
     let set = |set: &Set| nft::Set {
         name: set.name.clone(),
-        of_intervals: set.of_intervals,
-        elements: set
-            .elements
-            .iter()
-            .map(|span| (span.first, span.last))
-            .collect(),
+        elements: match &set.elements {
+            Elements::Spans(list) => nft::Elements::Intervals(list.iter().map(span).collect()),
+            Elements::Attachments(list) => {
+                nft::Elements::Interfaces(list.iter().map(attachment).collect())
+            }
+            Elements::Foreign => nft::Elements::Other,
+        },
     };
     let rule = |rule: &Rule| match rule {
+        Rule::AcceptAttached(set) => nft::Rule::AcceptAttached(set.clone()),
+        Rule::DropUnrouted(set) => nft::Rule::DropUnrouted(set.clone()),
         Rule::AcceptEstablished => nft::Rule::AcceptEstablished,
         Rule::AcceptWithin(set) => nft::Rule::AcceptWithin(set.clone()),
         Rule::DropWithin(set) => nft::Rule::DropWithin(set.clone()),

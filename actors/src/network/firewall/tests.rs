@@ -71,7 +71,7 @@ impl FirewallPort for FakeKernel {
         Ok(())
     }
 
-    fn exempt(&self, _pool: Cidr) -> Vec<(Exemption, Outcome)> {
+    fn exempt(&self, _pool: Cidr, _accepts: bool) -> Vec<(Exemption, Outcome)> {
         vec![(Exemption::Masquerade, Outcome::NoChain)]
     }
 
@@ -309,7 +309,7 @@ fn exemption_moves_to_the_chain_of_users() {
     let inside = || {
         let pool = "10.244.0.0/16".parse().unwrap();
         let port = KernelPort::default();
-        let outcomes = || -> BTreeMap<_, _> { port.exempt(pool).into_iter().collect() };
+        let outcomes = || -> BTreeMap<_, _> { port.exempt(pool, true).into_iter().collect() };
         let rules = |chain| {
             format!(
                 "-A {chain} -s 10.244.0.0/16 -d 10.244.0.0/16 -j ACCEPT\n\
@@ -332,14 +332,29 @@ fn exemption_moves_to_the_chain_of_users() {
         }
 
         run("iptables", "-N DOCKER-USER");
-        for outcome in [Outcome::Written, Outcome::InPlace] {
+        for (written, removed) in [
+            (Outcome::Written, Outcome::Removed),
+            (Outcome::InPlace, Outcome::InPlace),
+        ] {
             let outcomes = outcomes();
-            assert_eq!(outcomes[&Exemption::InterNetwork], outcome);
-            assert_eq!(outcomes[&Exemption::Forwarding], outcome);
+            assert_eq!(outcomes[&Exemption::InterNetwork], written);
+            assert_eq!(outcomes[&Exemption::Forwarding], removed);
             let forward = "-P FORWARD DROP\n-A FORWARD -j DOCKER\n";
             assert_eq!(run("iptables", "-S FORWARD"), forward);
             let user = format!("-N DOCKER-USER\n{}", rules("DOCKER-USER"));
             assert_eq!(run("iptables", "-S DOCKER-USER"), user);
+        }
+
+        // Without the ruleset nothing is accepted; masquerading hides no address all the same.
+        run("iptables", "-t raw -P PREROUTING ACCEPT");
+        run("iptables", "-t nat -P POSTROUTING ACCEPT");
+        port.exempt(pool, true);
+        for outcome in [Outcome::Removed, Outcome::InPlace] {
+            let outcomes: BTreeMap<_, _> = port.exempt(pool, false).into_iter().collect();
+            assert_eq!(outcomes[&Exemption::InterNetwork], outcome);
+            assert_eq!(outcomes[&Exemption::DirectRouting], outcome);
+            assert_eq!(outcomes[&Exemption::Masquerade], Outcome::InPlace);
+            assert_eq!(run("iptables", "-S DOCKER-USER"), "-N DOCKER-USER\n");
         }
     };
     namespace.within(inside).unwrap();

@@ -2,10 +2,12 @@
 
 use std::{
     io::{self, Read as _, Write as _},
-    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
+    net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket},
     thread,
     time::Duration,
 };
+
+use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket};
 
 use super::*;
 
@@ -197,4 +199,121 @@ fn connection_begun_without_the_table_is_cut() {
     assert_eq!(before.passes(true), (true, true));
     assert_eq!(allowed.passes(true), (true, true));
     assert_eq!(cut(), 0);
+}
+
+/// A datagram of UDP over IPv4 (RFC 791, RFC 768) with any source; the kernel adds the checksum of
+/// the header, and that of UDP may be absent.
+fn datagram(from: Ipv4Addr, to: SocketAddrV4, payload: &[u8]) -> Vec<u8> {
+    let udp = u16::try_from(8 + payload.len()).unwrap();
+    let mut packet = vec![0x45, 0];
+    packet.extend((20 + udp).to_be_bytes());
+    packet.extend([0, 0, 0, 0, 64, 17, 0, 0]);
+    packet.extend(from.octets());
+    packet.extend(to.ip().octets());
+    packet.extend(PORT.to_be_bytes());
+    packet.extend(to.port().to_be_bytes());
+    packet.extend(udp.to_be_bytes());
+    packet.extend([0, 0]);
+    packet.extend(payload);
+    packet
+}
+
+impl Lab {
+    /// Sends datagrams with these sources from container `from` to container `to`; returns those that
+    /// arrive. The last one is the sign that no other will come.
+    fn arriving(&self, from: usize, to: usize, sources: &[[u8; 4]]) -> Vec<[u8; 4]> {
+        let (address, receiver) = &self.containers[to];
+        let target = SocketAddrV4::new(*address, PORT);
+        let open = || {
+            let udp = UdpSocket::bind(target)?;
+            udp.set_read_timeout(Some(PASSES))?;
+            io::Result::Ok(udp)
+        };
+        let udp = receiver.within(open).unwrap().unwrap();
+        let send = || {
+            let raw = socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::RAW)).unwrap();
+            for source in sources {
+                let packet = datagram(Ipv4Addr::from(*source), target, source);
+                sendto(&raw, &packet, SendFlags::empty(), &target).unwrap();
+            }
+        };
+        self.containers[from].1.within(send).unwrap();
+        let mut arrived = Vec::new();
+        while arrived.last() != sources.last() {
+            let mut payload = [0; 4];
+            match udp.recv_from(&mut payload) {
+                Ok((4, sender)) => {
+                    assert_eq!(sender.ip(), Ipv4Addr::from(payload));
+                    arrived.push(payload);
+                }
+                other => panic!("{arrived:?}, then {other:?}"),
+            }
+        }
+        arrived
+    }
+
+    /// Sets the kernel's own check of sources for all interfaces: 0 off, 1 strict, 2 loose.
+    fn set_rp_filter(&self, mode: u8) {
+        let set = || {
+            for interface in std::fs::read_dir("/proc/sys/net/ipv4/conf").unwrap() {
+                let file = interface.unwrap().path().join("rp_filter");
+                std::fs::write(file, mode.to_string()).unwrap();
+            }
+        };
+        self.router.within(set).unwrap();
+    }
+}
+
+#[test]
+fn forged_sources_reach_no_network() {
+    // Network a has two blocks here and a remote one, which is routed to the third container's
+    // interface in place of the mesh; the mesh addresses are, too.
+    let lab = Lab::new(&[1, 2, 3, 4]);
+    let networks = [
+        set("a", &[block(1), block(2), block(5)]),
+        set("b", &[block(3)]),
+        set("c", &[block(4)]),
+    ];
+    lab.router
+        .within(|| {
+            for (to, via) in [
+                ("10.244.5.0/24", "10.244.4.2"),
+                ("10.99.0.0/24", "10.244.4.2"),
+                ("198.51.100.0/24", "10.244.3.2"),
+            ] {
+                run("ip", &["route", "add", to, "via", via]);
+            }
+            run("ip", &["route", "add", "blackhole", "10.244.0.0/16"]);
+        })
+        .unwrap();
+    let forged = [
+        [10, 244, 1, 9],
+        [10, 244, 1, 1],
+        [10, 244, 2, 2],
+        [10, 244, 5, 2],
+        [10, 244, 200, 2],
+        [10, 99, 0, 7],
+    ];
+    let outside = [198, 51, 100, 7];
+    let all: Vec<[u8; 4]> = { forged.into_iter() }.chain([outside]).collect();
+    // Without the rules most of them arrive, so the test can fail.
+    let mut open = table(networks.to_vec());
+    open.chains.pop();
+    lab.set_rp_filter(0);
+    lab.apply(&open);
+    assert!(lab.arriving(2, 0, &all).len() > 4);
+    lab.apply(&table(networks.to_vec()));
+    for mode in [0, 2, 1] {
+        lab.set_rp_filter(mode);
+        assert_eq!(lab.arriving(2, 0, &all), [outside], "rp_filter {mode}");
+    }
+    // Packets that come by their own interface pass.
+    lab.set_rp_filter(0);
+    let honest = [[10, 244, 1, 7], [10, 244, 1, 2]];
+    assert_eq!(lab.arriving(0, 1, &honest), honest);
+    let from_mesh = [[10, 244, 5, 2], [10, 99, 0, 7]];
+    assert_eq!(lab.arriving(3, 1, &from_mesh), from_mesh);
+    // A container on several networks may answer by its default route; no other may.
+    let attached = [[10, 244, 2, 8], [10, 244, 2, 9]];
+    assert_eq!(lab.arriving(2, 1, &attached), attached[1..]);
 }

@@ -1,8 +1,9 @@
 //! Decides when the ruleset is tested and repaired, and what is reported about it.
 //!
-//! A pass re-asserts the exemptions, reads the kernel's table and compares it with the ruleset of
-//! the newest state. If they differ, it applies the ruleset and reads the table once more. Passes
-//! follow changes of the address blocks (debounced), changes of the kernel's tables (at once), and
+//! A pass reads the kernel's table and compares it with the ruleset of the newest state. If they
+//! differ, it applies the ruleset and reads the table once more. Then it asserts the exemptions from
+//! the engine's rules; without the ruleset it removes those that let packets pass, so that nothing is
+//! accepted without the rule that drops the rest. Passes follow changes of the address blocks (debounced), changes of the kernel's tables (at once), and
 //! a timer.
 
 mod pass;
@@ -21,10 +22,11 @@ use jaco_engine::cidr::Cidr;
 use jaco_state::State;
 
 use super::{
+    attachments::Attachments,
     exemptions::{Exemption, Outcome},
     local::LocalNetworks,
     retired::Retired,
-    ruleset::Ruleset,
+    ruleset::{HostInputs, Ruleset},
 };
 use crate::{
     debounce::{self, Debounce},
@@ -53,8 +55,11 @@ pub const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// Action for the driver to run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Re-assert the exemptions.
-    Exempt,
+    /// Assert the exemptions; unless `accepts`, remove those that let packets pass.
+    Exempt {
+        /// Whether the ruleset is in force, which drops what may not pass.
+        accepts: bool,
+    },
     /// Read the kernel's table.
     Read,
     /// Replace the kernel's table.
@@ -71,10 +76,10 @@ pub enum Action {
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     Idle,
-    Exempting,
     Reading,
     Applying,
     Verifying,
+    Exempting,
 }
 
 /// Work on [`Status::has_stale_flows`].
@@ -95,6 +100,7 @@ pub struct Core {
     /// Addresses of all blocks.
     pool: Cidr,
     retired: Retired,
+    attachments: Attachments,
     /// Start of this instance.
     created: Instant,
     mesh: MeshStatus,
@@ -131,7 +137,8 @@ impl Core {
     #[must_use]
     pub fn new(now: Instant, host: &str, state: Arc<State>, last: Status) -> Self {
         Self {
-            expected: Arc::new(Rendered::of(&state, Vec::new())),
+            expected: Arc::new(Rendered::of(&state, HostInputs::default())),
+            attachments: Attachments::of(host, &state),
             reports: Reports::new(host, &state),
             state,
             pool: Cidr::aligned(u32::from_be_bytes([10, 244, 0, 0]), 16),
@@ -177,8 +184,9 @@ impl Core {
     /// Handles a list of the networks of this host's engine: their containers may be those of a
     /// former network of a block.
     pub fn handle_local(&mut self, now: Instant, local: Arc<LocalNetworks>) {
+        let moved = self.attachments.handle_bridges(&local.bridges);
         self.retired.handle_local(local);
-        if self.adopted && self.retired_blocks(now) != self.expected.retired {
+        if moved || self.adopted && self.retired_blocks(now) != self.expected.retired {
             self.changes.handle_change(now);
             if self.urgent {
                 self.pass_by(now);
@@ -194,6 +202,9 @@ impl Core {
             if self.urgent {
                 self.pass_by(now);
             }
+        }
+        if self.attachments.handle_state(&self.state, &state) {
+            self.changes.handle_change(now);
         }
         self.reports.handle_state(&state);
         self.state = state;
@@ -235,11 +246,13 @@ impl Core {
     }
 
     /// Handles the outcome of [`Action::Exempt`].
-    pub fn handle_exempted(&mut self, outcomes: &[(Exemption, Outcome)]) {
+    pub fn handle_exempted(&mut self, now: Instant, outcomes: &[(Exemption, Outcome)]) {
         self.reports.handle_exemptions(outcomes);
         if matches!(self.phase, Phase::Exempting) {
-            self.phase = Phase::Reading;
-            self.actions.push(Action::Read);
+            self.phase = Phase::Idle;
+            if self.retry_at.is_none() && std::mem::take(&mut self.stirred) {
+                self.pass_by(now + QUIET);
+            }
         }
     }
 

@@ -1,8 +1,11 @@
 //! Comparison of the expected ruleset with the kernel's.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Display,
+};
 
-use super::ruleset::{Base, Chain, Rule, Ruleset, Set};
+use super::ruleset::{Base, Chain, Elements, Rule, Ruleset, Set};
 
 /// Longest summary in bytes, so that it fits into a report to the leader.
 const SUMMARY_BYTES: usize = 4 << 10;
@@ -69,27 +72,33 @@ impl Difference {
                 self.note("extra", format!("set:{name}"));
                 continue;
             };
-            if found.of_intervals != expected.of_intervals {
-                self.note(
-                    "missing",
-                    format!("set:{name}.type=other (want ipv4_addr intervals)"),
-                );
-                continue;
-            }
-            if found.elements == expected.elements {
-                continue;
-            }
-            let elements = |set: &Set| -> BTreeSet<_> { set.elements.iter().copied().collect() };
-            let (expected, found) = (elements(expected), elements(found));
-            for span in expected.difference(&found) {
-                self.note("missing", format!("element:{name}/{span}"));
-            }
-            for span in found.difference(&expected) {
-                self.note("extra", format!("element:{name}/{span}"));
+            match (&expected.elements, &found.elements) {
+                (expected, found) if expected == found => {}
+                (Elements::Spans(expected), Elements::Spans(found)) => {
+                    self.compare_elements(name, expected, found);
+                }
+                (Elements::Attachments(expected), Elements::Attachments(found)) => {
+                    self.compare_elements(name, expected, found);
+                }
+                (expected, found) => {
+                    let (found, want) = (kind(found), kind(expected));
+                    self.note("missing", format!("set:{name}.type={found} (want {want})"));
+                }
             }
         }
         for name in expected.keys().filter(|name| !found.contains_key(**name)) {
             self.note("missing", format!("set:{name}"));
+        }
+    }
+
+    fn compare_elements<T: Ord + Display>(&mut self, set: &str, expected: &[T], found: &[T]) {
+        let (expected, found): (BTreeSet<_>, BTreeSet<_>) =
+            (expected.iter().collect(), found.iter().collect());
+        for element in expected.difference(&found) {
+            self.note("missing", format!("element:{set}/{element}"));
+        }
+        for element in found.difference(&expected) {
+            self.note("extra", format!("element:{set}/{element}"));
         }
     }
 
@@ -155,6 +164,15 @@ impl Difference {
     }
 }
 
+/// Type of a set's elements, for the summary.
+fn kind(elements: &Elements) -> &'static str {
+    match elements {
+        Elements::Spans(_) => "ipv4_addr intervals",
+        Elements::Attachments(_) => "ipv4_addr . ifname",
+        Elements::Foreign => "other",
+    }
+}
+
 fn index<'a, T>(items: &'a [T], name: impl Fn(&'a T) -> &'a String) -> BTreeMap<&'a str, &'a T> {
     items
         .iter()
@@ -166,7 +184,7 @@ fn index<'a, T>(items: &'a [T], name: impl Fn(&'a T) -> &'a String) -> BTreeMap<
 mod tests {
     use super::*;
     use crate::network::{
-        firewall::ruleset::{POOL_SET, Span},
+        firewall::ruleset::{Attachment, POOL_SET, Span},
         testing::state,
     };
 
@@ -202,6 +220,10 @@ mod tests {
             rules: vec![Rule::Foreign],
         };
         let span = Span::from("10.0.0.0/8".parse::<jaco_engine::cidr::Cidr>().unwrap());
+        let attachment = Attachment {
+            address: [10, 244, 1, 2].into(),
+            interface: "br0".to_owned(),
+        };
         type Change<'a> = &'a dyn Fn(&mut Ruleset);
         let table: &[(Change<'_>, &str)] = &[
             (&|t| t.flags = 1, "extra:table:jaco.flags=1 (want 0)"),
@@ -211,18 +233,31 @@ mod tests {
                 "extra:set:dep_net_web_ax,missing:set:dep_net_web_a",
             ),
             (
-                &|t| t.sets[0].of_intervals = false,
+                &|t| t.sets[0].elements = Elements::Foreign,
                 "missing:set:dep_net_web_a.type=other (want ipv4_addr intervals)",
             ),
             (
-                &|t| t.sets[2].elements.retain(|span| span.first != 0x0af4_0200),
+                &|t| {
+                    t.sets[2]
+                        .spans_mut()
+                        .unwrap()
+                        .retain(|span| span.first != 0x0af4_0200)
+                },
                 "missing:element:jaco_pool/10.244.2.0/24",
             ),
             (
-                &|t| t.sets[1].elements.insert(0, span),
+                &|t| t.sets[1].spans_mut().unwrap().insert(0, span),
                 "extra:element:dep_net_web_b/10.0.0.0/8",
             ),
+            (
+                &|t| t.sets[4].elements = Elements::Attachments(vec![attachment.clone()]),
+                "extra:element:jaco_attachments/10.244.1.2@br0",
+            ),
             (&|t| t.chains.push(foreign("x")), "extra:chain:x"),
+            (
+                &|t| drop(t.chains[3].rules.pop()),
+                "missing:rule:prerouting[1]",
+            ),
             (&|t| drop(t.chains.remove(1)), "missing:chain:input"),
             (
                 &|t| t.chains[0].base.as_mut().unwrap().policy = "drop".to_owned(),

@@ -58,6 +58,8 @@ pub enum Outcome {
     InPlace,
     /// The rules were written.
     Written,
+    /// The rules were removed.
+    Removed,
     /// The engine has no such chain.
     NoChain,
     /// The engine has no such chain in nf_tables, and tables of iptables-legacy are in use: its rules
@@ -84,6 +86,15 @@ impl Exemption {
             Self::DirectRouting => ("raw", "PREROUTING"),
             Self::InterNetwork => ("filter", "DOCKER-USER"),
             Self::Forwarding => ("filter", "FORWARD"),
+        }
+    }
+
+    /// Whether its rules let packets pass that the engine would drop.
+    #[must_use]
+    pub fn accepts(self) -> bool {
+        match self {
+            Self::Masquerade => false,
+            Self::DirectRouting | Self::InterNetwork | Self::Forwarding => true,
         }
     }
 

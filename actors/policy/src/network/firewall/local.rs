@@ -1,6 +1,6 @@
 //! The networks that the engine of this host has, as far as the ruleset depends on them.
 
-use std::time::Instant;
+use std::{collections::BTreeMap, time::Instant};
 
 use jaco_engine::{EngineNetwork, cidr::Cidr};
 
@@ -17,6 +17,8 @@ pub struct LocalNetworks {
     pub begun: Instant,
     /// Network and block; no network if it is one of another cluster.
     pub blocks: Vec<(Option<NetworkId>, Cidr)>,
+    /// Names of their Linux bridges, as far as they were requested.
+    pub bridges: BTreeMap<NetworkId, String>,
 }
 
 impl LocalNetworks {
@@ -31,9 +33,15 @@ impl LocalNetworks {
             let blocks: Vec<_> = blocks.map(|block| (id.clone(), block)).collect();
             Some(blocks)
         };
+        let bridge = |network: &EngineNetwork| {
+            let owner = owner(network)?;
+            is_of_cluster(network, cluster_id).then_some(())?;
+            Some((owner, network.bridge.clone()?))
+        };
         Self {
             begun,
             blocks: networks.iter().filter_map(of).flatten().collect(),
+            bridges: networks.iter().filter_map(bridge).collect(),
         }
     }
 }
@@ -56,6 +64,7 @@ mod tests {
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .collect(),
             subnets: subnets.iter().map(ToString::to_string).collect(),
+            bridge: Some(format!("br-{cluster}")),
             ..Default::default()
         };
         let foreign = EngineNetwork {
@@ -76,5 +85,7 @@ mod tests {
                 (None, block("10.244.2.0/24")),
             ]
         );
+        let bridge = (NetworkId::new("web", "a"), "br-c1".to_owned());
+        assert_eq!(local.bridges, [bridge].into());
     }
 }

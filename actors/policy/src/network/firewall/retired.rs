@@ -90,11 +90,10 @@ impl Retired {
     ) {
         let held = held(state);
         let mut assigned = Vec::new();
-        let (all, sets): (Vec<_>, Vec<_>) = table.sets.iter().partition(|set| set.name == POOL_SET);
         let within = |span: &Span| span.blocks_within(pool);
-        for set in sets {
+        for set in table.scope_sets() {
             let scope = scopes.iter().find(|scope| scope.set == set.name);
-            for block in set.elements.iter().flat_map(within) {
+            for block in set.spans().iter().flat_map(within) {
                 assigned.push(block);
                 if scope.is_none_or(|scope| !covers(&scope.blocks, block)) {
                     self.lost.insert((block, None), since);
@@ -102,11 +101,8 @@ impl Retired {
             }
         }
         disjoint(&mut assigned);
-        for block in all
-            .into_iter()
-            .flat_map(|set| &set.elements)
-            .flat_map(within)
-        {
+        let all = table.sets.iter().filter(|set| set.name == POOL_SET);
+        for block in all.flat_map(|set| set.spans()).flat_map(within) {
             if !covers(&held, block) {
                 self.freed.entry(block).or_insert(now);
             }

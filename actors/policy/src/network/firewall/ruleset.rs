@@ -5,12 +5,24 @@ use std::{collections::BTreeMap, fmt, net::Ipv4Addr};
 use jaco_engine::cidr::Cidr;
 use jaco_state::State;
 
-use crate::network::scopes::{Scope, disjoint, scopes};
+use crate::network::{
+    ipam::Pool,
+    mesh::address,
+    scopes::{Scope, disjoint, scopes},
+};
 
 /// Set with the blocks of all scopes.
 pub const POOL_SET: &str = "jaco_pool";
-/// Chain with the rules.
+/// Set with the addresses that containers and hosts of the cluster can have, used or not.
+pub const SOURCE_SET: &str = "jaco_sources";
+/// Set with the further interfaces of containers on several networks.
+pub const ATTACHMENT_SET: &str = "jaco_attachments";
+/// Chain with the rules about paths.
 pub const FORWARD: &str = "forward";
+/// Chain with the rules about sources.
+pub const PREROUTING: &str = "prerouting";
+/// Priority of [`PREROUTING`]: `raw`, before connections are tracked.
+const RAW: i32 = -300;
 
 /// Contents of the table `inet jaco`: as expected, or as read from the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,10 +40,32 @@ pub struct Ruleset {
 pub struct Set {
     /// Name.
     pub name: String,
-    /// Whether it holds intervals of IPv4 addresses and nothing else.
-    pub of_intervals: bool,
-    /// Elements, sorted.
-    pub elements: Vec<Span>,
+    /// Elements.
+    pub elements: Elements,
+}
+
+/// Elements of a set, sorted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Elements {
+    /// Intervals of IPv4 addresses.
+    Spans(Vec<Span>),
+    /// IPv4 addresses with the name of an interface.
+    Attachments(Vec<Attachment>),
+    /// Those of a set of any other kind.
+    Foreign,
+}
+
+/// Interface by which packets from an address of a container may come besides that to which the
+/// address is routed.
+///
+/// A container on several networks has one default route, by which it answers all other hosts: its
+/// packets to them come by that network's bridge, whichever of its addresses they have.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Attachment {
+    /// Address of the container on one network.
+    pub address: Ipv4Addr,
+    /// Bridge of another network that it is on.
+    pub interface: String,
 }
 
 /// Range of IPv4 addresses; shown as a block if it is one.
@@ -76,8 +110,34 @@ pub enum Rule {
     AcceptWithin(String),
     /// `ip saddr @set ip daddr @set drop`
     DropWithin(String),
+    /// `ip saddr . iifname @set accept`
+    AcceptAttached(String),
+    /// `ip saddr @set fib saddr . iif oif 0 counter drop`: drops a packet unless the route to its
+    /// source leads to the interface it came by, as the strict mode of RFC 3704 does.
+    DropUnrouted(String),
     /// Any other rule.
     Foreign,
+}
+
+/// Inputs of the ruleset of one host beside the rows of the state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostInputs {
+    /// Addresses of all blocks.
+    pub pool: Cidr,
+    /// Blocks in which containers of a former network may be, sorted and disjoint; part of no scope.
+    pub retired: Vec<Cidr>,
+    /// Further interfaces of this host's containers, sorted.
+    pub attachments: Vec<Attachment>,
+}
+
+impl Default for HostInputs {
+    fn default() -> Self {
+        Self {
+            pool: Pool::default().range(),
+            retired: Vec::new(),
+            attachments: Vec::new(),
+        }
+    }
 }
 
 /// Fate of a packet.
@@ -90,41 +150,41 @@ pub enum Verdict {
 }
 
 impl Ruleset {
-    /// Renders the ruleset of the address blocks in `state`.
+    /// Renders the ruleset of the address blocks in `state` on a host without special inputs.
     #[must_use]
     pub fn of_state(state: &State) -> Self {
-        Self::of_scopes(&scopes(state))
+        Self::of_scopes(&scopes(state), &HostInputs::default())
     }
 
-    /// Renders the ruleset of `scopes`.
+    /// Renders the ruleset of `scopes` on a host with these `inputs`. Nothing passes between its
+    /// retired blocks and any other block.
     #[must_use]
-    pub fn of_scopes(scopes: &[Scope]) -> Self {
-        Self::with_retired(scopes, &[])
-    }
-
-    /// Renders the ruleset of `scopes` and of `retired` blocks, which are part of no scope: nothing
-    /// passes between them and any other block.
-    #[must_use]
-    pub fn with_retired(scopes: &[Scope], retired: &[Cidr]) -> Self {
+    pub fn of_scopes(scopes: &[Scope], inputs: &HostInputs) -> Self {
         let mut pool: Vec<Cidr> = scopes.iter().flat_map(|s| &s.blocks).copied().collect();
-        pool.extend(retired);
+        pool.extend(&inputs.retired);
         disjoint(&mut pool);
-        let set = |name: &str, blocks: &[Cidr]| Set {
-            name: name.to_owned(),
-            of_intervals: true,
-            elements: blocks.iter().copied().map(Span::from).collect(),
-        };
-        let mut sets: Vec<Set> = scopes.iter().map(|s| set(&s.set, &s.blocks)).collect();
-        let mut rules = vec![Rule::AcceptEstablished];
-        rules.extend(sets.iter().map(|set| Rule::AcceptWithin(set.name.clone())));
+        let mut sources = vec![inputs.pool, address::network()];
+        sources.extend(&pool);
+        disjoint(&mut sources);
+        let attachments = inputs.attachments.clone();
+        let mut sets: Vec<Set> = { scopes.iter() }
+            .map(|scope| Set::of_blocks(&scope.set, &scope.blocks))
+            .collect();
+        let mut paths = vec![Rule::AcceptEstablished];
+        paths.extend(sets.iter().map(|set| Rule::AcceptWithin(set.name.clone())));
         if !pool.is_empty() {
-            sets.push(set(POOL_SET, &pool));
-            rules.push(Rule::DropWithin(POOL_SET.to_owned()));
+            sets.push(Set::of_blocks(POOL_SET, &pool));
+            paths.push(Rule::DropWithin(POOL_SET.to_owned()));
         }
+        sets.push(Set::of_blocks(SOURCE_SET, &sources));
+        sets.push(Set {
+            name: ATTACHMENT_SET.to_owned(),
+            elements: Elements::Attachments(attachments),
+        });
         Self {
             flags: 0,
             sets,
-            chains: chains(rules),
+            chains: chains(paths),
         }
     }
 
@@ -132,8 +192,9 @@ impl Ruleset {
     /// address to two networks, and the pool set covers all other sets.
     #[must_use]
     pub fn is_consistent(&self) -> bool {
-        let (pool, scopes): (Vec<&Set>, Vec<&Set>) =
-            self.sets.iter().partition(|set| set.name == POOL_SET);
+        let named = |name| self.sets.iter().filter(move |set| set.name == name);
+        let pool: Vec<&Set> = named(POOL_SET).collect();
+        let scopes: Vec<&Set> = self.scope_sets().collect();
         let within = scopes
             .iter()
             .map(|set| Rule::AcceptWithin(set.name.clone()));
@@ -142,14 +203,21 @@ impl Ruleset {
             .chain(within)
             .chain(drops)
             .collect();
-        let mut spans: Vec<&Span> = scopes.iter().flat_map(|set| &set.elements).collect();
+        let mut spans: Vec<&Span> = scopes.iter().flat_map(|set| set.spans()).collect();
         spans.sort_unstable();
         let covered = |span: &&Span| {
-            let mut pool = pool.iter().flat_map(|set| &set.elements);
+            let mut pool = pool.iter().flat_map(|set| set.spans());
             pool.any(|held| held.first <= span.first && span.last <= held.last)
         };
+        let is_of_kind = |set: &Set| match &set.elements {
+            Elements::Spans(_) => set.name != ATTACHMENT_SET,
+            Elements::Attachments(_) => set.name == ATTACHMENT_SET,
+            Elements::Foreign => false,
+        };
         self.flags == 0
-            && self.sets.iter().all(|set| set.of_intervals)
+            && self.sets.iter().all(is_of_kind)
+            && named(SOURCE_SET).count() == 1
+            && named(ATTACHMENT_SET).count() == 1
             && are_rules_of(&self.chains, &rules)
             && spans.is_sorted_by(|one, next| one.last < next.first)
             && spans.iter().all(covered)
@@ -161,12 +229,41 @@ impl Ruleset {
         let before: BTreeMap<&str, &Set> = { before.sets.iter() }
             .map(|set| (set.name.as_str(), set))
             .collect();
-        let networks = self.sets.iter().filter(|set| set.name != POOL_SET);
-        networks.into_iter().any(|set| {
+        self.scope_sets().any(|set| {
             let held = before.get(set.name.as_str());
-            let holds = |span| held.is_some_and(|held| held.elements.binary_search(span).is_ok());
-            !set.elements.iter().all(holds)
+            let holds = |span| held.is_some_and(|held| held.spans().binary_search(span).is_ok());
+            !set.spans().iter().all(holds)
         })
+    }
+
+    /// The sets of the networks.
+    pub fn scope_sets(&self) -> impl Iterator<Item = &Set> {
+        let others = [POOL_SET, SOURCE_SET, ATTACHMENT_SET];
+        { self.sets.iter() }.filter(move |set| !others.contains(&set.name.as_str()))
+    }
+
+    /// Whether a packet from address `from` that comes by `interface` passes the rules about sources.
+    /// `routed` is whether the route to `from` leads to that interface.
+    #[must_use]
+    pub fn admits_source(&self, from: Ipv4Addr, interface: &str, routed: bool) -> bool {
+        let find = |name: &str| self.sets.iter().find(|set| set.name == name);
+        let prerouting = self.chains.iter().find(|chain| chain.name == PREROUTING);
+        for rule in prerouting.into_iter().flat_map(|chain| &chain.rules) {
+            match rule {
+                Rule::AcceptAttached(set)
+                    if find(set).is_some_and(|set| set.attaches(from, interface)) =>
+                {
+                    return true;
+                }
+                Rule::DropUnrouted(set)
+                    if !routed && find(set).is_some_and(|set| set.contains(from)) =>
+                {
+                    return false;
+                }
+                _ => {}
+            }
+        }
+        true
     }
 
     /// Fate of a forwarded packet under these rules.
@@ -185,6 +282,8 @@ impl Ruleset {
                 Rule::AcceptEstablished
                 | Rule::AcceptWithin(_)
                 | Rule::DropWithin(_)
+                | Rule::AcceptAttached(_)
+                | Rule::DropUnrouted(_)
                 | Rule::Foreign => {}
             }
         }
@@ -198,33 +297,33 @@ impl Ruleset {
     #[must_use]
     pub fn forbids(&self, from: Ipv4Addr, to: Ipv4Addr) -> bool {
         let holds_both = |set: &Set| set.contains(from) && set.contains(to);
-        let (mut pool, mut scopes) = (false, false);
-        for set in self.sets.iter().filter(|set| holds_both(set)) {
-            match set.name == POOL_SET {
-                true => pool = true,
-                false => scopes = true,
-            }
-        }
-        pool && !scopes
+        let mut pool = self.sets.iter().filter(|set| set.name == POOL_SET);
+        // Few connections of a host are between containers.
+        pool.any(holds_both) && !self.scope_sets().any(holds_both)
     }
 }
 
 /// The chains with these rules in [`FORWARD`].
-fn chains(rules: Vec<Rule>) -> Vec<Chain> {
-    let chain = |hook: &str, rules| Chain {
+fn chains(paths: Vec<Rule>) -> Vec<Chain> {
+    let chain = |hook: &str, priority, rules| Chain {
         name: hook.to_owned(),
         base: Some(Base {
             kind: "filter".to_owned(),
             hook: hook.to_owned(),
-            priority: 0,
+            priority,
             policy: "accept".to_owned(),
         }),
         rules,
     };
+    let sources = vec![
+        Rule::AcceptAttached(ATTACHMENT_SET.to_owned()),
+        Rule::DropUnrouted(SOURCE_SET.to_owned()),
+    ];
     vec![
-        chain(FORWARD, rules),
-        chain("input", Vec::new()),
-        chain("output", Vec::new()),
+        chain(FORWARD, 0, paths),
+        chain("input", 0, Vec::new()),
+        chain("output", 0, Vec::new()),
+        chain(PREROUTING, RAW, sources),
     ]
 }
 
@@ -237,7 +336,7 @@ fn are_rules_of(found: &[Chain], rules: &[Rule]) -> bool {
         for chain in &mut chains {
             let name = |rule: &Rule| match rule {
                 Rule::AcceptWithin(set) => set.clone(),
-                Rule::AcceptEstablished | Rule::DropWithin(_) | Rule::Foreign => String::new(),
+                _ => String::new(),
             };
             for run in chain
                 .rules
@@ -252,13 +351,53 @@ fn are_rules_of(found: &[Chain], rules: &[Rule]) -> bool {
 }
 
 impl Set {
+    fn of_blocks(name: &str, blocks: &[Cidr]) -> Self {
+        Self {
+            name: name.to_owned(),
+            elements: Elements::Spans(blocks.iter().copied().map(Span::from).collect()),
+        }
+    }
+
+    /// Its intervals; none if it is of another kind.
+    #[must_use]
+    pub fn spans(&self) -> &[Span] {
+        match &self.elements {
+            Elements::Spans(spans) => spans,
+            Elements::Attachments(_) | Elements::Foreign => &[],
+        }
+    }
+
+    /// Its intervals, to be changed; `None` if it is of another kind.
+    pub fn spans_mut(&mut self) -> Option<&mut Vec<Span>> {
+        match &mut self.elements {
+            Elements::Spans(spans) => Some(spans),
+            Elements::Attachments(_) | Elements::Foreign => None,
+        }
+    }
+
     /// Whether the set holds `address`.
     #[must_use]
     pub fn contains(&self, address: Ipv4Addr) -> bool {
-        let address = u32::from(address);
-        let after = self.elements.partition_point(|span| span.first <= address);
-        let span = after.checked_sub(1).map(|index| self.elements[index]);
+        let (address, spans) = (u32::from(address), self.spans());
+        let after = spans.partition_point(|span| span.first <= address);
+        let span = after.checked_sub(1).map(|index| spans[index]);
         span.is_some_and(|span| address <= span.last)
+    }
+
+    /// Whether the set holds `address` with `interface`.
+    fn attaches(&self, address: Ipv4Addr, interface: &str) -> bool {
+        let Elements::Attachments(attachments) = &self.elements else {
+            return false;
+        };
+        let place =
+            |held: &Attachment| (held.address, held.interface.as_str()).cmp(&(address, interface));
+        attachments.binary_search_by(place).is_ok()
+    }
+}
+
+impl fmt::Display for Attachment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.address, self.interface)
     }
 }
 

@@ -25,7 +25,7 @@ use crate::{
     network::{
         firewall::core::{Rendered, Status},
         names::NetworkId,
-        readiness::{MeshStatus, Overlap},
+        readiness::{IsolationStatus, MeshStatus, Overlap},
     },
 };
 
@@ -41,7 +41,7 @@ pub const FIRST_RETRY: Duration = Duration::from_secs(1);
 const NO_MEMBER: &str = "this node is no member of the cluster";
 
 /// Reason of a node that still waits for its isolation.
-const NOT_IN_FORCE: &str = "the isolation ruleset is not in force yet";
+const NOT_IN_FORCE: &str = "the isolation ruleset is not in force";
 
 /// Action for the driver to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub struct Seen {
 pub enum Isolation {
     /// Waived by the configuration.
     Off,
-    /// There is no ruleset yet.
+    /// No ruleset is in force, as far as the last test shows.
     NotInForce,
     /// The ruleset that this host enforces.
     InForce(Arc<Rendered>),
@@ -79,7 +79,8 @@ impl Isolation {
     /// Isolation by a host's firewall.
     #[must_use]
     pub fn of(firewall: &Status) -> Self {
-        match &firewall.enforced {
+        let tested = firewall.isolation == IsolationStatus::Enforced;
+        match firewall.enforced.as_ref().filter(|_| tested) {
             Some(enforced) => Self::InForce(Arc::clone(enforced)),
             None => Self::NotInForce,
         }
@@ -181,8 +182,8 @@ impl Core {
         let waited = self.awaits_isolation();
         self.isolation = isolation;
         self.refresh(now);
-        if waited && !self.awaits_isolation() {
-            // Until now no block was admitted: this is the first pass of interest.
+        if waited != self.awaits_isolation() {
+            // All blocks are admitted now, or none may be any more.
             self.next_pass = now;
         }
     }

@@ -1,8 +1,9 @@
 use std::{net::Ipv4Addr, time::Duration};
 
 use jaco_policy::network::{
-    firewall::core::Rendered,
+    firewall::{core::Rendered, ruleset::HostInputs},
     mesh::{core::TICK, plan::DeviceState},
+    readiness::IsolationStatus,
 };
 use jaco_proto::v1::{self, AuditEventType, command::Payload};
 use jaco_raftnode::{StateReader as _, command, testing::MemoryRaft};
@@ -284,11 +285,20 @@ async fn block_is_admitted_once_the_ruleset_includes_it() {
     );
     assert_eq!(lab.device().routes.len(), 1, "the mesh network");
     let state = lab.raft.state();
-    let enforced = Rendered::of(&state, Vec::new());
-    firewall.send_modify(|status| status.enforced = Some(Arc::new(enforced)));
+    let enforced = Rendered::of(&state, HostInputs::default());
+    firewall.send_modify(|status| {
+        status.enforced = Some(Arc::new(enforced));
+        status.isolation = IsolationStatus::Enforced;
+    });
     lab.pass().await;
     assert_eq!(lab.device().routes.len(), 2);
     assert_eq!(lab.device().peers[0].allowed_ips.len(), 2);
+    // The last ruleset says nothing once it cannot be loaded any more.
+    let lost = IsolationStatus::Unavailable("out of memory".to_owned());
+    firewall.send_modify(|status| status.isolation = lost);
+    lab.pass().await;
+    assert_eq!(lab.device().routes.len(), 1);
+    assert_eq!(lab.device().peers[0].allowed_ips.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]

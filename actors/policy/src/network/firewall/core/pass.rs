@@ -1,11 +1,14 @@
-//! One pass: read, compare, apply, read again.
+//! One pass: read, compare, apply, read again, exempt.
 
 use std::{sync::Arc, time::Instant};
 
 use jaco_engine::cidr::Cidr;
 
 use super::{
-    super::{difference::Difference, ruleset::Ruleset},
+    super::{
+        difference::Difference,
+        ruleset::{HostInputs, Ruleset},
+    },
     Action, Core, Cut, FIRST_RETRY, MAX_DELAY, MAX_UNREAD, Phase, QUIET, Rendered, TICK, report,
 };
 use crate::{
@@ -24,12 +27,22 @@ impl Core {
         self.next_pass = now + TICK;
         self.stirred = false;
         self.render(now);
+        self.phase = Phase::Reading;
+        self.actions.push(Action::Read);
+    }
+
+    fn exempt(&mut self, accepts: bool) {
         self.phase = Phase::Exempting;
-        self.actions.push(Action::Exempt);
+        self.actions.push(Action::Exempt { accepts });
     }
 
     fn render(&mut self, now: Instant) {
-        let expected = Rendered::of(&self.state, self.retired_blocks(now));
+        let inputs = HostInputs {
+            pool: self.pool,
+            retired: self.retired_blocks(now),
+            attachments: self.attachments.rendered(),
+        };
+        let expected = Rendered::of(&self.state, inputs);
         if expected != *self.expected {
             self.expected = Arc::new(expected);
         }
@@ -147,9 +160,7 @@ impl Core {
         self.retry = FIRST_RETRY;
         self.retry_at = None;
         self.last_pass = Some(now);
-        if std::mem::take(&mut self.stirred) {
-            self.pass_by(now + QUIET);
-        }
+        self.exempt(true);
     }
 
     pub(super) fn fail(&mut self, now: Instant, error: String) {
@@ -158,6 +169,7 @@ impl Core {
         }
         self.status.isolation = IsolationStatus::Unavailable(error);
         self.retry(now);
+        self.exempt(false);
     }
 
     fn retry(&mut self, now: Instant) {

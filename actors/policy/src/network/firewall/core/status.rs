@@ -6,7 +6,10 @@ use jaco_engine::cidr::Cidr;
 use jaco_state::State;
 
 use crate::network::{
-    firewall::{difference::Difference, ruleset::Ruleset},
+    firewall::{
+        difference::Difference,
+        ruleset::{HostInputs, Ruleset},
+    },
     names::NetworkId,
     readiness::IsolationStatus,
     scopes::{Scope, scopes},
@@ -26,22 +29,23 @@ pub struct Rendered {
 }
 
 impl Rendered {
-    /// Renders the ruleset of the blocks of `state`, with `retired` blocks, sorted and disjoint, that
-    /// nothing may reach.
+    /// Renders the ruleset of the blocks of `state` on a host with these `inputs`.
     #[must_use]
-    pub fn of(state: &State, retired: Vec<Cidr>) -> Self {
+    pub fn of(state: &State, inputs: HostInputs) -> Self {
         let mut scopes = scopes(state);
-        if !retired.is_empty() {
+        if !inputs.retired.is_empty() {
             for scope in &mut scopes {
-                scope.blocks.retain(|block| !overlaps(&retired, *block));
+                scope
+                    .blocks
+                    .retain(|block| !overlaps(&inputs.retired, *block));
             }
             scopes.retain(|scope| !scope.blocks.is_empty());
         }
         Self {
             index: state.applied_index,
-            ruleset: Ruleset::with_retired(&scopes, &retired),
+            ruleset: Ruleset::of_scopes(&scopes, &inputs),
             scopes,
-            retired,
+            retired: inputs.retired,
         }
     }
 

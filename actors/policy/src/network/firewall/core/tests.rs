@@ -31,6 +31,9 @@ struct Bench {
     spoil: Option<fn(&mut Ruleset)>,
     read_error: Option<String>,
     exemptions: Vec<(Exemption, Outcome)>,
+    /// Whether the engine's rules let the packets of containers pass.
+    accepts: bool,
+    last_apply: Option<Instant>,
     submitted: Submitted,
     /// Whether the state shows no report yet.
     lags: bool,
@@ -65,6 +68,8 @@ impl Bench {
             spoil: None,
             read_error: None,
             exemptions: Vec::new(),
+            accepts: false,
+            last_apply: None,
             submitted: Submitted::Committed,
             lags: false,
             applies: 0,
@@ -118,7 +123,7 @@ impl Bench {
     fn pool(&self) -> Vec<String> {
         let sets = &self.kernel.as_ref().unwrap().sets;
         let pool = sets.iter().find(|set| set.name == POOL_SET);
-        let spans = pool.into_iter().flat_map(|set| &set.elements);
+        let spans = pool.into_iter().flat_map(|set| set.spans());
         spans.map(ToString::to_string).collect()
     }
 
@@ -148,12 +153,17 @@ impl Bench {
 
     fn act(&mut self, action: Action) {
         match action {
-            Action::Exempt => {
-                self.passes.push((self.now - self.start).as_millis());
+            Action::Exempt { accepts } => {
                 self.now += STEP;
-                self.core.handle_exempted(&self.exemptions.clone());
+                self.accepts = accepts;
+                let outcomes = self.exemptions.clone();
+                self.core.handle_exempted(self.now, &outcomes);
             }
             Action::Read => {
+                // One that verifies what was applied belongs to the same pass.
+                if self.last_apply != Some(self.now) {
+                    self.passes.push((self.now - self.start).as_millis());
+                }
                 self.reads += 1;
                 self.now += STEP;
                 let found = self.read_error.clone().map_or(Ok(self.kernel.clone()), Err);
@@ -170,6 +180,7 @@ impl Bench {
                     self.core.handle_kernel_event(self.now);
                 }
                 let outcome = self.apply_error.clone().map_or(Ok(()), Err);
+                self.last_apply = Some(self.now);
                 self.core.handle_applied(self.now, outcome);
             }
             Action::CutFlows(rendered) => {
@@ -199,6 +210,7 @@ impl Bench {
         let local = LocalNetworks {
             begun: self.now,
             blocks: Vec::new(),
+            bridges: Default::default(),
         };
         self.core.handle_local(self.now, Arc::new(local));
     }

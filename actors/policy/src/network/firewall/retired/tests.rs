@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::network::{
+    firewall::ruleset::HostInputs,
     scopes::scopes,
     testing::{self, state},
 };
@@ -41,6 +42,7 @@ fn networks(begun: Instant, blocks: &[(&str, &str)]) -> Arc<LocalNetworks> {
     Arc::new(LocalNetworks {
         begun,
         blocks: blocks.collect(),
+        bridges: BTreeMap::new(),
     })
 }
 
@@ -127,6 +129,7 @@ fn network_of_another_cluster_is_retired() {
     retired.handle_local(Arc::new(LocalNetworks {
         begun: now,
         blocks: vec![(None, block("10.244.1.0/24"))],
+        bridges: BTreeMap::new(),
     }));
     assert_eq!(shown(&retired, now, &held_by("a")), ["10.244.1.0/24"]);
 }
@@ -159,7 +162,11 @@ fn block_of_another_network_is_adopted() {
     // Loaded for the former network, or after the loss and before the restart.
     let former = Ruleset::of_state(&held_by("a"));
     let only = scopes(&testing::state(&[("web", "other", "n1", "10.244.2.0/24")]));
-    let retiring = Ruleset::with_retired(&only, &[block("10.244.1.0/24")]);
+    let inputs = HostInputs {
+        retired: vec![block("10.244.1.0/24")],
+        ..HostInputs::default()
+    };
+    let retiring = Ruleset::of_scopes(&only, &inputs);
     for table in [former, retiring] {
         let mut retired = Retired::new("n1");
         retired.adopt(now, &table, (pool(), &state, &current), Some(now));

@@ -6,9 +6,9 @@ use crate::network::{scopes::allowed, testing::state};
 #[test]
 fn ruleset_without_blocks_drops_nothing() {
     let ruleset = Ruleset::of_state(&State::default());
-    assert_eq!(ruleset.sets, []);
+    assert_eq!(ruleset.scope_sets().count(), 0);
     let rules: Vec<_> = ruleset.chains.iter().map(|c| c.rules.len()).collect();
-    assert_eq!(rules, [1, 0, 0]);
+    assert_eq!(rules, [1, 0, 0, 2]);
 }
 
 #[test]
@@ -21,14 +21,17 @@ fn ruleset_lists_sets_and_rules_in_order() {
     let sets: Vec<_> = ruleset.sets.iter().map(|set| &*set.name).collect();
     assert_eq!(
         sets,
-        ["dep_net_api__default", "dep_net_web_front", POOL_SET]
+        [
+            "dep_net_api__default",
+            "dep_net_web_front",
+            POOL_SET,
+            SOURCE_SET,
+            ATTACHMENT_SET
+        ]
     );
-    let pool: Vec<_> = ruleset.sets[2]
-        .elements
-        .iter()
-        .map(Span::to_string)
-        .collect();
-    assert_eq!(pool, ["10.244.1.0/24", "10.244.2.0/24"]);
+    let spans = |set: &Set| -> Vec<_> { set.spans().iter().map(Span::to_string).collect() };
+    assert_eq!(spans(&ruleset.sets[2]), ["10.244.1.0/24", "10.244.2.0/24"]);
+    assert_eq!(spans(&ruleset.sets[3]), ["10.99.0.0/24", "10.244.0.0/16"]);
     assert_eq!(
         ruleset.chains[0].rules,
         [
@@ -38,6 +41,41 @@ fn ruleset_lists_sets_and_rules_in_order() {
             Rule::DropWithin(POOL_SET.to_owned()),
         ]
     );
+    assert_eq!(
+        ruleset.chains[3].rules,
+        [
+            Rule::AcceptAttached(ATTACHMENT_SET.to_owned()),
+            Rule::DropUnrouted(SOURCE_SET.to_owned()),
+        ]
+    );
+}
+
+#[test]
+fn source_must_come_by_its_own_interface() {
+    let state = state(&[("web", "a", "n1", "192.168.7.0/24")]);
+    let attachment = Attachment {
+        address: [10, 244, 1, 2].into(),
+        interface: "br1".to_owned(),
+    };
+    let inputs = HostInputs {
+        attachments: vec![attachment],
+        ..HostInputs::default()
+    };
+    let ruleset = Ruleset::of_scopes(&scopes(&state), &inputs);
+    for (from, interface, routed, admitted) in [
+        ([10, 244, 1, 3], "br0", true, true),
+        ([10, 244, 1, 3], "br0", false, false),
+        ([10, 244, 200, 3], "br0", false, false),
+        ([10, 99, 0, 7], "br0", false, false),
+        ([10, 99, 0, 7], "jaco0", true, true),
+        ([192, 168, 7, 2], "br0", false, false),
+        ([10, 244, 1, 2], "br1", false, true),
+        ([10, 244, 1, 2], "br2", false, false),
+        ([192, 0, 2, 1], "br0", false, true),
+    ] {
+        let found = ruleset.admits_source(from.into(), interface, routed);
+        assert_eq!(found, admitted, "{from:?} by {interface}, {routed}");
+    }
 }
 
 #[test]
@@ -94,7 +132,7 @@ fn ruleset_of_any_blocks_is_consistent() {
         ("web", "a", "n1", "10.244.1.0/24"),
         ("api", "b", "n1", "10.244.2.0/24"),
     ];
-    let whole = Ruleset::with_retired(&scopes(&state(&rows)), &["10.244.3.0/24".parse().unwrap()]);
+    let whole = retiring(&state(&rows), &["10.244.3.0/24".parse().unwrap()]);
     assert!(whole.is_consistent());
     assert!(Ruleset::of_state(&State::default()).is_consistent());
     let mut shuffled = whole.clone();
@@ -111,8 +149,11 @@ fn ruleset_of_any_blocks_is_consistent() {
             let other = table.sets[1].elements.clone();
             table.sets[0].elements = other;
         },
-        |table| table.sets[2].elements.clear(),
-        |table| table.sets[0].of_intervals = false,
+        |table| table.sets[2].spans_mut().unwrap().clear(),
+        |table| table.sets[0].elements = Elements::Foreign,
+        |table| drop(table.sets.pop()),
+        |table| drop(table.sets.remove(3)),
+        |table| drop(table.chains[3].rules.pop()),
         |table| table.flags = 1,
     ];
     for (index, change) in changes.iter().enumerate() {
@@ -126,7 +167,7 @@ fn ruleset_of_any_blocks_is_consistent() {
 fn retired_block_reaches_no_other_block() {
     let state = state(&[("web", "a", "n1", "10.244.1.0/24")]);
     let retired = ["10.244.2.0/24", "10.244.3.0/24"].map(|block| block.parse().unwrap());
-    let ruleset = Ruleset::with_retired(&scopes(&state), &retired);
+    let ruleset = retiring(&state, &retired);
     let (web, gone, other) = (
         [10, 244, 1, 2].into(),
         [10, 244, 2, 2].into(),
@@ -143,7 +184,7 @@ fn retired_block_reaches_no_other_block() {
     let outside = [192, 0, 2, 1].into();
     assert_eq!(ruleset.verdict(gone, outside, false), Verdict::Accept);
     assert!(allowed(&state, pool(), gone, outside));
-    assert_eq!(ruleset.sets.len(), 2);
+    assert_eq!(ruleset.scope_sets().count(), 1);
 }
 
 #[test]
@@ -158,6 +199,14 @@ fn established_traffic_passes_between_networks() {
     assert_eq!(ruleset.verdict(a, b, true), Verdict::Accept);
     let host = [10, 99, 0, 7].into();
     assert_eq!(ruleset.verdict(host, b, false), Verdict::Accept);
+}
+
+fn retiring(state: &State, retired: &[Cidr]) -> Ruleset {
+    let inputs = HostInputs {
+        retired: retired.to_vec(),
+        ..HostInputs::default()
+    };
+    Ruleset::of_scopes(&scopes(state), &inputs)
 }
 
 /// Pool of the blocks in these tests.
@@ -196,8 +245,8 @@ proptest! {
             .collect();
         let state = state(&rows);
         let retired: Vec<Cidr> = retired.iter().map(|block| block.parse().unwrap()).collect();
-        let ruleset = Ruleset::with_retired(&scopes(&state), &retired);
-        let whole = Ruleset::with_retired(&scopes(&state), &[pool()]);
+        let ruleset = retiring(&state, &retired);
+        let whole = retiring(&state, &[pool()]);
         let mut names: Vec<_> = ruleset.sets.iter().map(|set| &set.name).collect();
         names.sort_unstable();
         names.dedup();

@@ -1,7 +1,10 @@
 use super::*;
-use crate::network::mesh::{
-    repair::summary,
-    testing::{allocate, node, state},
+use crate::network::{
+    firewall::ruleset::HostInputs,
+    mesh::{
+        repair::summary,
+        testing::{allocate, node, state},
+    },
 };
 
 /// A core with the time, and the outcome of every pass.
@@ -236,7 +239,7 @@ fn block_is_admitted_once_the_ruleset_has_it() {
     };
     assert_eq!(routes(steps(lab.see(&[]))), ["10.99.0.0/24"]);
     lab.core.handle_applied(lab.now, Ok(()));
-    let enforced = crate::network::firewall::core::Rendered::of(&state, Vec::new());
+    let enforced = crate::network::firewall::core::Rendered::of(&state, HostInputs::default());
     // The blocks of the others cannot be reached yet.
     assert!(matches!(lab.core.status(), MeshStatus::Unavailable(_)));
     let enforced = Isolation::InForce(Arc::new(enforced));

@@ -9,7 +9,7 @@ fn repair_cuts_connections_begun_without_the_ruleset() {
     assert_eq!(bench.cuts, 1);
     let changes: [fn(&mut Option<Ruleset>); 2] = [
         |table| *table = None,
-        |table| table.as_mut().unwrap().sets[0].elements.clear(),
+        |table| table.as_mut().unwrap().sets[0].spans_mut().unwrap().clear(),
     ];
     for change in changes {
         let before = bench.cuts;

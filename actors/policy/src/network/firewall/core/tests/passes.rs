@@ -129,7 +129,12 @@ fn drift_is_repaired_at_once_and_audited() {
     type Change<'a> = &'a dyn Fn(&mut Option<Ruleset>);
     let table: &[(Change<'_>, &str)] = &[
         (
-            &|kernel| kernel.as_mut().unwrap().sets[0].elements.clear(),
+            &|kernel| {
+                kernel.as_mut().unwrap().sets[0]
+                    .spans_mut()
+                    .unwrap()
+                    .clear()
+            },
             { "applied missing:element:dep_net_web_a/10.244.1.0/24" },
         ),
         (
@@ -163,7 +168,10 @@ fn drift_is_repaired_at_once_and_audited() {
 fn drift_beside_an_own_change_is_audited_alone() {
     let mut bench = Bench::enforced();
     let span = Span { first: 1, last: 2 };
-    bench.kernel.as_mut().unwrap().sets[0].elements.push(span);
+    bench.kernel.as_mut().unwrap().sets[0]
+        .spans_mut()
+        .unwrap()
+        .push(span);
     bench.rows(&[("web", "b", "n1", "10.244.2.0/24")]);
     bench.advance(QUIET);
     assert_eq!(
@@ -337,4 +345,60 @@ fn unreadable_table_is_replaced_after_three_attempts() {
         bench.advance(TICK * 3);
         assert_eq!(bench.applies, applies);
     }
+}
+
+#[test]
+fn nothing_is_accepted_without_the_ruleset() {
+    let mut bench = Bench::enforced();
+    assert!(bench.accepts);
+    bench.apply_error = Some("owned by another process".to_owned());
+    bench.kernel = None;
+    bench.event();
+    assert!(matches!(
+        bench.status.isolation,
+        IsolationStatus::Unavailable(_)
+    ));
+    assert!(!bench.accepts);
+    bench.apply_error = None;
+    bench.advance(TICK);
+    assert_eq!(bench.status.isolation, IsolationStatus::Enforced);
+    assert!(bench.accepts);
+    // A table that is not read once may still be there.
+    bench.read_error = Some("busy".to_owned());
+    bench.event();
+    assert!(bench.accepts);
+}
+
+#[test]
+fn further_networks_of_a_container_cause_a_pass() {
+    let mut bench = Bench::enforced();
+    let row = v1::ReplicaDesired {
+        id: "web-0".into(),
+        deployment: "web".into(),
+        ..Default::default()
+    };
+    let observed = v1::ReplicaObserved {
+        id: "web-0".into(),
+        host: "n1".into(),
+        state: v1::ReplicaState::Running.into(),
+        details: [("a", "10.244.1.2"), ("b", "10.244.2.2")]
+            .map(|(network, address)| (format!("ip.jaco_web_{network}"), address.to_owned()))
+            .into(),
+        ..Default::default()
+    };
+    let (rows, seen) = (
+        &mut bench.state.replicas_desired,
+        &mut bench.state.replicas_observed,
+    );
+    rows.insert("web-0".into(), Arc::new(row));
+    seen.insert("web-0".into(), Arc::new(observed));
+    bench.publish();
+    bench.advance(QUIET);
+    let kernel = bench.kernel.as_ref().unwrap();
+    let bridge = NetworkId::new("web", "b").bridge_name();
+    for (address, admitted) in [([10, 244, 1, 2], true), ([10, 244, 1, 3], false)] {
+        let found = kernel.admits_source(address.into(), &bridge, false);
+        assert_eq!(found, admitted, "{address:?}");
+    }
+    assert_eq!(bench.reported(), Vec::<String>::new());
 }

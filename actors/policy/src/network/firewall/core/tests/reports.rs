@@ -29,7 +29,7 @@ fn failed_load_makes_the_node_unavailable_until_recovered() {
 fn ruleset_that_does_not_stick_fails_the_test() {
     let mut bench = Bench::enforced();
     bench.kernel = None;
-    bench.spoil = Some(|table| drop(table.chains.pop()));
+    bench.spoil = Some(|table| drop(table.chains.remove(2)));
     bench.event();
     assert_eq!(
         bench.reported(),
@@ -41,7 +41,7 @@ fn ruleset_that_does_not_stick_fails_the_test() {
 fn drift_of_a_failed_repair_is_audited_later() {
     let mut bench = Bench::enforced();
     bench.kernel.as_mut().unwrap().chains[0].rules.pop();
-    bench.spoil = Some(|table| drop(table.chains.pop()));
+    bench.spoil = Some(|table| drop(table.chains.remove(2)));
     bench.event();
     assert_eq!(bench.reported().len(), 1, "the status");
     // The other program ends; its change of the repaired table is undone by itself.

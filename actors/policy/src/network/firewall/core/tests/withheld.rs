@@ -15,7 +15,7 @@ fn deleted_deployment_stays_apart_until_its_containers_ended() {
     bench.advance(SECOND * 299);
     let kernel = bench.kernel.as_ref().unwrap();
     let (of_web, of_api) = ([10, 244, 1, 2].into(), [10, 244, 2, 2].into());
-    assert_eq!(kernel.sets.len(), 2, "its scope is gone");
+    assert_eq!(kernel.scope_sets().count(), 1, "its scope is gone");
     assert_eq!(kernel.verdict(of_web, of_api, false), Verdict::Drop);
     assert_eq!(bench.pool(), [web.3, api.3]);
     bench.advance(TICK * 2);
@@ -44,7 +44,7 @@ fn blocks_of_an_earlier_process_stay_apart() {
     bench.kernel = Some(Ruleset::of_state(&before));
     bench.leader(true);
     assert_eq!(bench.pool(), ["10.244.1.0/24", "10.244.2.0/24"]);
-    assert_eq!(bench.kernel.as_ref().unwrap().sets.len(), 2);
+    assert_eq!(bench.kernel.as_ref().unwrap().scope_sets().count(), 1);
     bench.survey_empty();
     bench.advance(SECOND * 299);
     assert_eq!(bench.pool().len(), 2, "quarantine");
@@ -60,6 +60,7 @@ fn block_of_former_containers_joins_no_network() {
         Arc::new(LocalNetworks {
             begun,
             blocks: vec![(Some(NetworkId::new("web", network)), block)],
+            bridges: Default::default(),
         })
     };
     bench.rows(&[

@@ -1,0 +1,210 @@
+//! Further interfaces of this host's containers on several networks.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+};
+
+use imbl::ordmap::DiffItem;
+use jaco_proto::v1::{ReplicaObserved, ReplicaState};
+use jaco_state::State;
+
+use super::ruleset::Attachment;
+use crate::network::names::NetworkId;
+
+/// Index of the running containers of one host that are on several networks.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Attachments {
+    host: String,
+    /// Networks and addresses of each replica that has more than one.
+    replicas: BTreeMap<String, BTreeMap<NetworkId, Ipv4Addr>>,
+    /// Bridges that the engine's networks are known to have.
+    bridges: BTreeMap<NetworkId, String>,
+}
+
+impl Attachments {
+    /// Indexes a whole state.
+    pub(super) fn of(host: &str, state: &State) -> Self {
+        let mut this = Self {
+            host: host.to_owned(),
+            ..Self::default()
+        };
+        this.handle_state(&State::default(), state);
+        this
+    }
+
+    /// Changes the index of state `before` into that of `after`; returns whether it has changed. The
+    /// cost follows what changed.
+    pub(super) fn handle_state(&mut self, before: &State, after: &State) -> bool {
+        if before.replicas_observed.ptr_eq(&after.replicas_observed) {
+            return false;
+        }
+        let mut changed = false;
+        for item in before.replicas_observed.diff(&after.replicas_observed) {
+            let (id, row) = match item {
+                DiffItem::Add(id, row) | DiffItem::Update { new: (id, row), .. } => (id, Some(row)),
+                DiffItem::Remove(id, _) => (id, None),
+            };
+            let row = row.filter(|row| row.host == self.host);
+            let networks = row.map(|row| networks(after, row)).unwrap_or_default();
+            changed |= if networks.len() > 1 {
+                self.replicas.insert(id.clone(), networks.clone()) != Some(networks)
+            } else {
+                self.replicas.remove(id).is_some()
+            };
+        }
+        changed
+    }
+
+    /// Handles the bridges of the engine's networks; returns whether that changed an attachment.
+    pub(super) fn handle_bridges(&mut self, bridges: &BTreeMap<NetworkId, String>) -> bool {
+        let known = self.bridges == *bridges;
+        let before = (!known).then(|| self.rendered());
+        self.bridges.clone_from(bridges);
+        before.is_some_and(|before| before != self.rendered())
+    }
+
+    /// The attachments, sorted.
+    pub(super) fn rendered(&self) -> Vec<Attachment> {
+        let mut found = BTreeSet::new();
+        for networks in self.replicas.values() {
+            for (network, address) in networks {
+                let others = networks.keys().filter(|other| *other != network);
+                found.extend(
+                    others
+                        .flat_map(|other| self.interfaces(other))
+                        .map(|interface| Attachment {
+                            address: *address,
+                            interface,
+                        }),
+                );
+            }
+        }
+        found.into_iter().collect()
+    }
+
+    /// The bridge of a network, or the names that it can have until its network is listed.
+    fn interfaces(&self, network: &NetworkId) -> Vec<String> {
+        match self.bridges.get(network) {
+            Some(bridge) => vec![bridge.clone()],
+            None => vec![network.bridge_name(), network.fallback_bridge_name()],
+        }
+    }
+}
+
+/// Networks and addresses of a replica whose container may run.
+fn networks(state: &State, row: &ReplicaObserved) -> BTreeMap<NetworkId, Ipv4Addr> {
+    let runs = match row.state() {
+        ReplicaState::Pending
+        | ReplicaState::Pulling
+        | ReplicaState::Running
+        | ReplicaState::Degraded
+        | ReplicaState::Updating => true,
+        ReplicaState::Unspecified | ReplicaState::Failed | ReplicaState::Stopped => false,
+    };
+    let Some(desired) = state.replicas_desired.get(&row.id).filter(|_| runs) else {
+        return BTreeMap::new();
+    };
+    let prefix = NetworkId::new(&desired.deployment, "").engine_name();
+    let address = |(key, value): (&String, &String)| {
+        let network = key.strip_prefix("ip.")?.strip_prefix(&prefix)?;
+        let id = NetworkId::new(&desired.deployment, network);
+        Some((id, value.parse().ok()?))
+    };
+    row.details.iter().filter_map(address).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use jaco_proto::v1::ReplicaDesired;
+
+    use super::*;
+
+    const BOTH: &[(&str, [u8; 4])] = &[("front", [10, 244, 1, 2]), ("_default", [10, 244, 2, 2])];
+
+    fn put(state: &mut State, id: &str, host: &str, networks: &[(&str, [u8; 4])]) {
+        let desired = ReplicaDesired {
+            id: id.to_owned(),
+            deployment: "app".to_owned(),
+            ..Default::default()
+        };
+        state
+            .replicas_desired
+            .insert(id.to_owned(), Arc::new(desired));
+        let details = networks.iter().map(|(network, address)| {
+            let address = Ipv4Addr::from(*address).to_string();
+            (format!("ip.jaco_app_{network}"), address)
+        });
+        let observed = ReplicaObserved {
+            id: id.to_owned(),
+            host: host.to_owned(),
+            state: ReplicaState::Running.into(),
+            details: details.collect(),
+            ..Default::default()
+        };
+        state
+            .replicas_observed
+            .insert(id.to_owned(), Arc::new(observed));
+    }
+
+    fn shown(attachments: &Attachments) -> Vec<String> {
+        let rendered = attachments.rendered();
+        rendered.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn containers_on_one_network_have_no_attachment() {
+        let mut state = State::default();
+        put(&mut state, "a", "n1", &BOTH[..1]);
+        put(&mut state, "b", "n2", BOTH);
+        assert_eq!(shown(&Attachments::of("n1", &state)), [""; 0]);
+    }
+
+    #[test]
+    fn each_address_has_the_bridges_of_the_others() {
+        let mut state = State::default();
+        let empty = state.clone();
+        put(&mut state, "a", "n1", BOTH);
+        let mut index = Attachments::of("n1", &state);
+        let network = |name| NetworkId::new("app", name);
+        let (front, default) = (network("front"), network("_default"));
+        let names = |id: &NetworkId| [id.bridge_name(), id.fallback_bridge_name()];
+        let mut expected: Vec<_> = names(&default)
+            .map(|name| format!("10.244.1.2@{name}"))
+            .into();
+        expected.extend(names(&front).map(|name| format!("10.244.2.2@{name}")));
+        expected.sort();
+        assert_eq!(shown(&index), expected);
+
+        let bridges = BTreeMap::from([(front, "br1".to_owned()), (default, "br2".to_owned())]);
+        assert!(index.handle_bridges(&bridges));
+        assert!(!index.handle_bridges(&bridges));
+        let listed = ["10.244.1.2@br2", "10.244.2.2@br1"];
+        assert_eq!(shown(&index), listed);
+
+        assert!(!index.handle_state(&state, &state.clone()));
+        assert!(index.handle_state(&state, &empty));
+        assert_eq!(shown(&index), [""; 0]);
+    }
+
+    #[test]
+    fn address_of_an_ended_container_is_released() {
+        let mut state = State::default();
+        put(&mut state, "a", "n1", BOTH);
+        let mut index = Attachments::of("n1", &state);
+        for (ended, gone) in [
+            (ReplicaState::Degraded, false),
+            (ReplicaState::Stopped, true),
+            (ReplicaState::Running, true),
+            (ReplicaState::Failed, true),
+        ] {
+            let before = state.clone();
+            let row = state.replicas_observed.get_mut("a").unwrap();
+            Arc::make_mut(row).state = ended.into();
+            assert_eq!(index.handle_state(&before, &state), gone, "{ended:?}");
+        }
+        assert_eq!(shown(&index), [""; 0]);
+    }
+}
