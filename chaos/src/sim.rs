@@ -43,6 +43,7 @@
 //! | ready when settled | a node that reports itself ready runs no container whose row moved away before it confirmed its state |
 //! | one container per replica * | a node that has applied a row's removal, move or new issue stops the old container as soon as it can |
 //! | drains end * | after the faults, a member that leaves hands a replica over within two minutes after the last one, and is then removed; a removal is forced only if nothing else can end its drain |
+//! | foreign routes are known | a member whose machine has routes of another program to containers knows that it is not protected |
 //! | no forbidden connection | no packet that begins a connection arrives at a container of another network; no member's mesh accepts a machine that left |
 //! | no forged source | no container reaches a network it is not on by claiming an address of another container or host |
 //! | no plaintext | no packet to a container of another host leaves a machine unencrypted, once the machine had the time to route that host's block |

@@ -120,6 +120,15 @@ pub enum Rule {
     AcceptAttached(String),
     /// `ip saddr @set fib saddr . iif oif 0 counter drop`
     DropUnrouted(String),
+    /// `oifname != "jaco*" ip saddr @from ip daddr @to counter drop`
+    DropOutside {
+        /// Set of the sources.
+        from: String,
+        /// Set of the destinations.
+        to: String,
+    },
+    /// `oifname != "jaco*" oifname != "lo" ip daddr @set counter drop`
+    DropSentOutside(String),
     /// Any other rule, which cannot be written.
     Foreign,
 }

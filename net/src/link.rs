@@ -1,14 +1,18 @@
 //! Links, addresses and routes of the kernel, over rtnetlink(7).
 //!
-//! IPv4 and the main routing table only. Everything is idempotent: adding what is there and removing
+//! IPv4 only, and changes in the main routing table only. Everything is idempotent: adding what is there and removing
 //! what is gone succeed. Routes carry [`PROTOCOL`] as their origin, which distinguishes them
 //! from those of other programs; these are never changed.
 
 mod error;
+mod lookup;
 mod route;
 mod watch;
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr},
+};
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use rtnetlink::{
@@ -23,6 +27,7 @@ use rtnetlink::{
 use tokio::task::AbortHandle;
 
 pub use error::Error;
+pub use lookup::{RoutingRule, SendingRoute};
 pub use route::{PROTOCOL, Route, Target};
 pub use watch::{Change, Watcher};
 
@@ -94,6 +99,21 @@ impl Links {
                 error => Err(error),
             },
         }
+    }
+
+    /// Lists the names of all links by their numbers.
+    ///
+    /// # Errors
+    /// When the kernel refuses to list links.
+    pub async fn names(&self) -> Result<BTreeMap<u32, String>, Error> {
+        let mut found = self.netlink.link().get().execute().boxed();
+        let mut all = BTreeMap::new();
+        while let Some(message) = found.next().await {
+            let message = message.map_err(|error| Error::of("list links", error))?;
+            let link = parse_link(&message);
+            all.insert(link.index, link.name);
+        }
+        Ok(all)
     }
 
     /// Adds a link that the WireGuard of the kernel serves; it is down and has no key.

@@ -19,7 +19,6 @@ use jaco_policy::{
         },
         ipam::{SubnetKey, existing},
         names::NetworkId,
-        readiness::MeshStatus,
     },
     runtime::replica::core::PrepareError,
 };
@@ -427,8 +426,7 @@ impl Cluster {
         self.has(Mutation::StartBeforeRules)
             || daemon.is_some_and(|daemon| {
                 let mesh = daemon.mesh.core.status();
-                daemon.isolation.includes(network, cidr)
-                    && !matches!(mesh, MeshStatus::Unprotected(_))
+                daemon.isolation.includes(network, cidr) && mesh.is_protected()
             })
     }
 

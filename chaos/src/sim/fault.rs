@@ -129,6 +129,8 @@ pub(super) enum FaultKind {
     KernelFails(Victim),
     /// Another process owns the isolation table of a machine for a time.
     OwnTable(Victim),
+    /// Another program of a machine has routes to containers of other machines for a time.
+    ForeignRoutes(Victim),
     /// Requests to the kernel take this much longer.
     SlowKernel(Victim, Time),
     /// The authority is disturbed.
@@ -149,9 +151,11 @@ impl FaultKind {
             Self::KillActor(..) => FaultClass::Actor,
             Self::Transfer => FaultClass::Transfer,
             Self::Join | Self::Leave(_) => FaultClass::Member,
-            Self::Tamper(..) | Self::KernelFails(_) | Self::OwnTable(_) | Self::SlowKernel(..) => {
-                FaultClass::Kernel
-            }
+            Self::Tamper(..)
+            | Self::KernelFails(_)
+            | Self::OwnTable(_)
+            | Self::ForeignRoutes(_)
+            | Self::SlowKernel(..) => FaultClass::Kernel,
             Self::Authority(_) | Self::Issuer(..) => FaultClass::Authority,
         }
     }
@@ -499,7 +503,7 @@ pub(super) fn draw_long_outage(chance: &mut Rng, begin: Time, faults: &mut Vec<F
 }
 
 fn draw_kernel_fault(chance: &mut Rng, victim: Victim) -> FaultKind {
-    match chance.within(0..12) {
+    match chance.within(0..14) {
         0..7 => {
             let tampering = [
                 Tampering::FlushTable,
@@ -516,6 +520,7 @@ fn draw_kernel_fault(chance: &mut Rng, victim: Victim) -> FaultKind {
         }
         7..9 => FaultKind::KernelFails(victim),
         9..11 => FaultKind::OwnTable(victim),
+        11..13 => FaultKind::ForeignRoutes(victim),
         _ => FaultKind::SlowKernel(victim, chance.within(100 * MS..SLOWEST)),
     }
 }

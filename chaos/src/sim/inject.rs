@@ -72,6 +72,7 @@ impl Cluster {
             | FaultKind::EngineAway(victim)
             | FaultKind::KernelFails(victim)
             | FaultKind::OwnTable(victim)
+            | FaultKind::ForeignRoutes(victim)
             | FaultKind::SlowKernel(victim, _) => {
                 if let Some(id) = self.find(victim) {
                     self.begin_lasting(number, id, over);
@@ -151,13 +152,14 @@ impl Cluster {
         let faults = faults.filter_map(|(number, _)| self.plan.faults.get(*number));
         (machine.slow, machine.engine.away) = (0, false);
         (machine.kernel.slow, machine.kernel.failing) = (0, false);
-        let mut owned = false;
+        let (mut owned, mut foreign) = (false, false);
         for fault in faults {
             match fault.kind {
                 FaultKind::SlowDisk(_, time) => machine.slow = machine.slow.max(time),
                 FaultKind::EngineAway(_) => machine.engine.away = true,
                 FaultKind::KernelFails(_) => machine.kernel.failing = true,
                 FaultKind::OwnTable(_) => owned = true,
+                FaultKind::ForeignRoutes(_) => foreign = true,
                 FaultKind::SlowKernel(_, time) => {
                     machine.kernel.slow = machine.kernel.slow.max(time);
                 }
@@ -165,6 +167,7 @@ impl Cluster {
             }
         }
         self.own_table(id, owned);
+        self.lead_away(id, foreign);
     }
 
     /// Node `id` begins this step of a start: pauses its daemon if a fault waits for that.

@@ -11,9 +11,12 @@ use jaco_engine::cidr::Cidr;
 use jaco_policy::network::{
     firewall::{
         core::Rendered,
-        ruleset::{PREROUTING, Ruleset, Set, Span, Verdict},
+        ruleset::{PREROUTING, Rule, Ruleset, Set, Span, Verdict},
     },
-    mesh::plan::{DeviceRoute, DeviceState, Observed, Peer, Step},
+    mesh::{
+        foreign::{ForeignRoute, MAIN_TABLE},
+        plan::{DeviceRoute, DeviceState, Observed, Peer, Step},
+    },
     names::NetworkId,
 };
 use jaco_state::State;
@@ -53,6 +56,8 @@ pub(super) struct Kernel {
     /// Peers that the device has beside those it was given.
     former_peers: Vec<Peer>,
     blackholes: Part<BTreeSet<Cidr>>,
+    /// Destinations of the routes of another program.
+    foreign: BTreeSet<Cidr>,
     /// Requests fail.
     pub(super) failing: bool,
     /// Additional time of every request.
@@ -103,6 +108,8 @@ pub(super) enum Route {
     Mesh,
     /// The packet is discarded.
     Discard,
+    /// The interface of another program's route.
+    Foreign,
     /// The machine's uplink.
     Default,
 }
@@ -117,6 +124,7 @@ impl Kernel {
     pub(super) fn observed(&self) -> Observed {
         Observed {
             blackholes: self.blackholes.shown.clone(),
+            foreign: self.foreign.iter().copied().map(foreign_route).collect(),
             device: self.device.clone(),
         }
     }
@@ -135,6 +143,14 @@ impl Kernel {
         }
         if mutation == Some(Mutation::StaleBlocksKept) {
             self.table.real = state.map(Ruleset::of_state);
+        }
+        if mutation == Some(Mutation::PassOutside)
+            && let Some(table) = &mut self.table.real
+        {
+            for chain in &mut table.chains {
+                let drops = |rule: &Rule| matches!(rule, Rule::DropOutside { .. });
+                chain.rules.retain(|rule| !drops(rule));
+            }
         }
         if mutation == Some(Mutation::AdmitAnySource)
             && let Some(table) = &mut self.table.real
@@ -268,6 +284,24 @@ impl Kernel {
         }
     }
 
+    /// Sets the destinations of the routes of another program; returns whether they differ.
+    pub(super) fn set_foreign(&mut self, foreign: BTreeSet<Cidr>) -> bool {
+        let differs = self.foreign != foreign;
+        self.foreign = foreign;
+        differs
+    }
+
+    /// Destinations of the routes of another program.
+    pub(super) fn foreign(&self) -> &BTreeSet<Cidr> {
+        &self.foreign
+    }
+
+    /// Whether the isolation drops a packet that another program's route leads out of this machine.
+    pub(super) fn drops_outside(&self, from: Ipv4Addr, to: Ipv4Addr) -> bool {
+        let table = self.table.real.as_ref();
+        table.is_some_and(|table| table.drops_outside(from, to))
+    }
+
     /// Whether the table belongs to another process.
     pub(super) fn is_owned(&self) -> bool {
         self.owned
@@ -311,7 +345,9 @@ impl Kernel {
         let routes = routes.map(|route| (route.to, 1, Route::Mesh));
         let blackholes = self.blackholes.real.iter();
         let blackholes = blackholes.map(|cidr| (*cidr, 0, Route::Discard));
-        let all = bridges.chain(routes).chain(blackholes);
+        let foreign = self.foreign.iter();
+        let foreign = foreign.map(|cidr| (*cidr, 3, Route::Foreign));
+        let all = bridges.chain(routes).chain(blackholes).chain(foreign);
         let matching = all.filter(|(cidr, ..)| contains(*cidr, to));
         let best = matching.max_by_key(|(cidr, rank, _)| (cidr.prefix(), *rank));
         best.map_or(Route::Default, |(.., route)| route)
@@ -334,6 +370,15 @@ impl Kernel {
     pub(super) fn peers(&self) -> impl Iterator<Item = &Peer> {
         let device = self.device.iter().filter(|device| device.up);
         device.flat_map(|device| device.peers.iter().chain(&self.former_peers))
+    }
+}
+
+/// A route of another program as the daemon is shown it.
+fn foreign_route(to: Cidr) -> ForeignRoute {
+    ForeignRoute {
+        to,
+        interfaces: vec!["eth1".to_owned()],
+        table: MAIN_TABLE,
     }
 }
 

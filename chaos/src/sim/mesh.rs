@@ -14,6 +14,7 @@ use jaco_policy::network::{
 
 use super::{
     cluster::{Cluster, Local},
+    mutation::Mutation,
     time::{MS, Wake},
 };
 
@@ -98,7 +99,7 @@ impl Cluster {
                     self.mesh_repaired(id, &repairs);
                     continue;
                 }
-                Action::Look(names) => {
+                Action::Look { names, .. } => {
                     let takes = self.kernel_chance.within(MS / 2..8 * MS);
                     (takes, MeshStep::Look(names))
                 }
@@ -131,7 +132,10 @@ impl Cluster {
         };
         let current = machine.daemon.as_ref().map(|daemon| daemon.mesh.instance);
         let failing = machine.kernel.failing;
-        let observed = machine.kernel.observed();
+        let mut observed = machine.kernel.observed();
+        if self.plan.mutation == Some(Mutation::IgnoreForeignRoutes) {
+            observed.foreign.clear();
+        }
         if failing {
             self.reachability.record_failure(id, self.now);
         }

@@ -92,6 +92,11 @@ pub enum Mutation {
     AdmitAnySource,
     /// The engine's rules exempt the packets of containers though no ruleset is in force.
     AcceptWithoutDrop,
+    /// The rule that drops what foreign routes lead out of a machine is not loaded, though the firewall
+    /// is shown it.
+    PassOutside,
+    /// The mesh is not shown foreign routes.
+    IgnoreForeignRoutes,
     /// Blackholes are not installed, though the mesh is shown them.
     ForgetBlackhole,
     /// Connections that the rules forbid stay tracked, though the request to end them succeeds.
@@ -120,7 +125,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Self; 44] = [
+    pub const ALL: [Self; 46] = [
         Self::SkipSync,
         Self::StaleVote,
         Self::ApplyBeforePersist,
@@ -153,6 +158,8 @@ impl Mutation {
         Self::NoDriftRepair,
         Self::AdmitAnySource,
         Self::AcceptWithoutDrop,
+        Self::PassOutside,
+        Self::IgnoreForeignRoutes,
         Self::ForgetBlackhole,
         Self::KeepFlows,
         Self::StopWithoutWithdrawal,
@@ -234,7 +241,8 @@ impl Mutation {
             | Self::AcceptWithoutDrop
             | Self::KeepFlows => &["no forbidden connection"],
             Self::AdmitAnySource => &["no forged source"],
-            Self::ForgetBlackhole => &["no plaintext"],
+            Self::ForgetBlackhole | Self::PassOutside => &["no plaintext"],
+            Self::IgnoreForeignRoutes => &["foreign routes are known"],
             Self::StopWithoutWithdrawal => &["withdrawn before the stop"],
             Self::OrderWithoutLock => &["one order at a time", "one certificate lands"],
             Self::SkipStaging => &["staging before production"],

@@ -9,6 +9,7 @@ use std::{
     net::Ipv4Addr,
 };
 
+use jaco_engine::cidr::Cidr;
 use jaco_policy::network::{names::NetworkId, readiness, scopes::scopes};
 
 use super::{
@@ -72,8 +73,10 @@ pub(super) enum Fate {
     /// It arrives at the container with this address on this machine.
     Arrives(u64),
     Dropped,
-    /// It leaves the machine unencrypted.
+    /// It leaves the machine unencrypted, as the mesh has no route for it.
     Leaves,
+    /// It leaves the machine unencrypted by the route of another program.
+    Taken,
 }
 
 impl Reachability {
@@ -176,7 +179,10 @@ impl Cluster {
         match machine.kernel.route(bridges, to) {
             Route::Bridge => Fate::Arrives(machine.id),
             Route::Discard => Fate::Dropped,
+            // Whatever the ruleset drops: the routes are judged alone.
             Route::Default => Fate::Leaves,
+            Route::Foreign if kernel.drops_outside(from, to) => Fate::Dropped,
+            Route::Foreign => Fate::Taken,
             Route::Mesh => self.fate_in_mesh(machine, from, to, packet),
         }
     }
@@ -204,7 +210,7 @@ impl Cluster {
         }
         match receiver.kernel.route(bridges, to) {
             Route::Bridge => Fate::Arrives(receiver.id),
-            Route::Discard | Route::Default | Route::Mesh => Fate::Dropped,
+            Route::Discard | Route::Default | Route::Foreign | Route::Mesh => Fate::Dropped,
         }
     }
 
@@ -250,7 +256,8 @@ impl Cluster {
         let machine = self.machines.get(&from.machine)?;
         let leaves = || {
             let bridges = machine.engine.networks();
-            machine.kernel.route(bridges, to.address) == Route::Default
+            let route = machine.kernel.route(bridges, to.address);
+            matches!(route, Route::Default | Route::Foreign)
         };
         if allowed && !leaves() {
             return None;
@@ -289,7 +296,11 @@ impl Cluster {
                 let excused = judge.excuses(&judge.meshes, machine, self.now);
                 (!excused).then(|| ("no plaintext", what()))
             }
-            Fate::Arrives(_) | Fate::Dropped | Fate::Leaves => None,
+            Fate::Taken if from.machine != to.machine => {
+                let excused = judge.excuses_table(machine, self.now);
+                (!excused).then(|| ("no plaintext", what()))
+            }
+            Fate::Arrives(_) | Fate::Dropped | Fate::Leaves | Fate::Taken => None,
         }
     }
 
@@ -303,6 +314,30 @@ impl Cluster {
                 self.judge(id);
             }
             self.judge_peers(id);
+            self.judge_foreign(id);
+        }
+    }
+
+    /// A member must know the routes that take packets of its containers, so that it starts none.
+    fn judge_foreign(&mut self, id: u64) {
+        let Some(machine) = self.machines.get(&id).filter(|machine| !machine.removed) else {
+            return;
+        };
+        let Some(daemon) = &machine.daemon else {
+            return;
+        };
+        let known = matches!(
+            daemon.mesh.core.status(),
+            readiness::MeshStatus::Unprotected(_) | readiness::MeshStatus::ForeignRoutes(_)
+        );
+        let judge = &self.reachability;
+        let excused = judge.excuses(&judge.meshes, machine, self.now);
+        if !machine.kernel.foreign().is_empty() && !known && !excused {
+            let what = format!(
+                "n{id} has foreign routes and is {:?}",
+                daemon.mesh.core.status()
+            );
+            self.oracle.violate("foreign routes are known", what);
         }
     }
 
@@ -360,6 +395,27 @@ impl Cluster {
             self.count("changes of a table's owner");
             self.reachability.tables.insert(id, self.now);
             self.table_loaded(id);
+        }
+    }
+
+    /// Lets another program of machine `id` have routes to a part of every block of the others, or
+    /// none.
+    pub(super) fn lead_away(&mut self, id: u64, leads: bool) {
+        let others = self
+            .machines
+            .values()
+            .filter(|other| other.id != id && leads);
+        let blocks = others.flat_map(|other| other.engine.networks().values());
+        let halves = blocks.map(|block| Cidr::aligned(block.network().into(), block.prefix() + 1));
+        let halves: BTreeSet<Cidr> = halves.collect();
+        let Some(machine) = self.machines.get_mut(&id) else {
+            return;
+        };
+        let present = !machine.kernel.foreign().is_empty();
+        if leads != present && machine.kernel.set_foreign(halves) {
+            self.count("changes of foreign routes");
+            self.reachability.meshes.insert(id, self.now);
+            self.mesh_changed(id);
         }
     }
 

@@ -9,7 +9,10 @@ use std::{
 use jaco_chaos::{Lab, lab::Node, until};
 use jaco_proto::v1::{self, NodeStatus};
 
-use crate::fixture::{DEPLOYMENTS, LIMIT, Running, builder, hosts};
+use crate::{
+    fixture::{DEPLOYMENTS, LIMIT, Running, builder, hosts, request},
+    traffic::reaches,
+};
 
 /// Node that cannot load its ruleset.
 const VICTIM: u8 = 2;
@@ -162,4 +165,93 @@ async fn running_containers_stay_apart_without_isolation() {
 fn listing(mut iptables: std::process::Command) -> String {
     let listed = iptables.args(["-S", "DOCKER-USER"]).output().unwrap();
     String::from_utf8_lossy(&listed.stdout).into_owned()
+}
+
+/// Reason why the mesh of the victim does not work, as it says.
+async fn mesh_reason(lab: &Lab) -> Result<String, String> {
+    let mut api = lab.node(VICTIM).api().cluster();
+    let seen = api.network_status(v1::NetworkStatusRequest {}).await;
+    let seen = seen.map_err(|error| error.to_string())?.into_inner();
+    let host = lab.node(VICTIM).host();
+    let node = seen.nodes.into_iter().find(|node| node.hostname == host);
+    let mesh = node.and_then(|node| node.mesh);
+    Ok(mesh.ok_or("no mesh")?.reason)
+}
+
+async fn wait_reason(lab: &Lab, part: &str) {
+    until("the reason of the mesh", LIMIT, || async {
+        match mesh_reason(lab).await? {
+            reason if part.is_empty() == reason.is_empty() && reason.contains(part) => Ok(()),
+            reason => Err(reason),
+        }
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_leaves_by_foreign_routes() {
+    let mut running = Running::idle(builder(2)).await;
+    running.apply([("alpha", [2, 2])].into(), 0).await;
+    let [near, far] = running.pair([VICTIM, 1]);
+    let node = running.lab.node(VICTIM);
+    let on = |line: &str| {
+        let mut words = line.split(' ');
+        let mut command = node.command(words.next().unwrap());
+        let done = command.args(words).output().unwrap();
+        assert!(done.status.success(), "{line}: {done:?}");
+        String::from_utf8(done.stdout).unwrap()
+    };
+    // The route of another program takes packets to one container, and all that is left of them is
+    // counted.
+    let to_peer = on(&format!("ip route get {}", running.lab.node(1).address()));
+    let words: Vec<&str> = to_peer.split_whitespace().collect();
+    let hop = words
+        .windows(2)
+        .filter(|pair| matches!(pair[0], "via" | "dev"));
+    let hop: Vec<String> = hop.map(|pair| pair.join(" ")).collect();
+    on("nft add table ip watch");
+    on("nft add chain ip watch out { type filter hook postrouting priority 300; }");
+    let out = format!(
+        "nft add rule ip watch out ip daddr {} oifname != jaco0 counter",
+        far.address
+    );
+    on(&out);
+    on(&format!(
+        "ip route add {}/32 {}",
+        far.address,
+        hop.join(" ")
+    ));
+    assert!(reaches(&near, &far).is_err());
+    wait_reason(&running.lab, &format!("{}/32 dev ", far.address)).await;
+    assert!(reaches(&near, &far).is_err());
+    assert!(on("nft list table ip watch").contains("counter packets 0 bytes 0"));
+
+    // Nor does a container start beside it.
+    let before = started(&running.lab).await;
+    let mut api = running.lab.node(1).api().deploy();
+    api.apply(request("beta", [2, 2], 0)).await.unwrap();
+    until("replicas to wait or to move", LIMIT, || async {
+        assert_eq!(started(&running.lab).await, before);
+        let replicas = running.lab.node(1).api().replicas("beta").await;
+        let replicas = replicas.map_err(|error| error.to_string())?;
+        let waits = |replica: &v1::ReplicaDetail| {
+            let names_route = replica.message.contains(&far.address.to_string());
+            replica.host != node.host()
+                || replica.state() == v1::ReplicaState::Pending && names_route
+        };
+        match replicas.iter().all(waits) && !replicas.is_empty() {
+            true => Ok(()),
+            false => Err(format!("{replicas:?}")),
+        }
+    })
+    .await
+    .unwrap();
+
+    on(&format!("ip route del {}/32", far.address));
+    wait_reason(&running.lab, "").await;
+    on("nft delete table ip watch");
+    running.wanted = DEPLOYMENTS.map(|name| (name, [2, 2])).into();
+    running.connect().await;
+    running.assert_isolated().await;
 }

@@ -7,6 +7,10 @@ use super::{
     message::{Attributes, IPV4},
 };
 
+/// Beginning of the names of JACO's interfaces.
+pub(super) const OWN_INTERFACES: &[u8] = b"jaco";
+/// Name of the loopback interface, filled up with zeros.
+pub(super) const LOOPBACK: &[u8] = b"lo\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 /// Offset of the source address in an IPv4 header.
 const SOURCE: u32 = 12;
 /// Offset of the destination address in an IPv4 header.
@@ -21,6 +25,8 @@ const RETURN: i32 = -5;
 pub(super) const BEHIND_ADDRESS: u32 = 9;
 /// `NFT_META_IIFNAME`
 pub(super) const META_INTERFACE_NAME: u32 = 6;
+/// `NFT_META_OIFNAME`
+const META_LEAVING: u32 = 7;
 /// `NFT_FIB_RESULT_OIF`
 pub(super) const FIB_INTERFACE: u32 = 1;
 /// `NFTA_FIB_F_SADDR`
@@ -41,6 +47,8 @@ enum Expression {
     Header(u32, u32),
     /// Loads the name of the interface that the packet came by, behind an address.
     InterfaceName,
+    /// Loads the name of the interface that the packet leaves by.
+    Leaving,
     /// Loads the interface that the packet came by if the route to its source leads there, else 0.
     ReversePath,
     /// Applies a mask.
@@ -104,6 +112,35 @@ pub(super) fn rule(expressions: Attributes<'_>) -> Result<Rule, Error> {
             E::Counter,
             E::Verdict(DROP),
         ] if *family == [IPV4] && *none == zero => Rule::DropUnrouted(set.clone()),
+        [
+            E::Leaving,
+            E::Differs(own),
+            E::Family,
+            E::Equal(family),
+            E::Header(SOURCE, 4),
+            E::Lookup(from),
+            E::Header(DESTINATION, 4),
+            E::Lookup(to),
+            E::Counter,
+            E::Verdict(DROP),
+        ] if *own == OWN_INTERFACES && *family == [IPV4] => Rule::DropOutside {
+            from: from.clone(),
+            to: to.clone(),
+        },
+        [
+            E::Leaving,
+            E::Differs(own),
+            E::Leaving,
+            E::Differs(loopback),
+            E::Family,
+            E::Equal(family),
+            E::Header(DESTINATION, 4),
+            E::Lookup(set),
+            E::Counter,
+            E::Verdict(DROP),
+        ] if *own == OWN_INTERFACES && *loopback == LOOPBACK && *family == [IPV4] => {
+            Rule::DropSentOutside(set.clone())
+        }
         _ => Rule::Foreign,
     })
 }
@@ -186,6 +223,9 @@ fn decode(name: &str, data: &Attributes<'_>) -> Result<Option<Expression>, Error
                 && data.number(2)? == Some(META_INTERFACE_NAME) =>
         {
             Some(Expression::InterfaceName)
+        }
+        "meta" if register(1)? && data.number(2)? == Some(META_LEAVING) => {
+            Some(Expression::Leaving)
         }
         "fib"
             if register(1)?

@@ -78,7 +78,15 @@ fn table(sets: Vec<Set>) -> Table {
         .flat_map(|set| intervals(set).to_vec())
         .collect();
     pool.sort_unstable();
-    let mut rules = vec![Rule::AcceptEstablished];
+    let (mut rules, mut sent) = (Vec::new(), Vec::new());
+    if !pool.is_empty() {
+        rules.push(Rule::DropOutside {
+            from: "jaco_pool".to_owned(),
+            to: "jaco_sources".to_owned(),
+        });
+        sent.push(Rule::DropSentOutside("jaco_pool".to_owned()));
+    }
+    rules.push(Rule::AcceptEstablished);
     rules.extend(sets.iter().map(|set| Rule::AcceptWithin(set.name.clone())));
     let mut sets = sets;
     if !pool.is_empty() {
@@ -93,7 +101,7 @@ fn table(sets: Vec<Set>) -> Table {
     ));
     sets.push(Set {
         name: "jaco_attachments".to_owned(),
-        elements: Elements::Interfaces(vec![(Ipv4Addr::new(10, 244, 2, 9), "v3".to_owned())]),
+        elements: Elements::Interfaces(vec![(Ipv4Addr::new(10, 244, 2, 9), "jaco-v3".to_owned())]),
     });
     let mut prerouting = chain(
         "prerouting",
@@ -110,7 +118,7 @@ fn table(sets: Vec<Set>) -> Table {
         chains: vec![
             chain("forward", 2, rules),
             chain("input", 1, vec![]),
-            chain("output", 3, vec![]),
+            chain("output", 3, sent),
             prerouting,
         ],
     }
@@ -154,11 +162,12 @@ table inet jaco {
 
 	set jaco_attachments {
 		type ipv4_addr . ifname
-		elements = { 10.244.2.9 . \"v3\" }
+		elements = { 10.244.2.9 . \"jaco-v3\" }
 	}
 
 	chain forward {
 		type filter hook forward priority filter; policy accept;
+		oifname != \"jaco*\" ip saddr @jaco_pool ip daddr @jaco_sources counter packets 0 bytes 0 drop
 		ct state established,related accept
 		ip saddr @dep_net_api__default ip daddr @dep_net_api__default accept
 		ip saddr @dep_net_web_front ip daddr @dep_net_web_front accept
@@ -171,6 +180,7 @@ table inet jaco {
 
 	chain output {
 		type filter hook output priority filter; policy accept;
+		oifname != \"jaco*\" oifname != \"lo\" ip daddr @jaco_pool counter packets 0 bytes 0 drop
 	}
 
 	chain prerouting {
@@ -268,6 +278,14 @@ fn every_change_of_the_table_is_read() {
                     .rules
                     .push(Rule::DropUnrouted("jaco_sources".to_owned()))
             },
+        ),
+        (
+            "add rule inet jaco output oifname != \"jaco*\" ip daddr @jaco_pool counter drop",
+            &|t| t.chains[2].rules.push(Rule::Foreign),
+        ),
+        (
+            "add rule inet jaco forward oifname != \"jac*\" ip saddr @jaco_pool ip daddr @jaco_sources counter drop",
+            &|t| t.chains[0].rules.push(Rule::Foreign),
         ),
         (
             "add rule inet jaco prerouting ip saddr @jaco_sources fib saddr oif 0 counter drop",

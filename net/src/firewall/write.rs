@@ -18,7 +18,8 @@ use nftnl::{
 use super::{
     Base, Chain, Edit, Elements, Error, PairRule, Rule, Set, TABLE, Table,
     expression::{
-        BEHIND_ADDRESS, FIB_FROM_INTERFACE, FIB_INTERFACE, FIB_SOURCE, META_INTERFACE_NAME,
+        BEHIND_ADDRESS, FIB_FROM_INTERFACE, FIB_INTERFACE, FIB_SOURCE, LOOPBACK,
+        META_INTERFACE_NAME, OWN_INTERFACES,
     },
     message::{self, APPEND, CREATE, Writer},
     read::{ADDRESS_AND_NAME, INTERFACE_NAME},
@@ -203,6 +204,10 @@ fn add_chain(
             Rule::DropWithin(set) => add_within(&mut written, find(sets, set)?, &Verdict::Drop),
             Rule::AcceptAttached(set) => add_attached(&mut written, find(sets, set)?),
             Rule::DropUnrouted(set) => add_unrouted(&mut written, find(sets, set)?),
+            Rule::DropOutside { from, to } => {
+                add_outside(&mut written, find(sets, from)?, find(sets, to)?);
+            }
+            Rule::DropSentOutside(set) => add_sent_outside(&mut written, find(sets, set)?),
             Rule::Foreign => return Err(Error::Unsupported("a foreign rule".to_owned())),
         }
         batch.add(&written, MsgType::Add);
@@ -291,6 +296,37 @@ fn add_unrouted(rule: &mut NftRule<'_>, set: &NftSet<'_, Ipv4Addr>) {
     rule.add_expr(&Cmp::new(CmpOp::Eq, 0_u32));
     rule.add_expr(&expr::Counter);
     rule.add_expr(&Verdict::Drop);
+}
+
+fn add_outside(rule: &mut NftRule<'_>, from: &NftSet<'_, Ipv4Addr>, to: &NftSet<'_, Ipv4Addr>) {
+    // Most packets between containers end here.
+    add_leaving(rule, &[OWN_INTERFACES]);
+    rule.add_expr(&expr::Meta::NfProto);
+    rule.add_expr(&Cmp::new(CmpOp::Eq, message::IPV4));
+    for (offset, set) in [(12, from), (16, to)] {
+        rule.add_expr(&header(offset, 4));
+        rule.add_expr(&expr::Lookup::new(set));
+    }
+    rule.add_expr(&expr::Counter);
+    rule.add_expr(&Verdict::Drop);
+}
+
+fn add_sent_outside(rule: &mut NftRule<'_>, to: &NftSet<'_, Ipv4Addr>) {
+    add_leaving(rule, &[OWN_INTERFACES, LOOPBACK]);
+    rule.add_expr(&expr::Meta::NfProto);
+    rule.add_expr(&Cmp::new(CmpOp::Eq, message::IPV4));
+    rule.add_expr(&header(16, 4));
+    rule.add_expr(&expr::Lookup::new(to));
+    rule.add_expr(&expr::Counter);
+    rule.add_expr(&Verdict::Drop);
+}
+
+/// Ends the rule if the name of the interface that the packet leaves by begins with one of `names`.
+fn add_leaving(rule: &mut NftRule<'_>, names: &[&[u8]]) {
+    for name in names {
+        rule.add_expr(&expr::Meta::OifName);
+        rule.add_expr(&Cmp::new(CmpOp::Neq, *name));
+    }
 }
 
 /// An expression for which nftnl has no wrapper: its name and its attributes, which are numbers.

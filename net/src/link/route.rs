@@ -183,22 +183,32 @@ fn parse(message: &RouteMessage) -> Option<Route> {
         RouteType::BlackHole => Target::Blackhole,
         _ => Target::Link(link_of(message)?),
     };
+    let (network, prefix) = destination(message);
     let mut route = Route {
-        network: Ipv4Addr::UNSPECIFIED,
-        prefix: message.header.destination_prefix_length,
+        network,
+        prefix,
         target,
         source: None,
         metric: 0,
     };
     for attribute in &message.attributes {
         match attribute {
-            RouteAttribute::Destination(RouteAddress::Inet(ip)) => route.network = *ip,
             RouteAttribute::PrefSource(RouteAddress::Inet(ip)) => route.source = Some(*ip),
             RouteAttribute::Priority(metric) => route.metric = *metric,
             _ => {}
         }
     }
     Some(route)
+}
+
+/// First address of the destinations, and the length of their prefix.
+pub(super) fn destination(message: &RouteMessage) -> (Ipv4Addr, u8) {
+    let network = { message.attributes.iter() }.find_map(|attribute| match attribute {
+        RouteAttribute::Destination(RouteAddress::Inet(ip)) => Some(*ip),
+        _ => None,
+    });
+    let network = network.unwrap_or(Ipv4Addr::UNSPECIFIED);
+    (network, message.header.destination_prefix_length)
 }
 
 pub(super) fn link_of(message: &RouteMessage) -> Option<u32> {

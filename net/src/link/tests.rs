@@ -333,7 +333,8 @@ fn relevant_changes_are_announced() {
         let watcher = Watcher::open(move |change| match change {
             Change::Link { name, .. } => name == "j0",
             Change::Address(of) => *of == index,
-            Change::Route { link, ours } => *ours || *link == Some(index),
+            Change::Route { link, ours, .. } => *ours || *link == Some(index),
+            Change::Rule => true,
             Change::Lost => true,
         });
         let watcher = watcher.unwrap();
@@ -343,6 +344,7 @@ fn relevant_changes_are_announced() {
             "route add 10.1.0.0/16 dev j0",
             "route del 10.1.0.0/16 dev j0",
             "address del 10.99.0.7/32 dev j0",
+            "rule add from 10.1.0.0/16 lookup 100",
             "link set j0 mtu 1400",
             "link del j0",
         ] {

@@ -1,5 +1,7 @@
 //! Announcements of changes by the kernel.
 
+use std::net::Ipv4Addr;
+
 use futures::StreamExt as _;
 use rtnetlink::{
     MulticastGroup, new_multicast_connection,
@@ -13,7 +15,7 @@ use tokio::{sync::watch, task::AbortHandle};
 
 use super::{Error, route};
 
-/// A change of links, IPv4 addresses or IPv4 routes, made by any program.
+/// A change of links, IPv4 addresses, routes or their rules, made by any program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
@@ -32,7 +34,11 @@ pub enum Change {
         link: Option<u32>,
         /// Whether it is one of JACO's.
         ours: bool,
+        /// First address of its destinations, and the length of their prefix.
+        to: (Ipv4Addr, u8),
     },
+    /// A rule of the routing tables was added or removed.
+    Rule,
     /// The kernel dropped announcements because they were not read in time.
     Lost,
 }
@@ -65,6 +71,7 @@ impl Watcher {
             MulticastGroup::Link,
             MulticastGroup::Ipv4Ifaddr,
             MulticastGroup::Ipv4Route,
+            MulticastGroup::Ipv4Rule,
         ];
         let opened = new_multicast_connection(&groups);
         let (connection, _, mut announced) = opened.map_err(Error::Open)?;
@@ -108,7 +115,9 @@ fn parse(message: &RouteNetlinkMessage) -> Option<Change> {
         M::NewRoute(route) | M::DelRoute(route) => Some(Change::Route {
             link: route::link_of(route),
             ours: route::is_ours(route),
+            to: route::destination(route),
         }),
+        M::NewRule(_) | M::DelRule(_) => Some(Change::Rule),
         _ => None,
     }
 }

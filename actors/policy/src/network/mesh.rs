@@ -1,6 +1,7 @@
 //! The encrypted mesh between the nodes: its addresses, peers and routes.
 //!
 //! - [`address`]: the address of each node in the mesh.
+//! - [`foreign`]: routes of other programs in its way.
 //! - [`wanted`]: peers and routes that follow from the state.
 //! - [`plan`]: steps from what the kernel has to what is wanted.
 //! - [`repair`]: differences that another program made and that are audited.
@@ -8,6 +9,7 @@
 
 pub mod address;
 pub mod core;
+pub mod foreign;
 pub mod plan;
 pub mod repair;
 mod repair_log;

@@ -11,6 +11,9 @@ pub const MESH: &str = "mesh";
 
 /// Key in the status details of a node whose engine writes rules that JACO makes no exemption from.
 pub const COEXISTENCE: &str = "coexistence";
+/// Key in the status details of a node on which routes of other programs take packets of the container
+/// networks.
+pub const FOREIGN_ROUTES: &str = "foreign_routes";
 
 /// Value of the detail [`ISOLATION`].
 const OFF: &str = "off";
@@ -43,8 +46,35 @@ pub enum MeshStatus {
     /// Like [`MeshStatus::Unavailable`], but packets to containers of other hosts may leave this
     /// one unencrypted: the routes that discard them are missing, too.
     Unprotected(String),
+    /// The device is up as far as possible, but these routes of other programs take packets to containers
+    /// of other hosts.
+    ForeignRoutes(String),
     /// The mesh is not set up, as it would cut this node off from the others.
     Overlaps(Overlap),
+}
+
+impl MeshStatus {
+    /// Why the mesh does not work, for an operator; `None` if it does, or is waived.
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        match self {
+            Self::Off | Self::Up => None,
+            Self::Unavailable(reason) | Self::Unprotected(reason) => Some(reason.clone()),
+            Self::ForeignRoutes(routes) => Some(format!(
+                "routes of other programs take packets of the container networks: {routes}"
+            )),
+            Self::Overlaps(overlap) => Some(overlap.to_string()),
+        }
+    }
+
+    /// Whether packets to containers of other hosts are discarded unless they are encrypted.
+    #[must_use]
+    pub fn is_protected(&self) -> bool {
+        match self {
+            Self::Off | Self::Up | Self::Unavailable(_) => true,
+            Self::Unprotected(_) | Self::ForeignRoutes(_) | Self::Overlaps(_) => false,
+        }
+    }
 }
 
 /// An address that nodes are reached by lies among those of the containers or of the mesh, whose
@@ -122,6 +152,9 @@ pub fn assess(isolation: &IsolationStatus, mesh: &MeshStatus, members: usize) ->
         MeshStatus::Unprotected(reason) if *isolation != IsolationStatus::Off => {
             return Readiness::Waits(format!("the routes of the mesh are not set: {reason}"));
         }
+        MeshStatus::ForeignRoutes(_) if *isolation != IsolationStatus::Off => {
+            return Readiness::Waits(mesh.fault().unwrap_or_default());
+        }
         MeshStatus::Overlaps(overlap) if *isolation != IsolationStatus::Off => {
             return Readiness::Waits(format!("the mesh is not set up: {overlap}"));
         }
@@ -129,6 +162,7 @@ pub fn assess(isolation: &IsolationStatus, mesh: &MeshStatus, members: usize) ->
         | MeshStatus::Up
         | MeshStatus::Unavailable(_)
         | MeshStatus::Unprotected(_)
+        | MeshStatus::ForeignRoutes(_)
         | MeshStatus::Overlaps(_) => {}
     }
     Readiness::Ready(details)

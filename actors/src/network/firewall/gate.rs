@@ -46,17 +46,13 @@ async fn wait_protected(
     mut mesh: watch::Receiver<MeshStatus>,
     deadline: Instant,
 ) -> Result<(), NotEnforced> {
-    let is_protected = |status: &MeshStatus| match status {
-        MeshStatus::Unprotected(_) | MeshStatus::Overlaps(_) => false,
-        MeshStatus::Off | MeshStatus::Up | MeshStatus::Unavailable(_) => true,
-    };
     // The last status decides after the deadline, or without a mesh that changes it.
-    let _ = timeout_at(deadline, mesh.wait_for(is_protected)).await;
-    match &*mesh.borrow() {
-        MeshStatus::Unprotected(reason) => Err(NotEnforced::Unprotected(reason.clone())),
-        MeshStatus::Overlaps(overlap) => Err(NotEnforced::Unprotected(overlap.to_string())),
-        MeshStatus::Off | MeshStatus::Up | MeshStatus::Unavailable(_) => Ok(()),
+    let _ = timeout_at(deadline, mesh.wait_for(MeshStatus::is_protected)).await;
+    let status = mesh.borrow();
+    if status.is_protected() {
+        return Ok(());
     }
+    Err(NotEnforced::Unprotected(status.fault().unwrap_or_default()))
 }
 
 impl IsolationGate for FirewallGate {

@@ -135,6 +135,8 @@ fn ruleset(table: nft::Table) -> Ruleset {
     let rule = |rule| match rule {
         nft::Rule::AcceptAttached(set) => Rule::AcceptAttached(set),
         nft::Rule::DropUnrouted(set) => Rule::DropUnrouted(set),
+        nft::Rule::DropOutside { from, to } => Rule::DropOutside { from, to },
+        nft::Rule::DropSentOutside(set) => Rule::DropSentOutside(set),
         nft::Rule::AcceptEstablished => Rule::AcceptEstablished,
         nft::Rule::AcceptWithin(set) => Rule::AcceptWithin(set),
         nft::Rule::DropWithin(set) => Rule::DropWithin(set),
@@ -178,6 +180,11 @@ fn table(ruleset: &Ruleset) -> nft::Table {
     let rule = |rule: &Rule| match rule {
         Rule::AcceptAttached(set) => nft::Rule::AcceptAttached(set.clone()),
         Rule::DropUnrouted(set) => nft::Rule::DropUnrouted(set.clone()),
+        Rule::DropOutside { from, to } => nft::Rule::DropOutside {
+            from: from.clone(),
+            to: to.clone(),
+        },
+        Rule::DropSentOutside(set) => nft::Rule::DropSentOutside(set.clone()),
         Rule::AcceptEstablished => nft::Rule::AcceptEstablished,
         Rule::AcceptWithin(set) => nft::Rule::AcceptWithin(set.clone()),
         Rule::DropWithin(set) => nft::Rule::DropWithin(set.clone()),

@@ -277,7 +277,7 @@ async fn drift_is_repaired_and_audited_once() {
     };
     timeout(PATIENCE, reported).await.expect("no second event");
     let events = lab.events();
-    assert_eq!(events[0], "applied n1 missing:rule:forward[2]");
+    assert_eq!(events[0], "applied n1 missing:rule:forward[3]");
     assert!(events[1].contains("missing:chain:forward"), "{events:?}");
     assert_eq!(events.len(), 2);
 }

@@ -8,6 +8,7 @@ use std::{
 };
 
 use futures::future::join_all;
+use jaco_engine::cidr::Cidr;
 use jaco_policy::{
     COMMIT_BUDGET,
     network::{
@@ -194,9 +195,9 @@ impl MeshActor {
         while let Some(action) = self.core.poll_action() {
             let mesh = Arc::clone(&self.args.mesh);
             match action {
-                Action::Look(names) => {
+                Action::Look { networks, names } => {
                     let resolver = Arc::clone(&mesh);
-                    ctx.spawn(async move { Msg::Seen(look(&mesh).await) });
+                    ctx.spawn(async move { Msg::Seen(look(&mesh, networks).await) });
                     // A name server that is silent must not hold up repairs.
                     ctx.spawn(async move { Msg::Resolved(resolve(&resolver, names).await) });
                 }
@@ -248,10 +249,10 @@ impl MeshActor {
                     warn!(subsystem = "wgmesh", %reason, "the mesh is not up");
                 }
             }
-            MeshStatus::Overlaps(overlap) => {
-                let reason = overlap.to_string();
+            MeshStatus::ForeignRoutes(_) | MeshStatus::Overlaps(_) => {
+                let reason = status.fault().unwrap_or_default();
                 if self.failures.is_new(&reason) {
-                    warn!(subsystem = "wgmesh", %reason, "the mesh is not set up");
+                    warn!(subsystem = "wgmesh", %reason, "the mesh does not protect the containers");
                 }
             }
             MeshStatus::Up | MeshStatus::Off => {
@@ -292,9 +293,9 @@ impl MeshActor {
     }
 }
 
-async fn look(mesh: &SharedPort) -> Result<Seen, PortError> {
+async fn look(mesh: &SharedPort, networks: BTreeSet<Cidr>) -> Result<Seen, PortError> {
     Ok(Seen {
-        observed: mesh.look().await?,
+        observed: mesh.look(networks).await?,
         resolved: BTreeMap::new(),
     })
 }

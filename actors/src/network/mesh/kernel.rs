@@ -1,8 +1,9 @@
 //! The kernel's links and routes, and the WireGuard device.
 
 use std::{
+    collections::BTreeSet,
     net::{IpAddr, Ipv4Addr},
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -12,7 +13,13 @@ use jaco_net::{
     link::{self, Address, Change, Link, Links, Route, Target, Watcher},
     wireguard::{self, PrivateKey},
 };
-use jaco_policy::network::mesh::plan::{DeviceRoute, DeviceState, MTU, Observed, Step};
+use jaco_policy::network::mesh::{
+    foreign::{
+        BLACKHOLE_METRIC, ForeignRoute, INTERFACE_PREFIX, LOCAL_TABLE, RoutingRule, SendingRoute,
+        foreign_routes,
+    },
+    plan::{DeviceRoute, DeviceState, MTU, Observed, Step},
+};
 use jaco_proto::config::WgBackend;
 use tokio::{net::lookup_host, sync::watch};
 
@@ -21,11 +28,10 @@ use super::{
     port::of,
     slot::{DeviceSlot, Turn},
 };
+use crate::lock::lock;
 
 /// Name of the device.
 pub const DEVICE: &str = "jaco0";
-/// Metric of blackhole routes: any other route to a block is better.
-const BLACKHOLE_METRIC: u32 = 19_009;
 /// Time limit of resolving one name.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -40,6 +46,30 @@ struct Inner {
     changes: watch::Sender<u64>,
     netlink: tokio::sync::Mutex<Option<Arc<Netlink>>>,
     device: DeviceSlot,
+    /// Routes whose changes are of interest.
+    interest: Arc<Mutex<Interest>>,
+}
+
+/// Routes whose changes are announced.
+#[derive(Default)]
+struct Interest {
+    /// Networks in which routes of other programs are looked for.
+    networks: BTreeSet<Cidr>,
+    /// Links of this node.
+    links: BTreeSet<u32>,
+    /// Whether such routes were found. The kernel removes the routes of a link that goes down without an
+    /// announcement.
+    found: bool,
+}
+
+impl Interest {
+    /// Whether the change of a route may concern `networks`.
+    fn is_about(&self, link: Option<u32>, to: (Ipv4Addr, u8)) -> bool {
+        let (network, prefix) = to;
+        let is_own = link.is_some_and(|link| self.links.contains(&link));
+        let overlaps = |to: Cidr| self.networks.iter().any(|network| network.overlaps(to));
+        !is_own && Cidr::new(network, prefix).is_ok_and(overlaps)
+    }
 }
 
 /// Sockets of the namespace; opened again when one fails.
@@ -60,6 +90,7 @@ impl KernelPort {
             changes: watch::Sender::new(0),
             netlink: tokio::sync::Mutex::default(),
             device: DeviceSlot::default(),
+            interest: Arc::default(),
         }))
     }
 
@@ -70,9 +101,9 @@ impl KernelPort {
 }
 
 impl MeshPort for KernelPort {
-    fn look(&self) -> BoxFuture<'static, Result<Observed, PortError>> {
+    fn look(&self, networks: BTreeSet<Cidr>) -> BoxFuture<'static, Result<Observed, PortError>> {
         let inner = Arc::clone(&self.0);
-        async move { inner.look().await }.boxed()
+        async move { inner.look(networks).await }.boxed()
     }
 
     fn apply(&self, step: Step) -> BoxFuture<'static, Result<(), PortError>> {
@@ -124,15 +155,26 @@ impl Inner {
         // The number of the link, once it was announced.
         let mut device = links.link(DEVICE).await?.map(|link| link.index);
         let changes = self.changes.clone();
+        let interest = Arc::clone(&self.interest);
         let watcher = Watcher::open(move |change| {
+            let mut interest = lock(&interest);
             let relevant = match change {
                 Change::Link { index, name } if name == DEVICE => {
                     device = Some(*index);
                     true
                 }
-                Change::Link { .. } => false,
+                Change::Link { index, name } if name.starts_with(INTERFACE_PREFIX) => {
+                    interest.links.insert(*index);
+                    false
+                }
+                Change::Link { .. } => interest.found,
                 Change::Address(index) => device == Some(*index),
-                Change::Route { link, ours } => *ours || (link.is_some() && *link == device),
+                Change::Route { link, ours, .. }
+                    if *ours || device.is_some() && *link == device =>
+                {
+                    true
+                }
+                Change::Route { link, to, .. } => interest.is_about(*link, *to),
                 _ => true,
             };
             if relevant {
@@ -145,9 +187,53 @@ impl Inner {
         Ok(netlink)
     }
 
-    async fn look(self: Arc<Self>) -> Result<Observed, PortError> {
+    async fn look(self: Arc<Self>, networks: BTreeSet<Cidr>) -> Result<Observed, PortError> {
+        // A change during the look is announced, and causes another one.
+        lock(&self.interest).networks.clone_from(&networks);
+        let foreign = self.foreign_routes(&networks).await.map_err(of)?;
         let device = self.device.clone();
-        device.run(|turn| self.look_in(turn)).await
+        let observed = device.run(|turn| self.look_in(turn)).await?;
+        Ok(Observed {
+            foreign,
+            ..observed
+        })
+    }
+
+    /// Looks for routes of other programs that take packets to `networks`.
+    async fn foreign_routes(
+        &self,
+        networks: &BTreeSet<Cidr>,
+    ) -> Result<BTreeSet<ForeignRoute>, link::Error> {
+        let netlink = self.netlink().await?;
+        let links = &netlink.links;
+        let rules: Vec<RoutingRule> = links.rules().await?.into_iter().map(rule).collect();
+        let asked: BTreeSet<u32> = rules.iter().map(|rule| rule.table).collect();
+        let overlaps = |to: Cidr| networks.iter().any(|network| network.overlaps(to));
+        let is_wanted = |table, (network, prefix)| {
+            table != LOCAL_TABLE
+                && asked.contains(&table)
+                && Cidr::new(network, prefix).is_ok_and(overlaps)
+        };
+        let routes = links.sending_routes(is_wanted).await?;
+        let names = links.names().await?;
+        let sending = |route: link::SendingRoute| {
+            let name = |link: &u32| names.get(link).cloned();
+            Some(SendingRoute {
+                table: route.table,
+                to: Cidr::new(route.network, route.prefix).ok()?,
+                metric: route.metric,
+                interfaces: route.links.iter().filter_map(name).collect(),
+            })
+        };
+        let routes: Vec<SendingRoute> = routes.into_iter().filter_map(sending).collect();
+        let foreign = foreign_routes(networks, &rules, &routes);
+        let own = names
+            .iter()
+            .filter(|(_, name)| name.starts_with(INTERFACE_PREFIX));
+        let mut interest = lock(&self.interest);
+        interest.links = own.map(|(link, _)| *link).collect();
+        interest.found = !foreign.is_empty();
+        Ok(foreign)
     }
 
     /// Reads the link, the routes and the device while no operation changes the device.
@@ -161,7 +247,7 @@ impl Inner {
             .filter(|route| route.target == Target::Blackhole);
         let observed = Observed {
             blackholes: blackholes.filter_map(|route| cidr(*route)).collect(),
-            device: None,
+            ..Observed::default()
         };
         let Some(link) = link else {
             return Ok(observed);
@@ -243,6 +329,22 @@ pub async fn leave() -> Result<(), link::Error> {
         }
     }
     Ok(())
+}
+
+/// A rule as a value of the core.
+fn rule(rule: link::RoutingRule) -> RoutingRule {
+    let block = |(address, prefix)| Cidr::new(address, prefix).ok();
+    RoutingRule {
+        priority: rule.priority,
+        table: rule.table,
+        from: rule.from.and_then(block),
+        to: rule.to.and_then(block),
+        interface: rule.interface,
+        marked: rule.marked,
+        partial: rule.partial,
+        inverted: rule.inverted,
+        suppressed: rule.suppressed,
+    }
 }
 
 fn blackhole(cidr: Cidr) -> Route {

@@ -1,8 +1,9 @@
 //! Access to the kernel and the device.
 
-use std::{net::Ipv4Addr, sync::Arc};
+use std::{collections::BTreeSet, net::Ipv4Addr, sync::Arc};
 
 use futures::future::BoxFuture;
+use jaco_engine::cidr::Cidr;
 use jaco_net::wireguard;
 use jaco_policy::network::mesh::plan::{Observed, Step};
 use jaco_proto::chain;
@@ -19,8 +20,9 @@ pub(super) fn of(error: impl std::error::Error) -> PortError {
 
 /// Kernel and device of a node's mesh.
 pub trait MeshPort: Send + Sync + 'static {
-    /// Reads the mesh that the kernel has.
-    fn look(&self) -> BoxFuture<'static, Result<Observed, PortError>>;
+    /// Reads the mesh that the kernel has, and which routes of other programs take packets to these
+    /// networks. From then on, changes of such routes count as [`MeshPort::changes`].
+    fn look(&self, networks: BTreeSet<Cidr>) -> BoxFuture<'static, Result<Observed, PortError>>;
 
     /// Carries out a step of a plan that was made of the last [`MeshPort::look`].
     fn apply(&self, step: Step) -> BoxFuture<'static, Result<(), PortError>>;

@@ -41,8 +41,10 @@ impl MeshStats for DeviceStats {
             let stats = this.device.stats().await;
             let state = this.raft.state();
             let nodes = state.nodes.values().map(AsRef::as_ref);
+            let status = this.status.borrow().clone();
             MeshView {
-                state: state_of(&this.status.borrow()),
+                state: state_of(&status),
+                reason: status.fault().unwrap_or_default(),
                 address: address::assign(nodes).get(this.host.as_str()).copied(),
                 port: Some(this.port),
                 peers: stats.iter().map(peer).collect(),
@@ -54,9 +56,10 @@ impl MeshStats for DeviceStats {
 fn state_of(status: &MeshStatus) -> MeshState {
     match status {
         MeshStatus::Up => MeshState::Up,
-        MeshStatus::Unavailable(_) | MeshStatus::Unprotected(_) | MeshStatus::Overlaps(_) => {
-            MeshState::Down
-        }
+        MeshStatus::Unavailable(_)
+        | MeshStatus::Unprotected(_)
+        | MeshStatus::ForeignRoutes(_)
+        | MeshStatus::Overlaps(_) => MeshState::Down,
         MeshStatus::Off => MeshState::Unavailable,
     }
 }
@@ -102,6 +105,7 @@ mod tests {
             (MeshStatus::Up, MeshState::Up),
             (MeshStatus::Unavailable(String::new()), MeshState::Down),
             (MeshStatus::Unprotected(String::new()), MeshState::Down),
+            (MeshStatus::ForeignRoutes(String::new()), MeshState::Down),
             (MeshStatus::Off, MeshState::Unavailable),
         ] {
             assert_eq!(state_of(&status), expected, "{status:?}");

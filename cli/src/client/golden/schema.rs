@@ -68,7 +68,7 @@ const SCHEMAS: &[(&str, &str)] = &[
     ),
     (
         "net",
-        "{nodes: [{hostname, reported, age_ms?, mesh: {state, address?, port, \
+        "{nodes: [{hostname, reported, age_ms?, mesh: {state, reason?, address?, port, \
          rx_bytes_per_second, tx_bytes_per_second}, \
          peers: [{hostname, endpoint?, handshake_age_ms?, rtt_us?, loss, rx_bytes, tx_bytes, \
          rx_bytes_per_second, tx_bytes_per_second}], \

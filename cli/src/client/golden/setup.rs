@@ -557,10 +557,18 @@ fn network() -> v1::NetworkStatusResponse {
             violations: vec![],
         };
     let mesh = |state: v1::MeshState, address: &str| {
+        let reason = match state {
+            v1::MeshState::Down => {
+                "routes of other programs take packets of the container networks: \
+                 10.244.0.0/24 dev flannel.1"
+            }
+            _ => "",
+        };
         Some(v1::MeshDevice {
             state: state.into(),
             address: address.to_owned(),
             port: 51820,
+            reason: reason.to_owned(),
         })
     };
     let one = v1::NodeNetwork {

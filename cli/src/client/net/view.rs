@@ -35,6 +35,8 @@ struct NodeView {
 struct MeshRow {
     state: String,
     #[serde(skip_serializing_if = "String::is_empty")]
+    reason: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
     address: String,
     port: u32,
     /// Sum over the peers.
@@ -175,6 +177,7 @@ impl MeshRow {
         };
         Self {
             state,
+            reason: mesh.reason,
             address: mesh.address,
             port: mesh.port,
             rx_bytes_per_second: sum(|peer| peer.rx_bytes_per_second),
@@ -286,6 +289,13 @@ impl View for NetView {
             "HOST", "MESH", "ADDRESS", "PORT", "RX/S", "TX/S", "REPORTED",
         ];
         text += &table::render(&columns.map(col), nodes().map(NodeView::cells));
+        let reasons = nodes().filter(|node| !node.mesh.reason.is_empty());
+        let reasons = reasons.map(|node| vec![node.hostname.clone(), node.mesh.reason.clone()]);
+        let reasons: Vec<_> = reasons.collect();
+        if !reasons.is_empty() {
+            text += "\nMesh:\n";
+            text += &table::render(&[col("HOST"), free("REASON")], reasons);
+        }
         text += "\nPeers:\n";
         let columns = [
             "HOST",

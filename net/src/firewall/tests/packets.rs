@@ -39,10 +39,10 @@ impl Lab {
                 .within(|| {
                     let pid = holder.id();
                     ip(format!(
-                        "link add v{n} type veth peer name eth0 netns {pid}"
+                        "link add jaco-v{n} type veth peer name eth0 netns {pid}"
                     ));
-                    ip(format!("address add 10.244.{n}.1/24 dev v{n}"));
-                    ip(format!("link set v{n} up"));
+                    ip(format!("address add 10.244.{n}.1/24 dev jaco-v{n}"));
+                    ip(format!("link set jaco-v{n} up"));
                 })
                 .unwrap();
             container
@@ -316,4 +316,43 @@ fn forged_sources_reach_no_network() {
     // A container on several networks may answer by its default route; no other may.
     let attached = [[10, 244, 2, 8], [10, 244, 2, 9]];
     assert_eq!(lab.arriving(2, 1, &attached), attached[1..]);
+}
+
+#[test]
+fn packets_between_containers_leave_by_own_interfaces() {
+    // Block 3 is that of another host. A route of another program leads to it, or to a part of it.
+    let lab = Lab::new(&[1, 3]);
+    let networks = table(vec![set("a", &[block(1), block(3)])]);
+    let ip = |line: &str| {
+        let run = || run("ip", &line.split(' ').collect::<Vec<_>>());
+        lab.router.within(run).unwrap()
+    };
+    // A socket that was closed may be held by a process that another test just forked.
+    let host_reaches = |port: u16, expected: bool| {
+        let (address, receiver) = &lab.containers[1];
+        let target = SocketAddr::from((*address, port));
+        let udp = receiver
+            .within(|| UdpSocket::bind(target).unwrap())
+            .unwrap();
+        let wait = if expected { PASSES } else { DROPPED };
+        udp.set_read_timeout(Some(wait)).unwrap();
+        // A datagram that the rules drop is an error of its sender.
+        let send = || UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"x", target);
+        let sent = lab.router.within(send).unwrap().is_ok();
+        assert_eq!(sent, expected);
+        udp.recv(&mut [0; 8]).is_ok()
+    };
+    lab.apply(&networks);
+    assert_eq!(lab.reaches(0, 1, true), (true, true));
+    assert!(host_reaches(10, true));
+    let mut begun = Connection::open(&lab, 0, 1, 9);
+    assert_eq!(begun.passes(true), (true, true));
+    ip("link set jaco-v3 down");
+    ip("link set jaco-v3 name eth3");
+    ip("link set eth3 up");
+    assert!(ip("route get 10.244.3.2").contains("dev eth3"));
+    // The way back leads by an interface of JACO.
+    assert_eq!(begun.passes(false), (false, true));
+    assert_eq!(lab.reaches(0, 1, false), (false, false));
+    assert!(!host_reaches(11, false));
 }

@@ -323,7 +323,8 @@ impl Core {
         }
         let isolation = &self.status.isolation;
         let readiness = assess(isolation, &self.mesh, self.state.nodes.len());
-        { self.reports.poll(isolation, &readiness) }.map(|report| Action::Submit(Box::new(report)))
+        let report = self.reports.poll(isolation, &self.mesh, &readiness);
+        report.map(|report| Action::Submit(Box::new(report)))
     }
 
     /// Time at which to call [`Core::handle_timeout`].

@@ -269,20 +269,20 @@ mod tests {
             ),
             (
                 &|t| drop(t.chains[0].rules.pop()),
-                "missing:rule:forward[3]",
+                "missing:rule:forward[4]",
             ),
             (
                 &|t| t.chains[0].rules.insert(0, Rule::Foreign),
                 "extra:rule:forward[0]",
             ),
             (
-                &|t| t.chains[0].rules.swap(2, 3),
-                "extra:rule:forward[2],extra:rule:forward[3],\
-                 missing:rule:forward[2],missing:rule:forward[3]",
+                &|t| t.chains[0].rules.swap(3, 4),
+                "extra:rule:forward[3],extra:rule:forward[4],\
+                 missing:rule:forward[3],missing:rule:forward[4]",
             ),
             (
                 &|t| t.chains[2].rules.push(Rule::Foreign),
-                "extra:rule:output[0]",
+                "extra:rule:output[1]",
             ),
         ];
         for (change, text) in table {

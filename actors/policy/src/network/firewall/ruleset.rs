@@ -115,6 +115,17 @@ pub enum Rule {
     /// `ip saddr @set fib saddr . iif oif 0 counter drop`: drops a packet unless the route to its
     /// source leads to the interface it came by, as the strict mode of RFC 3704 does.
     DropUnrouted(String),
+    /// `oifname != "jaco*" ip saddr @from ip daddr @to counter drop`: drops a packet between
+    /// containers that would leave this host by another way than the mesh, unencrypted.
+    DropOutside {
+        /// Set of the sources.
+        from: String,
+        /// Set of the destinations.
+        to: String,
+    },
+    /// `oifname != "jaco*" oifname != "lo" ip daddr @set counter drop`: the same for packets of this
+    /// host to containers.
+    DropSentOutside(String),
     /// Any other rule.
     Foreign,
 }
@@ -170,11 +181,9 @@ impl Ruleset {
         let mut sets: Vec<Set> = { scopes.iter() }
             .map(|scope| Set::of_blocks(&scope.set, &scope.blocks))
             .collect();
-        let mut paths = vec![Rule::AcceptEstablished];
-        paths.extend(sets.iter().map(|set| Rule::AcceptWithin(set.name.clone())));
+        let within = { sets.iter() }.map(|set| set.name.clone()).collect();
         if !pool.is_empty() {
             sets.push(Set::of_blocks(POOL_SET, &pool));
-            paths.push(Rule::DropWithin(POOL_SET.to_owned()));
         }
         sets.push(Set::of_blocks(SOURCE_SET, &sources));
         sets.push(Set {
@@ -184,7 +193,7 @@ impl Ruleset {
         Self {
             flags: 0,
             sets,
-            chains: chains(paths),
+            chains: chains(within, !pool.is_empty()),
         }
     }
 
@@ -195,14 +204,8 @@ impl Ruleset {
         let named = |name| self.sets.iter().filter(move |set| set.name == name);
         let pool: Vec<&Set> = named(POOL_SET).collect();
         let scopes: Vec<&Set> = self.scope_sets().collect();
-        let within = scopes
-            .iter()
-            .map(|set| Rule::AcceptWithin(set.name.clone()));
-        let drops = pool.iter().map(|set| Rule::DropWithin(set.name.clone()));
-        let rules: Vec<Rule> = { [Rule::AcceptEstablished].into_iter() }
-            .chain(within)
-            .chain(drops)
-            .collect();
+        let within = scopes.iter().map(|set| set.name.clone()).collect();
+        let expected = chains(within, !pool.is_empty());
         let mut spans: Vec<&Span> = scopes.iter().flat_map(|set| set.spans()).collect();
         spans.sort_unstable();
         let covered = |span: &&Span| {
@@ -218,7 +221,8 @@ impl Ruleset {
             && self.sets.iter().all(is_of_kind)
             && named(SOURCE_SET).count() == 1
             && named(ATTACHMENT_SET).count() == 1
-            && are_rules_of(&self.chains, &rules)
+            && pool.len() <= 1
+            && are_alike(&self.chains, &expected)
             && spans.is_sorted_by(|one, next| one.last < next.first)
             && spans.iter().all(covered)
     }
@@ -284,10 +288,30 @@ impl Ruleset {
                 | Rule::DropWithin(_)
                 | Rule::AcceptAttached(_)
                 | Rule::DropUnrouted(_)
+                | Rule::DropOutside { .. }
+                | Rule::DropSentOutside(_)
                 | Rule::Foreign => {}
             }
         }
         Verdict::Accept
+    }
+
+    /// Whether a forwarded packet is dropped that would leave by an interface of another program.
+    #[must_use]
+    pub fn drops_outside(&self, from: Ipv4Addr, to: Ipv4Addr) -> bool {
+        let holds = |name: &str, address| {
+            let set = self.sets.iter().find(|set| set.name == name);
+            set.is_some_and(|set| set.contains(address))
+        };
+        let forward = self.chains.iter().find(|chain| chain.name == FORWARD);
+        let mut rules = forward.into_iter().flat_map(|chain| &chain.rules);
+        rules.any(|rule| match rule {
+            Rule::DropOutside {
+                from: sources,
+                to: destinations,
+            } => holds(sources, from) && holds(destinations, to),
+            _ => false,
+        })
     }
 }
 
@@ -303,8 +327,24 @@ impl Ruleset {
     }
 }
 
-/// The chains with these rules in [`FORWARD`].
-fn chains(paths: Vec<Rule>) -> Vec<Chain> {
+/// The chains of a ruleset that accepts packets within each of these sets; `pooled` is whether there is
+/// any block.
+fn chains(within: Vec<String>, pooled: bool) -> Vec<Chain> {
+    let pool = || POOL_SET.to_owned();
+    let (mut paths, mut sent) = (Vec::new(), Vec::new());
+    if pooled {
+        // Before the rule for connections: a route may be added while they last.
+        paths.push(Rule::DropOutside {
+            from: pool(),
+            to: SOURCE_SET.to_owned(),
+        });
+        sent.push(Rule::DropSentOutside(pool()));
+    }
+    paths.push(Rule::AcceptEstablished);
+    paths.extend(within.into_iter().map(Rule::AcceptWithin));
+    if pooled {
+        paths.push(Rule::DropWithin(pool()));
+    }
     let chain = |hook: &str, priority, rules| Chain {
         name: hook.to_owned(),
         base: Some(Base {
@@ -322,14 +362,14 @@ fn chains(paths: Vec<Rule>) -> Vec<Chain> {
     vec![
         chain(FORWARD, 0, paths),
         chain("input", 0, Vec::new()),
-        chain("output", 0, Vec::new()),
+        chain("output", 0, sent),
         chain(PREROUTING, RAW, sources),
     ]
 }
 
-/// Whether these are [`chains`] with `rules`; the accepting rules of the networks may have another
-/// order, as may the chains.
-fn are_rules_of(found: &[Chain], rules: &[Rule]) -> bool {
+/// Whether the chains have the same rules; the accepting rules of the networks may have another order,
+/// as may the chains.
+fn are_alike(found: &[Chain], expected: &[Chain]) -> bool {
     let sorted = |chains: &[Chain]| {
         let mut chains = chains.to_vec();
         chains.sort_unstable_by(|one, other| one.name.cmp(&other.name));
@@ -347,7 +387,7 @@ fn are_rules_of(found: &[Chain], rules: &[Rule]) -> bool {
         }
         chains
     };
-    sorted(found) == sorted(&chains(rules.to_vec()))
+    sorted(found) == sorted(expected)
 }
 
 impl Set {

@@ -15,6 +15,7 @@ use jaco_engine::cidr::Cidr;
 use jaco_state::State;
 
 use super::{
+    foreign::ForeignRoute,
     plan::{Observed, Peer, Step, plan, resolve_peers, teardown},
     repair::{Repair, Target},
     repair_log::RepairLog,
@@ -37,6 +38,8 @@ pub const MAX_DEBOUNCE: Duration = Duration::from_secs(1);
 pub const TICK: Duration = Duration::from_secs(30);
 /// Delay of the pass after a failed one; doubles up to [`TICK`].
 pub const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// Most foreign routes that a status names.
+const MAX_SHOWN: usize = 4;
 /// Reason of a node without a mesh because it was removed from the cluster.
 const NO_MEMBER: &str = "this node is no member of the cluster";
 
@@ -46,9 +49,14 @@ const NOT_IN_FORCE: &str = "the isolation ruleset is not in force";
 /// Action for the driver to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Look at the kernel and resolve these names. The names may be answered later, by
-    /// [`Core::handle_resolved`]; until then their last addresses are used.
-    Look(BTreeSet<String>),
+    /// Look at the kernel and resolve the names of peers.
+    Look {
+        /// Networks in which routes of other programs are looked for.
+        networks: BTreeSet<Cidr>,
+        /// The names. They may be answered later, by [`Core::handle_resolved`]; until then their last
+        /// addresses are used.
+        names: BTreeSet<String>,
+    },
     /// Carry out these steps in order.
     Apply(Vec<Step>),
     /// Record that these differences were removed, which another program had made.
@@ -131,6 +139,8 @@ pub struct Core {
     /// Whether the kernel discarded the packets that must not leave unencrypted when it was last
     /// looked at.
     protected: bool,
+    /// Routes of other programs that it had then, which take such packets.
+    foreign: BTreeSet<ForeignRoute>,
     status: MeshStatus,
 }
 
@@ -161,6 +171,7 @@ impl Core {
             repairs: RepairLog::new(now),
             has_run: false,
             protected: false,
+            foreign: BTreeSet::new(),
             status: MeshStatus::Unprotected("the mesh device is not set up yet".to_owned()),
         }
     }
@@ -276,6 +287,7 @@ impl Core {
         self.protected = target
             .as_ref()
             .is_some_and(|target| target.wanted.blackholes.is_subset(&observed.blackholes));
+        self.foreign.clone_from(&observed.foreign);
         let overlap = target.as_ref().and_then(|target| target.wanted.overlap());
         if let Some(overlap) = overlap {
             return self.refuse(now, overlap);
@@ -349,7 +361,11 @@ impl Core {
         // The pass covers every change so far.
         self.debounce = Debounce::new(DEBOUNCE, MAX_DEBOUNCE);
         self.wanted_changed = false;
-        Some(Action::Look(self.names_of_peers()))
+        let wanted = self.wanted.as_ref();
+        Some(Action::Look {
+            networks: wanted.map_or_else(BTreeSet::new, |wanted| wanted.blackholes.clone()),
+            names: self.names_of_peers(),
+        })
     }
 
     /// Whether the driver must close the device, and must have closed it before it runs the next
@@ -407,9 +423,10 @@ impl Core {
                     self.leaves &= self.wanted_changed;
                 } else if self.wanted.is_some() {
                     self.protected = true;
-                    self.status = match self.awaits_isolation() {
-                        true => MeshStatus::Unavailable(NOT_IN_FORCE.to_owned()),
-                        false => MeshStatus::Up,
+                    self.status = match (self.foreign_routes(), self.awaits_isolation()) {
+                        (Some(routes), _) => MeshStatus::ForeignRoutes(routes),
+                        (None, true) => MeshStatus::Unavailable(NOT_IN_FORCE.to_owned()),
+                        (None, false) => MeshStatus::Up,
                     };
                 }
             }
@@ -429,14 +446,25 @@ impl Core {
         self.status = MeshStatus::Overlaps(overlap);
     }
 
+    /// Names the routes of other programs that take packets of the mesh, if there are any.
+    fn foreign_routes(&self) -> Option<String> {
+        let shown = self.foreign.iter().take(MAX_SHOWN);
+        let shown: Vec<String> = shown.map(ToString::to_string).collect();
+        let more = match self.foreign.len().saturating_sub(MAX_SHOWN) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        (!shown.is_empty()).then(|| shown.join(", ") + &more)
+    }
+
     fn fail(&mut self, now: Instant, reason: String) {
         let at = now + self.retry;
         self.retry = (self.retry * 2).min(TICK);
         self.retry_at = Some(at);
-        self.status = if self.protected {
-            MeshStatus::Unavailable(reason)
-        } else {
-            MeshStatus::Unprotected(reason)
+        self.status = match self.foreign_routes() {
+            Some(routes) => MeshStatus::ForeignRoutes(routes),
+            None if self.protected => MeshStatus::Unavailable(reason),
+            None => MeshStatus::Unprotected(reason),
         };
         // Changes during the pass may be its own.
         if !self.wanted_changed {

@@ -8,7 +8,7 @@ use std::{
 
 use jaco_engine::cidr::Cidr;
 
-use super::{address::network, wanted::Wanted};
+use super::{address::network, foreign::ForeignRoute, wanted::Wanted};
 
 /// MTU of the device in bytes; leaves room for the tunnel's headers in a frame of 1500.
 pub const MTU: u16 = 1420;
@@ -42,6 +42,8 @@ pub struct DeviceRoute {
 pub struct Observed {
     /// Blocks whose packets are discarded unless a better route exists.
     pub blackholes: BTreeSet<Cidr>,
+    /// Routes of other programs that take packets of the mesh. No step changes them.
+    pub foreign: BTreeSet<ForeignRoute>,
     /// The working device; `None` if it has failed or was never opened.
     pub device: Option<DeviceState>,
 }

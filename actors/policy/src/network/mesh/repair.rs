@@ -167,6 +167,7 @@ mod tests {
         };
         Observed {
             blackholes: target.wanted.blackholes.clone(),
+            foreign: BTreeSet::new(),
             device: Some(device),
         }
     }

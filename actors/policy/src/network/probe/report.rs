@@ -28,6 +28,8 @@ use crate::network::{
 pub struct MeshView {
     /// State of the device.
     pub state: MeshState,
+    /// Why it does not work; empty if it does.
+    pub reason: String,
     /// Address of this node.
     pub address: Option<Ipv4Addr>,
     /// UDP port.
@@ -87,6 +89,7 @@ impl Reporter {
             state: mesh.state.into(),
             address: mesh.address.map(|ip| ip.to_string()).unwrap_or_default(),
             port: mesh.port.map_or(known.port, u32::from),
+            reason: mesh.reason.clone(),
         });
         self.meters
             .retain(|key, _| mesh.peers.iter().any(|peer| peer.public_key == *key));
@@ -220,6 +223,7 @@ mod tests {
     fn mesh(loss: Option<f64>, rx: u64) -> MeshView {
         MeshView {
             state: MeshState::Up,
+            reason: String::new(),
             address: Some([10, 99, 0, 1].into()),
             port: Some(9),
             peers: vec![PeerView {

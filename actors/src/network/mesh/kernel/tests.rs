@@ -60,12 +60,96 @@ fn blackholes_are_kept_apart_from_foreign_routes() {
         for _ in 0..2 {
             port.apply(Step::AddBlackhole(block)).await.unwrap();
         }
-        let seen = port.look().await.unwrap();
+        let seen = port.look(BTreeSet::new()).await.unwrap();
         assert_eq!(seen.blackholes, [block].into());
         assert_eq!(seen.device, None);
         leave().await.unwrap();
-        assert_eq!(port.look().await.unwrap(), Observed::default());
+        assert_eq!(
+            port.look(BTreeSet::new()).await.unwrap(),
+            Observed::default()
+        );
         assert!(ip("-j route show").contains("10.244.9.0/24"));
+    });
+}
+
+#[test]
+fn foreign_routes_are_found_and_announced() {
+    in_namespace(async || {
+        let port = port(WgBackend::Auto);
+        let networks: BTreeSet<Cidr> = ["10.99.0.0/24", "10.244.0.0/16"].map(cidr).into();
+        ip("link set lo up");
+        for link in ["eth1", "jaco-ca84-9ecc"] {
+            ip(&format!("link add {link} type bridge"));
+            ip(&format!("link set {link} up"));
+        }
+        for harmless in [
+            "route add default dev eth1",
+            "route add 10.0.0.0/8 dev eth1",
+            "route add 10.244.1.0/24 dev jaco-ca84-9ecc",
+            "route add blackhole 10.244.2.0/24",
+            "route add 10.244.3.0/24 dev eth1 table 7",
+            "route add 192.0.2.0/24 dev eth1 table 100",
+        ] {
+            ip(harmless);
+        }
+        let foreign = async || {
+            let seen = port.look(networks.clone()).await.unwrap();
+            let shown = seen.foreign.iter().map(ToString::to_string);
+            shown.collect::<Vec<_>>().join(", ")
+        };
+        for (begin, end, shown) in [
+            (
+                "route add 10.244.4.0/25 dev eth1",
+                "route del 10.244.4.0/25",
+                "10.244.4.0/25 dev eth1",
+            ),
+            (
+                "route add 10.99.0.0/24 dev eth1 metric 9",
+                "route del 10.99.0.0/24",
+                "10.99.0.0/24 dev eth1",
+            ),
+            (
+                "route add 10.244.4.0/24 nexthop dev eth1 nexthop dev jaco-ca84-9ecc",
+                "route del 10.244.4.0/24",
+                "10.244.4.0/24 dev eth1 dev jaco-ca84-9ecc",
+            ),
+            (
+                "rule add priority 5 lookup 7",
+                "rule del priority 5",
+                "10.244.3.0/24 dev eth1 table 7",
+            ),
+            (
+                "route add default dev eth1 table 100",
+                "route del default table 100",
+                "",
+            ),
+            (
+                "rule add priority 6 from 10.244.1.0/24 lookup 100",
+                "rule del priority 6",
+                "",
+            ),
+            (
+                "route add 10.244.5.1/32 dev eth1",
+                "link set eth1 down",
+                "10.244.5.1/32 dev eth1",
+            ),
+        ] {
+            for (change, expected) in [(begin, shown), (end, "")] {
+                assert_eq!(foreign().await, if change == begin { "" } else { shown });
+                let mut changes = port.changes();
+                changes.borrow_and_update();
+                ip(change);
+                timeout(FOREVER, changes.changed())
+                    .await
+                    .expect(change)
+                    .unwrap();
+                assert_eq!(foreign().await, expected, "{change}");
+            }
+        }
+        ip("link set eth1 up");
+        ip("route add default dev eth1 table 100");
+        ip("rule add priority 6 from 10.244.1.0/24 lookup 100");
+        assert_eq!(foreign().await, "0.0.0.0/0 dev eth1 table 100");
     });
 }
 
@@ -90,7 +174,7 @@ fn device_is_the_kernels_where_it_has_one() {
             auto.apply(Step::OpenDevice).await.unwrap();
             auto.apply(Step::SetUp).await.unwrap();
             auto.apply(Step::SetPeers(Vec::new())).await.unwrap();
-            let seen = auto.look().await.unwrap().device.unwrap();
+            let seen = auto.look(BTreeSet::new()).await.unwrap().device.unwrap();
             assert!(seen.up && !seen.altered);
             assert_eq!(kind().await, if has { "wireguard" } else { "tun" });
         }

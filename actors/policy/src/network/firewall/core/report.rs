@@ -14,7 +14,9 @@ use crate::{
     membership::leaving,
     network::{
         firewall::exemptions::{Exemption, Outcome},
-        readiness::{COEXISTENCE, ISOLATION, IsolationStatus, MESH, Readiness},
+        readiness::{
+            COEXISTENCE, FOREIGN_ROUTES, ISOLATION, IsolationStatus, MESH, MeshStatus, Readiness,
+        },
     },
     node::writers::{FIREWALL, RELOAD_RECOVERED},
 };
@@ -186,13 +188,14 @@ impl Reports {
     pub(super) fn poll(
         &mut self,
         isolation: &IsolationStatus,
+        mesh: &MeshStatus,
         network: &Readiness,
     ) -> Option<Report> {
         if self.pending.is_some() || !self.leader_known {
             return None;
         }
         if self.status_not_before.is_none()
-            && let Some(update) = self.status_update(isolation, network)
+            && let Some(update) = self.status_update(isolation, mesh, network)
         {
             let lost = NodeStatus::IsolationUnavailable;
             let row = self.row.as_ref();
@@ -224,6 +227,7 @@ impl Reports {
     fn status_update(
         &self,
         isolation: &IsolationStatus,
+        mesh: &MeshStatus,
         network: &Readiness,
     ) -> Option<v1::NodeStatusUpdate> {
         let row = self.row.as_ref()?;
@@ -244,15 +248,10 @@ impl Reports {
                 let status = recovered_status(row, network, &mut details)?;
                 (status, RELOAD_RECOVERED)
             }
-            (IsolationStatus::Enforced, NodeStatus::Ready)
-                if { self.legacy }.is_some_and(|l| l != details.contains_key(COEXISTENCE)) =>
-            {
-                if self.legacy == Some(true) {
-                    details.insert(COEXISTENCE.to_owned(), UNSUPPORTED.to_owned());
-                } else {
-                    details.remove(COEXISTENCE);
-                }
-                return Some(v1::NodeStatusUpdate {
+            (IsolationStatus::Enforced, NodeStatus::Ready) => {
+                self.fill(&mut details, mesh);
+                let differs = details != row.status_details;
+                return differs.then(|| v1::NodeStatusUpdate {
                     hostname: self.host.clone(),
                     status: row.status,
                     details,
@@ -277,6 +276,26 @@ impl Reports {
         (!shows(row, &update)).then_some(update)
     }
 
+    /// Fills in the details of a node that isolates deployments.
+    fn fill(&self, details: &mut BTreeMap<String, String>, mesh: &MeshStatus) {
+        let legacy = self
+            .legacy
+            .map(|legacy| legacy.then(|| UNSUPPORTED.to_owned()));
+        let routes = match mesh {
+            MeshStatus::ForeignRoutes(routes) => Some(Some(shorten(routes).to_owned())),
+            MeshStatus::Up => Some(None),
+            // Nothing is known about them.
+            _ => None,
+        };
+        for (key, value) in [(COEXISTENCE, legacy), (FOREIGN_ROUTES, routes)] {
+            match value {
+                Some(Some(value)) => drop(details.insert(key.to_owned(), value)),
+                Some(None) => drop(details.remove(key)),
+                None => {}
+            }
+        }
+    }
+
     fn event(&mut self, entries: &[(&str, &str)]) {
         let node = ("node", self.host.as_str());
         let entries = entries.iter().copied().chain([node]);
@@ -290,10 +309,11 @@ impl Reports {
     }
 }
 
-/// Whether `row` has the status of `update` for the same reason, and the same coexistence.
+/// Whether `row` has the status of `update` for the same reason, and the same details of this actor.
 fn shows(row: &v1::Node, update: &v1::NodeStatusUpdate) -> bool {
     let same = |key| row.status_details.get(key) == update.details.get(key);
-    row.status() == update.status() && same(REASON) && same(COEXISTENCE)
+    let keys = [REASON, COEXISTENCE, FOREIGN_ROUTES];
+    row.status() == update.status() && keys.into_iter().all(same)
 }
 
 /// Status of a node that isolates deployments again; its details are added. A node that lacks

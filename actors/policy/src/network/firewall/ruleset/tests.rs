@@ -35,11 +35,19 @@ fn ruleset_lists_sets_and_rules_in_order() {
     assert_eq!(
         ruleset.chains[0].rules,
         [
+            Rule::DropOutside {
+                from: POOL_SET.to_owned(),
+                to: SOURCE_SET.to_owned(),
+            },
             Rule::AcceptEstablished,
             Rule::AcceptWithin("dep_net_api__default".to_owned()),
             Rule::AcceptWithin("dep_net_web_front".to_owned()),
             Rule::DropWithin(POOL_SET.to_owned()),
         ]
+    );
+    assert_eq!(
+        ruleset.chains[2].rules,
+        [Rule::DropSentOutside(POOL_SET.to_owned())]
     );
     assert_eq!(
         ruleset.chains[3].rules,
@@ -154,6 +162,9 @@ fn ruleset_of_any_blocks_is_consistent() {
         |table| drop(table.sets.pop()),
         |table| drop(table.sets.remove(3)),
         |table| drop(table.chains[3].rules.pop()),
+        |table| drop(table.chains[2].rules.pop()),
+        |table| drop(table.chains[0].rules.remove(0)),
+        |table| table.chains[0].rules.swap(0, 1),
         |table| table.flags = 1,
     ];
     for (index, change) in changes.iter().enumerate() {
@@ -185,6 +196,25 @@ fn retired_block_reaches_no_other_block() {
     assert_eq!(ruleset.verdict(gone, outside, false), Verdict::Accept);
     assert!(allowed(&state, pool(), gone, outside));
     assert_eq!(ruleset.scope_sets().count(), 1);
+}
+
+#[test]
+fn packets_to_containers_leave_by_own_interfaces() {
+    let state = state(&[("web", "a", "n1", "10.244.1.0/24")]);
+    let ruleset = Ruleset::of_state(&state);
+    let own = [10, 244, 1, 2].into();
+    for (from, to, dropped) in [
+        (own, [10, 244, 1, 3], true),
+        // A block that this host does not know yet.
+        (own, [10, 244, 9, 2], true),
+        (own, [10, 99, 0, 7], true),
+        (own, [192, 0, 2, 1], false),
+        ([192, 0, 2, 1].into(), [10, 244, 1, 3], false),
+    ] {
+        let found = ruleset.drops_outside(from, to.into());
+        assert_eq!(found, dropped, "{from} to {to:?}");
+    }
+    assert!(!Ruleset::default().drops_outside(own, own));
 }
 
 #[test]

@@ -2,6 +2,7 @@ use super::*;
 use crate::network::{
     firewall::ruleset::HostInputs,
     mesh::{
+        foreign::MAIN_TABLE,
         repair::summary,
         testing::{allocate, node, state},
     },
@@ -55,7 +56,10 @@ impl Lab {
 
     /// Runs a whole pass, which must be due.
     fn pass(&mut self) {
-        assert!(matches!(self.after(Duration::ZERO), Some(Action::Look(_))));
+        assert!(matches!(
+            self.after(Duration::ZERO),
+            Some(Action::Look { .. })
+        ));
         assert!(matches!(self.see(&[]), Some(Action::Apply(_))));
         self.core.handle_applied(self.now, Ok(()));
     }
@@ -88,7 +92,7 @@ fn first_pass_runs_at_once() {
     lab.pass();
     assert_eq!(*lab.core.status(), MeshStatus::Up);
     assert_eq!(lab.after(TICK - MS), None);
-    assert!(matches!(lab.after(MS), Some(Action::Look(_))));
+    assert!(matches!(lab.after(MS), Some(Action::Look { .. })));
 }
 
 #[test]
@@ -97,7 +101,10 @@ fn node_outside_the_cluster_sets_nothing_up() {
     assert_eq!(lab.after(TICK * 2), None);
     assert!(matches!(lab.core.status(), MeshStatus::Unprotected(_)));
     lab.core.handle_state(lab.now, &state(&[node("node-1", 1)]));
-    assert!(matches!(lab.after(Duration::ZERO), Some(Action::Look(_))));
+    assert!(matches!(
+        lab.after(Duration::ZERO),
+        Some(Action::Look { .. })
+    ));
 }
 
 #[test]
@@ -110,26 +117,29 @@ fn burst_of_changes_causes_one_pass() {
     }
     lab.core.handle_change(lab.now);
     assert!(
-        matches!(lab.after(MS * 100), Some(Action::Look(_))),
+        matches!(lab.after(MS * 100), Some(Action::Look { .. })),
         "1 s after the first"
     );
     lab.core.handle_seen(lab.now, Ok(Seen::default()));
     lab.core.poll_action().unwrap();
     lab.core.handle_applied(lab.now, Ok(()));
     lab.core.handle_change(lab.now);
-    assert!(matches!(lab.after(DEBOUNCE), Some(Action::Look(_))));
+    assert!(matches!(lab.after(DEBOUNCE), Some(Action::Look { .. })));
 }
 
 #[test]
 fn changes_during_a_pass_cause_another() {
     let mut lab = Lab::new(&[node("node-1", 1)]);
-    assert!(matches!(lab.after(Duration::ZERO), Some(Action::Look(_))));
+    assert!(matches!(
+        lab.after(Duration::ZERO),
+        Some(Action::Look { .. })
+    ));
     lab.core.handle_change(lab.now);
     assert_eq!(lab.after(DEBOUNCE), None);
     assert!(matches!(lab.see(&[]), Some(Action::Apply(_))));
     assert_eq!(lab.after(DEBOUNCE), None);
     lab.core.handle_applied(lab.now, Ok(()));
-    assert!(matches!(lab.core.poll_action(), Some(Action::Look(_))));
+    assert!(matches!(lab.core.poll_action(), Some(Action::Look { .. })));
 }
 
 #[test]
@@ -144,7 +154,7 @@ fn unrelated_change_of_the_state_causes_no_pass() {
     let mut changed = state(&nodes);
     allocate(&mut changed, "node-2", "10.244.1.0/24");
     lab.core.handle_state(lab.now, &changed);
-    assert!(matches!(lab.after(DEBOUNCE), Some(Action::Look(_))));
+    assert!(matches!(lab.after(DEBOUNCE), Some(Action::Look { .. })));
 }
 
 #[test]
@@ -165,7 +175,7 @@ fn failed_pass_is_repeated_with_growing_delay() {
         assert_eq!(*lab.core.status(), MeshStatus::Unprotected(reason));
         let delay = lab.core.poll_timeout() - lab.now;
         delays.push(delay.as_secs());
-        assert!(matches!(lab.after(delay), Some(Action::Look(_))));
+        assert!(matches!(lab.after(delay), Some(Action::Look { .. })));
     }
     assert_eq!(delays, [1, 2, 4, 8, 16, 30, 30]);
 }
@@ -184,7 +194,7 @@ fn node_without_device_is_protected_by_its_blackholes() {
             ..Seen::default()
         };
         let due = lab.core.poll_timeout() - lab.now;
-        assert!(matches!(lab.after(due), Some(Action::Look(_))));
+        assert!(matches!(lab.after(due), Some(Action::Look { .. })));
         lab.core.handle_seen(lab.now, Ok(seen));
         lab.core.poll_action().unwrap();
         let failed = Err("no /dev/net/tun".to_owned());
@@ -201,11 +211,67 @@ fn node_without_device_is_protected_by_its_blackholes() {
 }
 
 #[test]
+fn foreign_routes_make_the_node_unprotected() {
+    let mut lab = Lab::new(&[node("node-1", 1)]);
+    let routes: BTreeSet<ForeignRoute> = (1..=6)
+        .map(|third| ForeignRoute {
+            to: Cidr::aligned(u32::from_be_bytes([10, 244, third, 0]), 24),
+            interfaces: vec!["flannel.1".to_owned()],
+            table: MAIN_TABLE,
+        })
+        .collect();
+    let look = |lab: &mut Lab, foreign: &BTreeSet<ForeignRoute>, outcome: Result<(), String>| {
+        let observed = Observed {
+            blackholes: lab.core.wanted.clone().unwrap().blackholes,
+            foreign: foreign.clone(),
+            device: None,
+        };
+        let seen = Seen {
+            observed,
+            ..Seen::default()
+        };
+        lab.core.handle_change(lab.now);
+        let networks = loop {
+            let due = lab.core.poll_timeout() - lab.now;
+            match lab.after(due) {
+                Some(Action::Look { networks, .. }) => break networks,
+                None => {}
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(networks, lab.core.wanted.clone().unwrap().blackholes);
+        lab.core.handle_seen(lab.now, Ok(seen));
+        // The rest of the mesh is repaired all the same.
+        assert!(matches!(lab.core.poll_action(), Some(Action::Apply(_))));
+        lab.core.handle_applied(lab.now, outcome);
+        lab.core.status().clone()
+    };
+    let one = routes.iter().take(1).cloned().collect();
+    let unprotected = MeshStatus::ForeignRoutes("10.244.1.0/24 dev flannel.1".to_owned());
+    assert_eq!(look(&mut lab, &one, Ok(())), unprotected);
+    let failed = Err("another program has a route to 10.244.1.0/24".to_owned());
+    assert_eq!(look(&mut lab, &one, failed), unprotected);
+    let MeshStatus::ForeignRoutes(many) = look(&mut lab, &routes, Ok(())) else {
+        panic!("{:?}", lab.core.status());
+    };
+    assert!(
+        many.ends_with("10.244.4.0/24 dev flannel.1 and 2 more"),
+        "{many}"
+    );
+    assert_eq!(look(&mut lab, &BTreeSet::new(), Ok(())), MeshStatus::Up);
+}
+
+#[test]
 fn named_peer_keeps_its_last_address() {
     let mut named = node("node-2", 2);
     named.address = "two.example:7001".to_owned();
     let mut lab = Lab::new(&[node("node-1", 1), named, node("node-3", 3)]);
-    let look = Action::Look(["two.example".to_owned()].into());
+    let look = Action::Look {
+        networks: ["10.99.0.0/24", "10.244.0.0/16"]
+            .map(|network| network.parse().unwrap())
+            .into(),
+        names: ["two.example".to_owned()].into(),
+    };
     assert_eq!(lab.after(Duration::ZERO), Some(look));
     let third = "node-3 192.0.2.7:51820";
     let seen = lab.see(&[]);
@@ -269,7 +335,10 @@ fn removed_node_takes_its_mesh_down() {
     lab.pass();
     lab.core.handle_state(lab.now, &state(&[node("node-2", 2)]));
     assert!(matches!(lab.core.status(), MeshStatus::Unprotected(_)));
-    assert!(matches!(lab.after(Duration::ZERO), Some(Action::Look(_))));
+    assert!(matches!(
+        lab.after(Duration::ZERO),
+        Some(Action::Look { .. })
+    ));
     let hole = "10.99.0.0/24".parse().unwrap();
     let observed = Observed {
         blackholes: [hole].into(),
@@ -303,7 +372,10 @@ fn node_removed_during_a_pass_is_not_up() {
         lab.core.handle_state(lab.now, &state(&[]));
         if seen {
             lab.core.handle_applied(lab.now, Ok(()));
-            assert!(matches!(lab.after(Duration::ZERO), Some(Action::Look(_))));
+            assert!(matches!(
+                lab.after(Duration::ZERO),
+                Some(Action::Look { .. })
+            ));
         }
         assert_eq!(lab.see(&[]), None, "nothing is left");
         assert!(matches!(lab.core.status(), MeshStatus::Unprotected(_)));
@@ -351,7 +423,7 @@ fn own_changes_do_not_shorten_the_retry() {
         lab.core.handle_change(lab.now);
         passes += 1;
         let start = lab.now;
-        while !matches!(lab.after(MS * 100), Some(Action::Look(_))) {}
+        while !matches!(lab.after(MS * 100), Some(Action::Look { .. })) {}
         assert!(passes > 5 || lab.now - start >= FIRST_RETRY * (1 << (passes - 1)));
         if passes == 6 {
             return;
@@ -369,7 +441,7 @@ fn changed_members_cut_the_retry_short() {
     }
     let members = [node("node-1", 1), node("node-2", 2)];
     lab.core.handle_state(lab.now, &state(&members));
-    assert!(matches!(lab.after(DEBOUNCE), Some(Action::Look(_))));
+    assert!(matches!(lab.after(DEBOUNCE), Some(Action::Look { .. })));
 }
 
 #[test]
@@ -412,7 +484,7 @@ fn audits(lab: &mut Lab, after: Duration, observed: &Observed) -> Vec<String> {
     loop {
         let next = lab.core.poll_timeout().clamp(lab.now, end);
         match lab.after(next - lab.now) {
-            Some(Action::Look(_)) => restore(lab, observed.clone()),
+            Some(Action::Look { .. }) => restore(lab, observed.clone()),
             Some(other) => panic!("{other:?}"),
             None if lab.now == end => return std::mem::take(&mut lab.audits),
             None => {}
@@ -453,7 +525,7 @@ fn own_changes_and_failed_passes_are_no_repairs() {
     allocate(&mut changed, "node-2", "10.244.1.0/24");
     // The pass fails after some steps, and the state changes back.
     lab.core.handle_state(lab.now, &changed);
-    assert!(matches!(lab.after(DEBOUNCE), Some(Action::Look(_))));
+    assert!(matches!(lab.after(DEBOUNCE), Some(Action::Look { .. })));
     lab.see(&[]).unwrap();
     lab.core.handle_applied(lab.now, Err("no route".to_owned()));
     let former = state(&[node("node-1", 1), node("node-2", 2)]);
@@ -472,7 +544,7 @@ fn mesh_over_the_nodes_network_is_refused() {
     let mut lab = Lab::new(&[own.clone(), node("node-2", 2)]);
     lab.core.handle_pool(lab.now, "10.0.0.0/8".parse().unwrap());
     for _ in 0..3 {
-        assert!(matches!(lab.after(TICK), Some(Action::Look(_))));
+        assert!(matches!(lab.after(TICK), Some(Action::Look { .. })));
         assert_eq!(lab.see(&[]), None, "no blackhole, no device");
         let MeshStatus::Overlaps(overlap) = lab.core.status() else {
             panic!("{:?}", lab.core.status());
@@ -483,7 +555,7 @@ fn mesh_over_the_nodes_network_is_refused() {
     own.address = "192.0.2.1:7001".to_owned();
     let nodes = [own, node("node-2", 2)];
     lab.core.handle_state(lab.now, &state(&nodes));
-    assert!(matches!(lab.after(DEBOUNCE), Some(Action::Look(_))));
+    assert!(matches!(lab.after(DEBOUNCE), Some(Action::Look { .. })));
     lab.see(&[]).unwrap();
     lab.core.handle_applied(lab.now, Ok(()));
     assert_eq!(*lab.core.status(), MeshStatus::Up);

@@ -9,7 +9,9 @@ fn cidr(text: &str) -> Cidr {
 
 /// Applies a step as the kernel does, which refuses to add what is there.
 fn apply(observed: &mut Observed, step: Step) {
-    let Observed { blackholes, device } = observed;
+    let Observed {
+        blackholes, device, ..
+    } = observed;
     match step {
         Step::AddBlackhole(cidr) => assert!(blackholes.insert(cidr)),
         Step::RemoveBlackhole(cidr) => assert!(blackholes.remove(&cidr)),
@@ -178,8 +180,8 @@ fn teardown_leaves_an_empty_device() {
         ..DeviceState::default()
     };
     let expected = Observed {
-        blackholes: BTreeSet::new(),
         device: Some(device),
+        ..Observed::default()
     };
     assert_eq!(observed, expected);
     assert_eq!(teardown(&observed), []);
@@ -238,6 +240,7 @@ fn worlds() -> impl Strategy<Value = Observed> {
     });
     let blackholes = prop::collection::btree_set(0..8_u8, 0..6);
     (blackholes, prop::option::of(device)).prop_map(|(blackholes, device)| Observed {
+        foreign: BTreeSet::new(),
         blackholes: blackholes
             .into_iter()
             .map(|third| Cidr::aligned(u32::from_be_bytes([10, 244, third, 0]), 24))

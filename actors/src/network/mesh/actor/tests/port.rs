@@ -1,11 +1,13 @@
 //! A port whose kernel is a value.
 
 use std::{
+    collections::BTreeSet,
     net::Ipv4Addr,
     sync::{Arc, Mutex, MutexGuard},
 };
 
 use futures::{FutureExt as _, future::BoxFuture};
+use jaco_engine::cidr::Cidr;
 use jaco_policy::network::mesh::plan::{DeviceState, Observed, Step};
 use tokio::sync::{Notify, watch};
 
@@ -59,7 +61,9 @@ impl World {
             return Err(PortError(format!("failed to {text}")));
         }
         self.steps.push(text);
-        let Observed { blackholes, device } = &mut self.observed;
+        let Observed {
+            blackholes, device, ..
+        } = &mut self.observed;
         match step {
             Step::AddBlackhole(cidr) => drop(blackholes.insert(cidr)),
             Step::RemoveBlackhole(cidr) => drop(blackholes.remove(&cidr)),
@@ -86,7 +90,7 @@ impl World {
 }
 
 impl MeshPort for FakePort {
-    fn look(&self) -> BoxFuture<'static, Result<Observed, PortError>> {
+    fn look(&self, _: BTreeSet<Cidr>) -> BoxFuture<'static, Result<Observed, PortError>> {
         let observed = self.world().observed.clone();
         async move { Ok(observed) }.boxed()
     }

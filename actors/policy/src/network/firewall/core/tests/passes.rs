@@ -139,7 +139,7 @@ fn drift_is_repaired_at_once_and_audited() {
         ),
         (
             &|kernel| drop(kernel.as_mut().unwrap().chains[0].rules.pop()),
-            "applied missing:rule:forward[2]",
+            "applied missing:rule:forward[3]",
         ),
         (
             &|kernel| kernel.as_mut().unwrap().chains[1].rules.push(Rule::Foreign),

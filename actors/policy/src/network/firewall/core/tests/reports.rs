@@ -33,7 +33,8 @@ fn ruleset_that_does_not_stick_fails_the_test() {
     bench.event();
     assert_eq!(
         bench.reported(),
-        ["IsolationUnavailable: isolation_self_test_failed: missing:chain:output"]
+        ["IsolationUnavailable: isolation_self_test_failed: \
+          missing:chain:output,missing:rule:output[0]"]
     );
 }
 
@@ -52,7 +53,7 @@ fn drift_of_a_failed_repair_is_audited_later() {
         bench.reported(),
         [
             "Ready: isolation_reload_recovered",
-            "applied missing:rule:forward[2]",
+            "applied missing:rule:forward[3]",
             "recovered"
         ]
     );
@@ -260,5 +261,25 @@ fn status_shows_legacy_rules_of_the_engine() {
     }
     let events = |report: &&Payload| matches!(report, Payload::AuditAppend(_));
     assert_eq!(bench.reports.iter().filter(events).count(), 0);
+    assert_eq!(bench.reports.len(), 2, "{:?}", bench.reports);
+}
+
+#[test]
+fn status_names_foreign_routes() {
+    let mut bench = Bench::enforced();
+    let mut detail = |mesh: MeshStatus| {
+        bench.core.handle_mesh(mesh);
+        bench.advance(TICK * 2);
+        let row = &bench.state.nodes["n1"];
+        assert_eq!(row.status(), NodeStatus::Ready);
+        row.status_details.get("foreign_routes").cloned()
+    };
+    let routes = || "10.244.1.0/24 dev flannel.1".to_owned();
+    assert_eq!(detail(MeshStatus::Up), None);
+    assert_eq!(detail(MeshStatus::ForeignRoutes(routes())), Some(routes()));
+    // A daemon that starts does not know yet.
+    let starting = MeshStatus::Unprotected("not set up yet".to_owned());
+    assert_eq!(detail(starting), Some(routes()));
+    assert_eq!(detail(MeshStatus::Up), None);
     assert_eq!(bench.reports.len(), 2, "{:?}", bench.reports);
 }
