@@ -16,6 +16,9 @@ use super::{Error, socket::Socket};
 /// Mask of the event group of nf_tables (`NFNLGRP_NFTABLES`).
 const GROUP: u32 = 1 << (7 - 1);
 
+/// Most notifications that are taken at once.
+const MAX_DRAINED: usize = 1000;
+
 /// Notifications of changes of any table in one network namespace, including our own.
 ///
 /// The descriptor is readable when there is one.
@@ -37,7 +40,8 @@ impl Changes {
         Ok(Self(fd))
     }
 
-    /// Takes all pending notifications; returns whether there were any. Lost ones count.
+    /// Takes pending notifications, of which there may be more than it takes; returns whether there were
+    /// any. Lost ones count.
     ///
     /// # Errors
     /// When the socket cannot be used any more.
@@ -49,7 +53,8 @@ impl Changes {
 fn drain(fd: &OwnedFd) -> io::Result<bool> {
     let mut buffer = [0; 4096];
     let mut any = false;
-    loop {
+    // A program that changes tables all the time must not hold the caller.
+    for _ in 0..MAX_DRAINED {
         // Only the arrival matters; the rest of a long notification is cut off.
         match recv(fd, &mut buffer, RecvFlags::DONTWAIT) {
             Ok(_) | Err(Errno::NOBUFS) => any = true,
@@ -58,6 +63,7 @@ fn drain(fd: &OwnedFd) -> io::Result<bool> {
             Err(errno) => return Err(errno.into()),
         }
     }
+    Ok(any)
 }
 
 /// [`Changes`] on tokio's reactor.

@@ -11,7 +11,7 @@ pub enum Meaning<'a> {
     /// A service of the deployment, in lower case; it may have no records. With a single label it
     /// may not exist.
     Service(&'a str),
-    /// A name below `jaco.internal` that is none of the deployment's.
+    /// A name below `jaco.internal` or below the deployment that means no service of it.
     Unknown,
     /// Any other name.
     External,
@@ -76,8 +76,9 @@ impl NameText {
 /// service with a name in lower case.
 ///
 /// Case is ignored (RFC 4343). Names of services and deployments may contain dots, so a declared
-/// service is recognised before the name is split. A name that ends in the deployment belongs to it
-/// only if it begins with a declared service: a deployment may be called like a domain.
+/// service is recognised before the name is split. A name that ends in the deployment belongs to it,
+/// unless the deployment is called like a public suffix, below which sites have names: then it must
+/// begin with a declared service.
 #[must_use]
 pub fn classify<'a>(
     name: &'a NameText,
@@ -102,14 +103,26 @@ pub fn classify<'a>(
     let split = text.len().checked_sub(deployment.len() + 1);
     match split.and_then(|at| text.split_at_checked(at)) {
         Some((service, own))
-            if own.starts_with('.')
-                && own[1..].eq_ignore_ascii_case(deployment)
-                && declares(service) =>
+            if own.starts_with('.') && own[1..].eq_ignore_ascii_case(deployment) =>
         {
-            Meaning::Service(service)
+            if declares(service) {
+                Meaning::Service(service)
+            } else if is_public_suffix(deployment) {
+                other
+            } else {
+                Meaning::Unknown
+            }
         }
         Some(_) | None => other,
     }
+}
+
+/// Whether `name` is one below which sites register their names, such as `com` or `co.uk`, by the Public
+/// Suffix List (publicsuffix.org), which is in lower case.
+fn is_public_suffix(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let suffix = psl::suffix(name.as_bytes()).filter(psl::Suffix::is_known);
+    suffix.is_some_and(|suffix| suffix == name.as_bytes())
 }
 
 #[cfg(test)]
@@ -138,18 +151,22 @@ mod tests {
             ("_jaco", service("_jaco")),
             ("web.jaco.internal", service("web")),
             ("Web.JACO.Internal.", service("web")),
-            ("web.shop", service("web")),
-            ("web.SHOP", service("web")),
-            ("web.shop.jaco.internal", service("web")),
-            ("nothing.shop", Meaning::External),
-            ("nothing.shop.jaco.internal", Meaning::Unknown),
+            ("web.my-shop", service("web")),
+            ("web.MY-SHOP", service("web")),
+            ("web.my-shop.jaco.internal", service("web")),
+            ("nothing.my-shop", Meaning::Unknown),
+            ("a.web.my-shop", Meaning::Unknown),
+            ("my-shop.my-shop.my-shop", Meaning::Unknown),
+            ("workshop", service("workshop")),
+            ("web.workshop", Meaning::External),
+            ("nothing.my-shop.jaco.internal", Meaning::Unknown),
             ("api.v1", service("api.v1")),
-            ("api.v1.shop", service("api.v1")),
+            ("api.v1.my-shop", service("api.v1")),
             ("api.v1.jaco.internal", service("api.v1")),
-            ("api.v1.shop.jaco.internal", service("api.v1")),
+            ("api.v1.my-shop.jaco.internal", service("api.v1")),
             ("jaco.internal", Meaning::Unknown),
             ("web.other.jaco.internal", Meaning::Unknown),
-            ("a.web.shop.other.jaco.internal", Meaning::Unknown),
+            ("a.web.my-shop.other.jaco.internal", Meaning::Unknown),
             ("web.other", Meaning::External),
             ("api.v2", Meaning::External),
             ("example.com.", Meaning::External),
@@ -157,7 +174,7 @@ mod tests {
             ("notjaco.internal", Meaning::External),
             ("", Meaning::External),
         ] {
-            check(name, "Shop", expected);
+            check(name, "My-Shop", expected);
         }
     }
 
@@ -175,19 +192,23 @@ mod tests {
         check("example.com", "com", Meaning::External);
         check("www.web.com", "com", Meaning::External);
         check("com", "com", service("com"));
+        check("example.co.uk", "co.uk", Meaning::External);
+        check("example.github.io", "GitHub.io", Meaning::External);
+        check("example.com.jaco.internal", "com", Meaning::Unknown);
+        check("www.example.com", "example.com", Meaning::Unknown);
     }
 
     #[test]
     fn dots_inside_labels_do_not_separate() {
         let of = |labels: &[&[u8]]| {
             let text = NameText::of(labels.iter().copied());
-            match classify(&text, "shop", |_| true) {
+            match classify(&text, "my-shop", |_| true) {
                 Meaning::Service(name) => panic!("{name}"),
                 Meaning::Unknown => "unknown",
                 Meaning::External => "external",
             }
         };
-        assert_eq!(of(&[b"web.shop"]), "unknown");
+        assert_eq!(of(&[b"web.my-shop"]), "unknown");
         assert_eq!(of(&[b"a\0", b"example"]), "external");
         assert_eq!(of(&[b"\xff", b"Jaco", b"internal"]), "unknown");
         assert_eq!(of(&[b"\xff", b"a", b"Jaco", b"internal"]), "unknown");

@@ -66,12 +66,8 @@ impl Wanted {
         let own = state.nodes.get(hostname)?;
         let mut blackholes = BTreeSet::from([network(), pool]);
         let mut blocks = BTreeMap::<&str, BTreeSet<Cidr>>::new();
-        let foreign = state.subnets.iter().filter(|(key, _)| key.2 != hostname);
-        for ((deployment, network_name, host), row) in foreign {
-            let Ok(cidr) = row.cidr.parse::<Cidr>() else {
-                continue;
-            };
-            if cidr.overlaps(network()) {
+        for (cidr, ((deployment, network_name, host), _)) in holders(state, hostname) {
+            if host == hostname || cidr.overlaps(network()) {
                 continue;
             }
             if !cidr.overlaps(pool) {
@@ -140,6 +136,29 @@ impl Wanted {
         }
         routes
     }
+}
+
+/// Row of a block.
+type Row<'a> = (&'a (String, String, String), &'a Arc<v1::Subnet>);
+
+/// The row that has each block. A device refuses two peers with one block: of several rows that of this
+/// host has it, else the oldest, whose containers may have talked before.
+fn holders<'a>(state: &'a State, hostname: &str) -> BTreeMap<Cidr, Row<'a>> {
+    let age = |(key, row): &Row<'_>| {
+        let at = row.allocated_at.as_ref();
+        (key.2 != hostname, at.map(|at| (at.seconds, at.nanos)))
+    };
+    let mut holders = BTreeMap::<Cidr, Row<'a>>::new();
+    for row in &state.subnets {
+        let Ok(cidr) = row.1.cidr.parse::<Cidr>() else {
+            continue;
+        };
+        let holder = holders.entry(cidr).or_insert(row);
+        if age(&row) < age(holder) {
+            *holder = row;
+        }
+    }
+    holders
 }
 
 fn peer(
@@ -295,6 +314,34 @@ mod tests {
         let wanted = wanted_of(&state, "node-1", 51820).unwrap();
         let names: Vec<_> = wanted.peers.iter().map(|peer| &peer.hostname).collect();
         assert_eq!(names, ["true"], "the member that had the key first");
+    }
+
+    #[test]
+    fn block_of_two_rows_belongs_to_the_oldest() {
+        let mut state = state(&[node("node-1", 1), node("node-2", 2), node("node-3", 3)]);
+        let mut put = |host: &str, cidr: &str, seconds| {
+            let row = v1::Subnet {
+                cidr: cidr.to_owned(),
+                host: host.to_owned(),
+                allocated_at: Some(prost_types::Timestamp { seconds, nanos: 0 }),
+                ..Default::default()
+            };
+            let key = ("web".to_owned(), format!("{cidr} {host}"), host.to_owned());
+            state.subnets.insert(key, row.into());
+        };
+        put("node-2", "10.244.1.0/24", 7);
+        put("node-3", "10.244.1.0/24", 6);
+        put("node-2", "10.244.2.0/24", 1);
+        put("node-3", "10.244.2.0/24", 2);
+        put("node-1", "10.244.3.0/24", 9);
+        put("node-2", "10.244.3.0/24", 1);
+        let wanted = wanted_of(&state, "node-1", 51820).unwrap();
+        let allowed = wanted.peers.iter().map(|peer| &peer.allowed_ips);
+        let expected = [
+            cidrs(&["10.99.0.23/32", "10.244.2.0/24"]),
+            cidrs(&["10.99.0.168/32", "10.244.1.0/24"]),
+        ];
+        assert!(allowed.eq(&expected), "{:?}", wanted.peers);
     }
 
     #[test]

@@ -242,6 +242,7 @@ impl Core {
             }
         }
         self.networks.retain(|id, _| paths.is_local(id));
+        self.links.retain(|host| paths.reaches(host));
         self.in_flight
             .retain(|_, probe| paths.is_local(&probe.from));
         self.paths = paths;

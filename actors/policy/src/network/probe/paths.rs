@@ -69,6 +69,12 @@ impl Paths {
         paths
     }
 
+    /// Whether there is an endpoint on `host`.
+    #[must_use]
+    pub fn reaches(&self, host: &str) -> bool {
+        self.known.iter().any(|target| target.host == host)
+    }
+
     /// Networks with a block on this host.
     pub fn networks(&self) -> impl Iterator<Item = &NetworkId> {
         self.local.keys()

@@ -87,6 +87,9 @@ fn healthy_paths_are_probed_at_the_interval() {
     assert_eq!((at, outcome), (fixture.now, Outcome::Answered(RTT)));
     let quality = fixture.core.links().of("h2").unwrap();
     assert_eq!((quality.loss, quality.rtt), (0.0, Some(RTT)));
+    // A host that left is forgotten.
+    fixture.core.handle_paths(fixture.now, Paths::default());
+    assert_eq!(fixture.core.links().of("h2"), None);
 }
 
 #[test]
