@@ -47,6 +47,9 @@ pub enum Error {
     /// The rules are more than one batch can hold.
     #[error("a batch of {0} bytes is too large")]
     TooLarge(usize),
+    /// The kernel lists no tracked connections: it has no ctnetlink.
+    #[error("the kernel lists no tracked connections")]
+    NoConntrack,
     /// A name or a rule cannot be written.
     #[error("{0} cannot be written")]
     Unsupported(String),

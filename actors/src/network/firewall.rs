@@ -58,11 +58,12 @@ pub trait FirewallPort: Send + Sync {
     /// `accepts`, those that let packets pass are removed.
     fn exempt(&self, pool: Cidr, accepts: bool) -> Vec<(Exemption, Outcome)>;
 
-    /// Ends the tracked connections that `ruleset` forbids; returns their number.
+    /// Ends the tracked connections that `ruleset` forbids; returns their number, `None` if the kernel
+    /// lists no connections.
     ///
     /// # Errors
     /// The reason, for an operator; some of them may have ended.
-    fn cut_flows(&self, ruleset: &Ruleset) -> Result<usize, String>;
+    fn cut_flows(&self, ruleset: &Ruleset) -> Result<Option<usize>, String>;
 
     /// Subscribes to changes of the packet filter, made by anyone. The stream ends with an error
     /// of the subscription.

@@ -6,7 +6,7 @@ use jaco_engine::cidr::Cidr;
 use jaco_policy::{
     network::{
         firewall::{
-            core::{Action, Core, Rendered, Status, Submitted},
+            core::{Action, Core, FlowsCut, Rendered, Status, Submitted},
             local::LocalNetworks,
         },
         mesh,
@@ -217,11 +217,15 @@ impl Cluster {
                 self.drive_isolation(id, |core, now| core.handle_exempted(now, &[]));
             }
             FirewallStep::CutFlows(rendered) => {
+                let cut = match failing {
+                    true => FlowsCut::Failed,
+                    false => FlowsCut::Done,
+                };
                 if !failing {
                     machine.kernel.cut_flows(&rendered.ruleset, mutation);
                     self.count("passes that cut connections");
                 }
-                self.drive_isolation(id, |core, _| core.handle_flows_cut(!failing));
+                self.drive_isolation(id, |core, _| core.handle_flows_cut(cut));
             }
         }
     }

@@ -4,6 +4,8 @@
 
 use std::net::Ipv4Addr;
 
+use rustix::io::Errno;
+
 use super::{
     Error,
     message::{ACKNOWLEDGE, Attributes, CONNTRACK, IPV4, Message, Messages, Writer},
@@ -32,8 +34,8 @@ struct Flow {
 /// returns their number. A later packet of one begins a new connection.
 ///
 /// # Errors
-/// Without the capability `CAP_NET_ADMIN`, or without ctnetlink. Some of the connections may have
-/// ended.
+/// [`Error::NoConntrack`] without ctnetlink; without the capability `CAP_NET_ADMIN`. Some of the
+/// connections may have ended.
 pub fn cut_flows(forbidden: impl Fn(Ipv4Addr, Ipv4Addr) -> bool) -> Result<usize, Error> {
     let mut socket = Socket::of_subsystem(CONNTRACK)?;
     let mut found = Vec::new();
@@ -47,6 +49,7 @@ pub fn cut_flows(forbidden: impl Fn(Ipv4Addr, Ipv4Addr) -> bool) -> Result<usize
     match listed {
         // New connections do not concern it: those are subject to the rules.
         Ok(()) | Err(Error::Unstable) => {}
+        Err(error) if is_absent(&error) => return Err(Error::NoConntrack),
         Err(error) => return Err(error),
     }
     let mut cut = 0;
@@ -54,6 +57,14 @@ pub fn cut_flows(forbidden: impl Fn(Ipv4Addr, Ipv4Addr) -> bool) -> Result<usize
         cut += usize::from(socket.change((DELETE, IPV4), ACKNOWLEDGE, &key)?);
     }
     Ok(cut)
+}
+
+/// Whether the kernel knows no subsystem of netfilter with the number of a list.
+///
+/// Source: `nfnetlink_rcv_msg` of the kernel's `net/netfilter/nfnetlink.c`.
+fn is_absent(error: &Error) -> bool {
+    let of = |source: &std::io::Error| source.raw_os_error() == Some(Errno::INVAL.raw_os_error());
+    matches!(error, Error::Refused(_, source) if of(source))
 }
 
 /// Parses a datagram with connections.
@@ -90,4 +101,20 @@ fn source(attributes: &Attributes<'_>, direction: u16) -> Result<Ipv4Addr, Error
     let address = address.number(SOURCE)?;
     let address = address.ok_or(Error::Malformed("a connection without addresses"))?;
     Ok(Ipv4Addr::from(address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absent_subsystem_is_recognised() {
+        /// Number that no subsystem of netfilter has.
+        const NONE: u16 = 200 << 8;
+        let mut socket = Socket::of_subsystem(NONE).unwrap();
+        let error = socket.dump((GET, IPV4), &[], |_| Ok(())).unwrap_err();
+        assert!(is_absent(&error), "{error:?}");
+        let mut socket = Socket::of_subsystem(CONNTRACK).unwrap();
+        socket.dump((GET, IPV4), &[], |_| Ok(())).unwrap();
+    }
 }

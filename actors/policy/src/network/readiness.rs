@@ -11,6 +11,9 @@ pub const MESH: &str = "mesh";
 
 /// Key in the status details of a node whose engine writes rules that JACO makes no exemption from.
 pub const COEXISTENCE: &str = "coexistence";
+/// Key in the status details of a node whose kernel lists no connections: those that a repaired or changed
+/// ruleset forbids last until they end.
+pub const FLOW_LIST: &str = "flow_list";
 /// Key in the status details of a node on which routes of other programs take packets of the container
 /// networks.
 pub const FOREIGN_ROUTES: &str = "foreign_routes";

@@ -8,7 +8,7 @@ use jaco_policy::{
     COMMIT_BUDGET,
     network::{
         firewall::{
-            core::{Action, Core, Report, Submitted},
+            core::{Action, Core, FlowsCut, Report, Submitted},
             exemptions::{Exemption, Outcome},
             local::LocalNetworks,
             ruleset::Ruleset,
@@ -79,8 +79,8 @@ pub enum Msg {
     Read(Result<Option<Ruleset>, String>),
     /// The table was replaced.
     Applied(Result<(), String>),
-    /// Connections that began without the table were ended; their number.
-    FlowsCut(Result<usize, String>),
+    /// Connections that began without the table were ended; their number, if they can be listed.
+    FlowsCut(Result<Option<usize>, String>),
     /// The submission of a report ended.
     Submitted(Result<(), ProposeError>),
     /// The core's deadline passed.
@@ -185,7 +185,11 @@ impl Worker for FirewallActor {
             Msg::Applied(outcome) => self.core.handle_applied(now, outcome),
             Msg::FlowsCut(outcome) => {
                 self.log_cut(&outcome);
-                self.core.handle_flows_cut(outcome.is_ok());
+                self.core.handle_flows_cut(match outcome {
+                    Ok(Some(_)) => FlowsCut::Done,
+                    Ok(None) => FlowsCut::Unsupported,
+                    Err(_) => FlowsCut::Failed,
+                });
             }
             Msg::Submitted(outcome) => {
                 // The core requires the newest row before the end of a report.
@@ -314,9 +318,13 @@ impl FirewallActor {
         }
     }
 
-    fn log_cut(&mut self, outcome: &Result<usize, String>) {
+    fn log_cut(&mut self, outcome: &Result<Option<usize>, String>) {
         match outcome {
-            Ok(flows) => {
+            Ok(None) => warn!(
+                subsystem = "firewall",
+                "the kernel lists no connections; those that began without the ruleset may go on"
+            ),
+            Ok(Some(flows)) => {
                 self.flows.clear();
                 if *flows > 0 {
                     info!(

@@ -102,9 +102,12 @@ impl FirewallPort for KernelPort {
         Exemption::ALL.into_iter().map(outcome).collect()
     }
 
-    fn cut_flows(&self, ruleset: &Ruleset) -> Result<usize, String> {
-        let cut = nft::cut_flows(|from, to| ruleset.forbids(from, to));
-        cut.map_err(|error| chain(&error).to_string())
+    fn cut_flows(&self, ruleset: &Ruleset) -> Result<Option<usize>, String> {
+        match nft::cut_flows(|from, to| ruleset.forbids(from, to)) {
+            Ok(cut) => Ok(Some(cut)),
+            Err(nft::Error::NoConntrack) => Ok(None),
+            Err(error) => Err(chain(&error).to_string()),
+        }
     }
 
     fn changes(&self) -> Result<BoxStream<'static, ()>, String> {

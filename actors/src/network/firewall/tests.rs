@@ -75,9 +75,9 @@ impl FirewallPort for FakeKernel {
         vec![(Exemption::Masquerade, Outcome::NoChain)]
     }
 
-    fn cut_flows(&self, ruleset: &Ruleset) -> Result<usize, String> {
+    fn cut_flows(&self, ruleset: &Ruleset) -> Result<Option<usize>, String> {
         lock(&self.cuts).push(ruleset.clone());
-        Ok(1)
+        Ok(Some(1))
     }
 
     fn changes(&self) -> Result<BoxStream<'static, ()>, String> {

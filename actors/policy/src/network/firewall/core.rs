@@ -82,6 +82,17 @@ enum Phase {
     Exempting,
 }
 
+/// Outcome of [`Action::CutFlows`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowsCut {
+    /// No connection is left that the ruleset forbids.
+    Done,
+    /// Some may be left.
+    Failed,
+    /// The kernel lists no connections, and will not until its next boot.
+    Unsupported,
+}
+
 /// Work on [`Status::has_stale_flows`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cut {
@@ -151,7 +162,8 @@ impl Core {
             published: last.clone(),
             status: Status {
                 // An earlier process may have ended between a change of the rules and the cut.
-                has_stale_flows: last.has_stale_flows || last.is_fresh(),
+                has_stale_flows: last.lists_flows != Some(false)
+                    && (last.has_stale_flows || last.is_fresh()),
                 ..last
             },
             phase: Phase::Idle,
@@ -279,11 +291,16 @@ impl Core {
     }
 
     /// Handles the outcome of [`Action::CutFlows`].
-    pub fn handle_flows_cut(&mut self, succeeded: bool) {
-        if succeeded && self.cut == Cut::Cutting {
+    pub fn handle_flows_cut(&mut self, outcome: FlowsCut) {
+        let failed = outcome == FlowsCut::Failed;
+        if !failed {
+            self.status.lists_flows = Some(outcome == FlowsCut::Done);
+        }
+        if outcome == FlowsCut::Unsupported || outcome == FlowsCut::Done && self.cut == Cut::Cutting
+        {
             self.status.has_stale_flows = false;
         }
-        self.cut = if succeeded { Cut::Idle } else { Cut::Failed };
+        self.cut = if failed { Cut::Failed } else { Cut::Idle };
     }
 
     /// Handles the outcome of [`Action::Submit`].
@@ -323,7 +340,10 @@ impl Core {
         }
         let isolation = &self.status.isolation;
         let readiness = assess(isolation, &self.mesh, self.state.nodes.len());
-        let report = self.reports.poll(isolation, &self.mesh, &readiness);
+        let lists_flows = self.status.lists_flows;
+        let report = self
+            .reports
+            .poll(isolation, (&self.mesh, lists_flows), &readiness);
         report.map(|report| Action::Submit(Box::new(report)))
     }
 

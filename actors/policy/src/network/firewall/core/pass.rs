@@ -117,7 +117,7 @@ impl Core {
     }
 
     pub(super) fn suspect_flows(&mut self) {
-        self.status.has_stale_flows = true;
+        self.status.has_stale_flows = self.status.lists_flows != Some(false);
         if self.cut == Cut::Cutting {
             self.cut = Cut::Again;
         }

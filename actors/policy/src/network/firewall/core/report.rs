@@ -15,7 +15,8 @@ use crate::{
     network::{
         firewall::exemptions::{Exemption, Outcome},
         readiness::{
-            COEXISTENCE, FOREIGN_ROUTES, ISOLATION, IsolationStatus, MESH, MeshStatus, Readiness,
+            COEXISTENCE, FLOW_LIST, FOREIGN_ROUTES, ISOLATION, IsolationStatus, MESH, MeshStatus,
+            Readiness,
         },
     },
     node::writers::{FIREWALL, RELOAD_RECOVERED},
@@ -25,7 +26,7 @@ use crate::{
 pub(super) const SELF_TEST_FAILED: &str = "isolation_self_test_failed";
 /// Key of the reason in the status details.
 const REASON: &str = "reason";
-/// Value of the detail [`COEXISTENCE`].
+/// Value of the details [`COEXISTENCE`] and [`FLOW_LIST`].
 const UNSUPPORTED: &str = "unsupported";
 /// Delay before a report is submitted again, and longest wait for the row that shows a status.
 const RETRY: Duration = Duration::from_secs(1);
@@ -188,14 +189,14 @@ impl Reports {
     pub(super) fn poll(
         &mut self,
         isolation: &IsolationStatus,
-        mesh: &MeshStatus,
+        kernel: (&MeshStatus, Option<bool>),
         network: &Readiness,
     ) -> Option<Report> {
         if self.pending.is_some() || !self.leader_known {
             return None;
         }
         if self.status_not_before.is_none()
-            && let Some(update) = self.status_update(isolation, mesh, network)
+            && let Some(update) = self.status_update(isolation, kernel, network)
         {
             let lost = NodeStatus::IsolationUnavailable;
             let row = self.row.as_ref();
@@ -227,7 +228,7 @@ impl Reports {
     fn status_update(
         &self,
         isolation: &IsolationStatus,
-        mesh: &MeshStatus,
+        kernel: (&MeshStatus, Option<bool>),
         network: &Readiness,
     ) -> Option<v1::NodeStatusUpdate> {
         let row = self.row.as_ref()?;
@@ -249,7 +250,7 @@ impl Reports {
                 (status, RELOAD_RECOVERED)
             }
             (IsolationStatus::Enforced, NodeStatus::Ready) => {
-                self.fill(&mut details, mesh);
+                self.fill(&mut details, kernel);
                 let differs = details != row.status_details;
                 return differs.then(|| v1::NodeStatusUpdate {
                     hostname: self.host.clone(),
@@ -276,18 +277,27 @@ impl Reports {
         (!shows(row, &update)).then_some(update)
     }
 
-    /// Fills in the details of a node that isolates deployments.
-    fn fill(&self, details: &mut BTreeMap<String, String>, mesh: &MeshStatus) {
+    /// Fills in the details of a node that isolates deployments; the kernel may list no connections.
+    fn fill(
+        &self,
+        details: &mut BTreeMap<String, String>,
+        (mesh, lists_flows): (&MeshStatus, Option<bool>),
+    ) {
         let legacy = self
             .legacy
             .map(|legacy| legacy.then(|| UNSUPPORTED.to_owned()));
+        let flows = lists_flows.map(|lists| (!lists).then(|| UNSUPPORTED.to_owned()));
         let routes = match mesh {
             MeshStatus::ForeignRoutes(routes) => Some(Some(shorten(routes).to_owned())),
             MeshStatus::Up => Some(None),
             // Nothing is known about them.
             _ => None,
         };
-        for (key, value) in [(COEXISTENCE, legacy), (FOREIGN_ROUTES, routes)] {
+        for (key, value) in [
+            (COEXISTENCE, legacy),
+            (FLOW_LIST, flows),
+            (FOREIGN_ROUTES, routes),
+        ] {
             match value {
                 Some(Some(value)) => drop(details.insert(key.to_owned(), value)),
                 Some(None) => drop(details.remove(key)),
@@ -312,7 +322,7 @@ impl Reports {
 /// Whether `row` has the status of `update` for the same reason, and the same details of this actor.
 fn shows(row: &v1::Node, update: &v1::NodeStatusUpdate) -> bool {
     let same = |key| row.status_details.get(key) == update.details.get(key);
-    let keys = [REASON, COEXISTENCE, FOREIGN_ROUTES];
+    let keys = [REASON, COEXISTENCE, FLOW_LIST, FOREIGN_ROUTES];
     row.status() == update.status() && keys.into_iter().all(same)
 }
 

@@ -79,6 +79,8 @@ pub struct Status {
     /// Whether connections may be established that the ruleset forbids: they began without it, or
     /// when their addresses were those of other networks.
     pub has_stale_flows: bool,
+    /// Whether the kernel lists connections, so that they can be ended; `None` before the first attempt.
+    pub lists_flows: Option<bool>,
     /// Number of repairs of changes that were made by others.
     pub repairs: u64,
 }
@@ -118,6 +120,7 @@ impl Default for Status {
             enforced: None,
             attempted: None,
             has_stale_flows: false,
+            lists_flows: None,
             repairs: 0,
         }
     }

@@ -41,6 +41,8 @@ struct Bench {
     reads: usize,
     cuts: usize,
     cut_fails: bool,
+    /// Whether the kernel lists connections.
+    lists_flows: bool,
     /// Times of the passes, in milliseconds since the start.
     passes: Vec<u128>,
     reports: Vec<Payload>,
@@ -76,6 +78,7 @@ impl Bench {
             reads: 0,
             cuts: 0,
             cut_fails: false,
+            lists_flows: true,
             passes: Vec::new(),
             reports: Vec::new(),
             status: Status::default(),
@@ -186,7 +189,11 @@ impl Bench {
             Action::CutFlows(rendered) => {
                 assert_eq!(self.kernel.as_ref(), Some(&rendered.ruleset));
                 self.cuts += 1;
-                self.core.handle_flows_cut(!self.cut_fails);
+                self.core.handle_flows_cut(match self.cut_fails {
+                    true => FlowsCut::Failed,
+                    false if self.lists_flows => FlowsCut::Done,
+                    false => FlowsCut::Unsupported,
+                });
             }
             Action::Publish(status) => self.status = status,
             Action::Submit(report) => {

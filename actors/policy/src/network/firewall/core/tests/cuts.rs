@@ -78,10 +78,28 @@ fn drift_during_a_cut_causes_another() {
     let cut = bench.core.poll_action();
     assert!(matches!(cut, Some(Action::CutFlows(_))), "{cut:?}");
     bench.core.suspect_flows();
-    bench.core.handle_flows_cut(true);
+    bench.core.handle_flows_cut(FlowsCut::Done);
     let cut = bench.core.poll_action();
     assert!(matches!(cut, Some(Action::CutFlows(_))), "{cut:?}");
-    bench.core.handle_flows_cut(true);
+    bench.core.handle_flows_cut(FlowsCut::Done);
     assert!(matches!(bench.core.poll_action(), Some(Action::Publish(_))));
     assert!(bench.core.poll_action().is_none());
+}
+
+#[test]
+fn kernel_without_list_is_asked_once() {
+    let mut bench = Bench::new();
+    bench.lists_flows = false;
+    bench.rows(&[("web", "a", "n1", "10.244.1.0/24")]);
+    bench.leader(true);
+    bench.advance(SECOND * 3);
+    assert!(!bench.status.has_stale_flows, "containers wait for nothing");
+    assert_eq!(bench.cuts, 1);
+    bench.kernel = None;
+    bench.event();
+    assert_eq!(bench.status.isolation, IsolationStatus::Enforced);
+    assert!(!bench.status.has_stale_flows);
+    assert_eq!(bench.cuts, 1);
+    let details = &bench.state.nodes["n1"].status_details;
+    assert_eq!(details["flow_list"], "unsupported");
 }
