@@ -57,6 +57,9 @@ pub enum Error {
     /// The host did not list its interfaces.
     #[error("failed to list the interfaces: {0}")]
     Interfaces(String),
+    /// The bridge of the network could not be set up or got no address.
+    #[error("failed to restore a bridge: {0}")]
+    Restore(String),
     /// The network returns whenever it was removed.
     #[error("network {0:?} returns after its removal")]
     Contested(String),
@@ -82,6 +85,7 @@ impl Error {
             | Self::Engine(_)
             | Self::Plan(_)
             | Self::Interfaces(_)
+            | Self::Restore(_)
             | Self::Contested(_)
             | Self::NotEnforced(_)
             | Self::Exhausted(_)

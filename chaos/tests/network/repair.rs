@@ -169,6 +169,16 @@ fn damages(node: &Node, near: &Endpoint) -> Vec<Damage> {
         ),
         Damage::of_network(
             near,
+            vec![format!("ip link set {bridge} down")],
+            format!("down:bridge:{bridge}"),
+        ),
+        Damage::of_network(
+            near,
+            vec![format!("ip address flush dev {bridge}")],
+            format!("missing:gateway:{bridge}"),
+        ),
+        Damage::of_network(
+            near,
             vec![detach.clone()],
             format!("detached:{}", near.replica),
         ),

@@ -9,6 +9,7 @@ use jaco_policy::network::{
     },
     names::NetworkId,
 };
+use jaco_proto::config::advertise::Interface;
 use tracing::{info, warn};
 
 use super::{BridgeContext, Error, ensure};
@@ -40,6 +41,8 @@ pub(super) async fn repair(
             if let Some(bridge) = env.sight.missing(&found, &networks, &interfaces) {
                 rebuild(env, &wanted, found).await?;
                 repaired.push(Drift::BridgeMissing(bridge));
+            } else {
+                restore(env, &wanted, &found, &interfaces, repaired).await?;
             }
         }
         Plan::Remove(_) => {
@@ -52,6 +55,24 @@ pub(super) async fn repair(
         }
     }
     attach_members(env, &wanted, repaired).await
+}
+
+/// Restores a bridge that is there. Its containers keep their connections.
+async fn restore(
+    env: &BridgeContext,
+    wanted: &DesiredNetwork,
+    network: &EngineNetwork,
+    interfaces: &[Interface],
+    repaired: &mut Vec<Drift>,
+) -> Result<(), Error> {
+    let faults = drift::bridge_faults(network, wanted.cidr, interfaces);
+    if let (false, Some(bridge)) = (faults.is_empty(), &network.bridge) {
+        let gateway = (wanted.cidr.gateway(), wanted.cidr.prefix());
+        let restored = env.interfaces.restore(bridge.clone(), gateway).await;
+        restored.map_err(|error| Error::Restore(error.to_string()))?;
+        repaired.extend(faults);
+    }
+    Ok(())
 }
 
 /// Recreates a network whose bridge is gone. Its containers keep their addresses and names, but not

@@ -4,7 +4,10 @@ use jaco_engine::{Endpoint, NetworkEngine, fake::networks::Event};
 use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::StateReader;
 
-use super::{tests::Lab, *};
+use super::{
+    tests::{Fault, Lab},
+    *,
+};
 
 const COMPOSE: &str = "services:
   web: {image: i, networks: [front, back]}
@@ -85,6 +88,45 @@ fn connected(address: Option<[u8; 4]>) -> Event {
     Event::Connected("jaco_app_front".into(), endpoint)
 }
 
+/// Repairs in the audit log.
+fn summaries(lab: &Lab) -> Vec<String> {
+    let state = lab.raft.state();
+    let events = state.audit.values();
+    let events = events.filter(|event| event.r#type() == v1::AuditEventType::NetworkRepaired);
+    events
+        .map(|event| event.payload["summary"].clone())
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn faulty_bridge_is_restored_in_place() {
+    let lab = running().await;
+    let bridge = NetworkId::new("app", "front").bridge_name();
+    for (fault, expected, announced) in [
+        (Fault::Down, "down:bridge", true),
+        (Fault::NoGateway, "missing:gateway", true),
+        (Fault::Down, "down:bridge", false),
+    ] {
+        let before = summaries(&lab).len();
+        lab.interfaces
+            .faulty
+            .lock()
+            .unwrap()
+            .insert(bridge.clone(), fault);
+        if announced {
+            lab.interfaces.changes.send_modify(|changes| *changes += 1);
+        }
+        tokio::time::sleep(if announced { AFTER_EVENT } else { AFTER_TICK }).await;
+        assert!(
+            lab.interfaces.faulty.lock().unwrap().is_empty(),
+            "{fault:?}"
+        );
+        let found = summaries(&lab);
+        assert_eq!(found[before..], [format!("{expected}:{bridge}")]);
+    }
+    assert_eq!(changes(&lab).len(), 2, "the engine is not asked");
+}
+
 #[tokio::test(start_paused = true)]
 async fn removed_network_is_recreated_with_its_containers() {
     let lab = running().await;
@@ -94,13 +136,7 @@ async fn removed_network_is_recreated_with_its_containers() {
     let done = [created("front"), connected(Some([10, 244, 0, 9]))];
     assert_eq!(changes(&lab)[2..], done, "the other network is not touched");
     assert_eq!(*repairs.borrow(), 1);
-    let state = lab.raft.state();
-    let events = state.audit.values();
-    let events = events.filter(|event| event.r#type() == v1::AuditEventType::NetworkRepaired);
-    let summaries: Vec<_> = events
-        .map(|event| event.payload["summary"].as_str())
-        .collect();
-    assert_eq!(summaries, ["missing:network,detached:app-web-0"]);
+    assert_eq!(summaries(&lab), ["missing:network,detached:app-web-0"]);
     tokio::time::sleep(AFTER_TICK * 3).await;
     assert_eq!(changes(&lab).len(), 4, "repaired once");
 }

@@ -51,18 +51,47 @@ pub(super) struct Lab {
 pub(super) struct FakeInterfaces {
     engine: FakeNetworks,
     pub(super) changes: watch::Sender<u64>,
+    /// Bridges that are down, or without their gateway.
+    pub(super) faulty: Arc<Mutex<BTreeMap<String, Fault>>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    Down,
+    NoGateway,
 }
 
 impl Interfaces for FakeInterfaces {
     fn list(&self) -> BoxFuture<'static, std::io::Result<Vec<Interface>>> {
-        let interface = |name| Interface {
-            name,
-            up: true,
+        let networks = self.engine.networks();
+        let faulty = self.faulty.lock().unwrap().clone();
+        let gateway = |name: &String| {
+            let of = |found: &&EngineNetwork| found.bridge.as_ref() == Some(name);
+            let network = networks.iter().find(of)?;
+            let block: Cidr = network.subnets.first()?.parse().ok()?;
+            Some(block.gateway().into())
+        };
+        let interface = |name: String| Interface {
+            up: faulty.get(&name) != Some(&Fault::Down),
             loopback: false,
-            addresses: Vec::new(),
+            addresses: { gateway(&name) }
+                .filter(|_| faulty.get(&name) != Some(&Fault::NoGateway))
+                .into_iter()
+                .collect(),
+            name,
         };
         let listed = self.engine.bridges().into_iter().map(interface).collect();
         Box::pin(std::future::ready(Ok(listed)))
+    }
+
+    fn restore(
+        &self,
+        bridge: String,
+        (gateway, prefix): (Ipv4Addr, u8),
+    ) -> BoxFuture<'static, std::io::Result<()>> {
+        assert_eq!((gateway.octets()[3], prefix), (1, 24));
+        self.faulty.lock().unwrap().remove(&bridge);
+        Box::pin(std::future::ready(Ok(())))
     }
 
     fn changes(&self) -> watch::Receiver<u64> {
@@ -137,6 +166,7 @@ impl Lab {
         let interfaces = FakeInterfaces {
             engine: engine.clone(),
             changes: watch::Sender::new(0),
+            faulty: Arc::default(),
         };
         let (gate, responders) = (FakeGate::default(), FakeResponders::default());
         let args = crate::network::Args {

@@ -43,6 +43,10 @@ pub enum Drift {
     NetworkDiffers,
     /// The network has lost its Linux bridge.
     BridgeMissing(String),
+    /// The Linux bridge of the network is down.
+    BridgeDown(String),
+    /// The Linux bridge has lost the address of the gateway.
+    GatewayMissing(String),
     /// A running container of this replica is not attached.
     Detached(String),
 }
@@ -53,6 +57,8 @@ impl fmt::Display for Drift {
             Self::NetworkMissing => f.write_str("missing:network"),
             Self::NetworkDiffers => f.write_str("differs:network"),
             Self::BridgeMissing(bridge) => write!(f, "missing:bridge:{bridge}"),
+            Self::BridgeDown(bridge) => write!(f, "down:bridge:{bridge}"),
+            Self::GatewayMissing(bridge) => write!(f, "missing:gateway:{bridge}"),
             Self::Detached(replica) => write!(f, "detached:{replica}"),
         }
     }
@@ -121,6 +127,22 @@ pub fn detached(
     endpoints
 }
 
+/// Faults of the bridge of a network with this block that need no other bridge.
+#[must_use]
+pub fn bridge_faults(network: &EngineNetwork, block: Cidr, interfaces: &[Interface]) -> Vec<Drift> {
+    let bridge = interfaces
+        .iter()
+        .find(|found| Some(&found.name) == network.bridge.as_ref());
+    let Some(bridge) = bridge else {
+        return Vec::new();
+    };
+    let name = || bridge.name.clone();
+    let down = (!bridge.up).then(|| Drift::BridgeDown(name()));
+    let gateway = bridge.addresses.contains(&block.gateway().into());
+    let lost = (!gateway).then(|| Drift::GatewayMissing(name()));
+    down.into_iter().chain(lost).collect()
+}
+
 fn is_for_containers(cidr: Cidr, address: Ipv4Addr) -> bool {
     let address_number = u64::from(u32::from(address));
     (cidr.first()..cidr.last()).contains(&address_number)
@@ -138,10 +160,10 @@ pub fn compare(
 ) -> Vec<Drift> {
     let mut drift = Vec::new();
     match plan(wanted, &seen.networks, &seen.interfaces) {
-        Ok(Plan::Reuse(found)) => {
-            let missing = sight.missing(&found, &seen.networks, &seen.interfaces);
-            drift.extend(missing.map(Drift::BridgeMissing));
-        }
+        Ok(Plan::Reuse(found)) => match sight.missing(&found, &seen.networks, &seen.interfaces) {
+            Some(missing) => drift.push(Drift::BridgeMissing(missing)),
+            None => drift.extend(bridge_faults(&found, wanted.cidr, &seen.interfaces)),
+        },
         Ok(Plan::Remove(_)) => drift.push(Drift::NetworkDiffers),
         // The repair reports the error.
         Ok(Plan::Create(_)) | Err(_) => drift.push(Drift::NetworkMissing),

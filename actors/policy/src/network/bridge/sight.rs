@@ -4,12 +4,15 @@
 //! there is no loss, and recreating its network would disturb containers again and again.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, Ipv4Addr},
     sync::{Arc, Mutex, PoisonError},
 };
 
-use jaco_engine::EngineNetwork;
+use jaco_engine::{EngineNetwork, cidr::Cidr};
 use jaco_proto::config::advertise::Interface;
+
+use super::plan::owner;
 
 /// Bridges seen and not seen by this process, kept for its lifetime; clones share state.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +23,8 @@ struct Inner {
     seen: BTreeSet<String>,
     /// Not visible even right after the engine had made them.
     hidden: BTreeSet<String>,
+    /// Gateways of the bridges of JACO's networks.
+    gateways: BTreeMap<String, Ipv4Addr>,
 }
 
 impl BridgeSight {
@@ -27,7 +32,14 @@ impl BridgeSight {
     pub fn handle_listing(&self, networks: &[EngineNetwork], interfaces: &[Interface]) {
         let bridges = networks.iter().filter_map(|found| found.bridge.as_ref());
         let listed: BTreeSet<_> = bridges.clone().collect();
+        let ours = networks.iter().filter(|found| owner(found).is_some());
+        let gateway = |found: &EngineNetwork| {
+            let block: Cidr = found.subnets.first()?.parse().ok()?;
+            Some((found.bridge.clone()?, block.gateway()))
+        };
+        let gateways = ours.filter_map(gateway).collect();
         self.with(|inner| {
+            inner.gateways = gateways;
             inner.seen.retain(|bridge| listed.contains(bridge));
             inner.hidden.retain(|bridge| listed.contains(bridge));
         });
@@ -70,11 +82,20 @@ impl BridgeSight {
         (expected && !is_listed(bridge, interfaces)).then(|| bridge.clone())
     }
 
-    /// Whether a bridge that was visible is not among `interfaces`.
+    /// Whether a bridge that was visible is not among `interfaces`, or is one of JACO's that is down or
+    /// without its gateway.
     #[must_use]
     pub fn has_lost(&self, interfaces: &[Interface]) -> bool {
-        let lost = |bridge: &String| !is_listed(bridge, interfaces);
-        self.with(|inner| inner.seen.iter().any(lost))
+        let whole = |bridge: &String, gateway: Option<&Ipv4Addr>| {
+            let found = interfaces.iter().find(|found| found.name == *bridge);
+            found.is_some_and(|found| {
+                gateway.is_none_or(|ip| found.up && found.addresses.contains(&IpAddr::V4(*ip)))
+            })
+        };
+        self.with(|inner| {
+            let mut seen = inner.seen.iter();
+            !seen.all(|bridge| whole(bridge, inner.gateways.get(bridge)))
+        })
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut Inner) -> T) -> T {
@@ -88,6 +109,8 @@ fn is_listed(bridge: &str, interfaces: &[Interface]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use jaco_engine::labels::{LABEL_DEPLOYMENT, LABEL_NETWORK};
+
     use super::*;
 
     fn network(bridge: &str) -> EngineNetwork {
@@ -129,6 +152,29 @@ mod tests {
             sight.missing(&EngineNetwork::default(), &networks, &[]),
             None
         );
+    }
+
+    #[test]
+    fn bridge_without_its_gateway_is_lost() {
+        let mut of_jaco = network("a");
+        of_jaco.subnets = vec!["10.244.1.0/24".to_owned()];
+        let labels = [(LABEL_DEPLOYMENT, "web"), (LABEL_NETWORK, "front")];
+        of_jaco.labels = labels
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into();
+        let mut other = network("b");
+        other.subnets = vec!["10.1.0.0/24".to_owned()];
+        let whole = |up: bool, address: [u8; 4]| {
+            let mut found = interfaces(&["a", "b"]);
+            (found[0].up, found[0].addresses) = (up, vec![address.into()]);
+            found
+        };
+        let sight = BridgeSight::default();
+        let gateway = [10, 244, 1, 1];
+        sight.handle_listing(&[of_jaco, other], &whole(true, gateway));
+        assert!(!sight.has_lost(&whole(true, gateway)));
+        assert!(sight.has_lost(&whole(false, gateway)));
+        assert!(sight.has_lost(&whole(true, [10, 244, 1, 2])));
     }
 
     #[test]

@@ -261,6 +261,10 @@ fn every_difference_is_found() {
         drift(&|seen| seen.interfaces.clear()),
         format!("missing:bridge:{}", spec.bridge)
     );
+    let down = |seen: &mut HostNetworks| seen.interfaces[0].up = false;
+    assert_eq!(drift(&down), format!("down:bridge:{}", spec.bridge));
+    let flushed = |seen: &mut HostNetworks| seen.interfaces[0].addresses.clear();
+    assert_eq!(drift(&flushed), format!("missing:gateway:{}", spec.bridge));
     let detached = |seen: &mut HostNetworks| seen.containers[0].networks.clear();
     assert_eq!(drift(&detached), "detached:app-web-0");
 }
