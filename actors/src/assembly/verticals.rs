@@ -156,6 +156,7 @@ pub(super) fn build(
             hostname: node.hostname.clone(),
             https: shared.config.certificates.is_some() && shared.config.https_port.is_some(),
             mesh: false,
+            unreached: Default::default(),
         };
         let fresh = node.failure_detector.fresh();
         let inherited = &shared.config.inherited;

@@ -97,6 +97,7 @@ mod tests {
             hostname: "here".to_owned(),
             https,
             mesh: false,
+            unreached: Default::default(),
         };
         let mut state = state_with_route();
         add_replica(&mut state, "web-0", "here", "10.1.0.2");

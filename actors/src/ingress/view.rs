@@ -51,7 +51,9 @@ impl ServingInput {
     fn facts(&self) -> NodeFacts {
         let mut facts = self.facts.clone();
         if let Some(mesh) = &self.mesh {
-            facts.mesh = *mesh.borrow() == MeshStatus::Up;
+            let unreached = mesh.borrow().unreached();
+            facts.mesh = unreached.is_some();
+            facts.unreached = unreached.unwrap_or_default();
         }
         facts
     }

@@ -386,6 +386,7 @@ fn scheduled(jaco: &str, compose: &str, resolved: &Resolved) -> Result<(), TestC
         hostname: "h0".to_owned(),
         https: false,
         mesh: false,
+        unreached: Default::default(),
     };
     let table = route_table(&state, &facts, &BTreeSet::new(), None);
     for route in &resolved.routes {

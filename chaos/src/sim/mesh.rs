@@ -7,7 +7,7 @@ use jaco_policy::network::{
     ipam::Pool,
     mesh::{
         core::{Action, Core, Isolation, Seen},
-        plan::Step,
+        plan::{ApplyError, Step},
         repair::{Repair, summary},
     },
 };
@@ -164,9 +164,9 @@ impl Cluster {
     }
 
     /// Carries out steps of the mesh one after the other, as the production driver does.
-    fn carry_out(&mut self, id: u64, steps: Vec<Step>) -> Result<(), String> {
+    fn carry_out(&mut self, id: u64, steps: Vec<Step>) -> Result<(), ApplyError> {
         let mutation = self.plan.mutation;
-        let mut first_error = Ok(());
+        let mut failure = None;
         let mut steps = steps.into_iter().peekable();
         while let Some(step) = steps.next() {
             let Some(machine) = self.machines.get_mut(&id) else {
@@ -179,7 +179,9 @@ impl Cluster {
             self.note(&[51, id, u64::from(failed)], || {
                 format!("n{id} changes its mesh: {step:?}: {outcome:?}")
             });
-            first_error = first_error.and(outcome);
+            if let Err(reason) = outcome {
+                failure = Some(ApplyError::with(failure, &step, reason));
+            }
             let ends = failed && required;
             // Steps of one kind concern different blocks.
             let same = |next: &Step| discriminant(next) == kind;
@@ -190,10 +192,10 @@ impl Cluster {
                 break;
             }
         }
-        if first_error.is_ok() {
+        if failure.is_none() {
             self.count("meshes changed");
         }
-        first_error
+        failure.map_or(Ok(()), Err)
     }
 
     /// Judges an audit event about repairs of the mesh of node `id`.

@@ -55,6 +55,7 @@ impl PortTable {
             hostname: host.to_owned(),
             https: false,
             mesh: true,
+            unreached: Default::default(),
         };
         // Hosts without heartbeats are the concern of node health.
         let fresh: BTreeSet<String> = state.nodes.keys().cloned().collect();

@@ -328,7 +328,7 @@ impl Cluster {
         };
         let known = matches!(
             daemon.mesh.core.status(),
-            readiness::MeshStatus::Unprotected(_) | readiness::MeshStatus::ForeignRoutes(_)
+            readiness::MeshStatus::Unprotected(_) | readiness::MeshStatus::ForeignRoutes { .. }
         );
         let judge = &self.reachability;
         let excused = judge.excuses(&judge.meshes, machine, self.now);

@@ -118,12 +118,10 @@ fn upstream(
 ) -> Option<PortUpstream> {
     let observed = state.replicas_observed.get(id)?;
     let host = &observed.host;
-    let eligible = observed.state() == v1::ReplicaState::Running
-        && facts.is_fresh(host, fresh)
-        && facts.reaches(host);
+    let eligible = observed.state() == v1::ReplicaState::Running && facts.is_fresh(host, fresh);
     let port = number(route.container_port).filter(|_| eligible)?;
     let ip = address(state, &route.deployment, &route.service, observed)?;
-    Some(PortUpstream {
+    facts.reaches(host, ip).then(|| PortUpstream {
         replica: id.to_owned(),
         host: host.clone(),
         addr: SocketAddr::new(ip, port),

@@ -5,6 +5,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
+use jaco_engine::cidr::Cidr;
 use jaco_proto::v1;
 use jaco_state::State;
 
@@ -15,7 +16,7 @@ use crate::network::names::{DEFAULT_NETWORK, NetworkId};
 pub mod testing;
 
 /// Properties of the node that are not in the state.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFacts {
     /// Hostname of this node.
     pub hostname: String,
@@ -28,6 +29,8 @@ pub struct NodeFacts {
     /// other hosts are then excluded from the table, and local replicas serve their requests. Set
     /// this once the blocks are routable; freshness of the hosts is checked separately.
     pub mesh: bool,
+    /// Blocks of other hosts that the mesh does not reach.
+    pub unreached: BTreeSet<Cidr>,
 }
 
 impl NodeFacts {
@@ -37,10 +40,14 @@ impl NodeFacts {
         host == self.hostname || fresh.contains(host)
     }
 
-    /// Whether the addresses of containers on `host` can be reached from this node.
+    /// Whether the address of a container on `host` can be reached from this node.
     #[must_use]
-    pub fn reaches(&self, host: &str) -> bool {
-        self.mesh || host == self.hostname
+    pub fn reaches(&self, host: &str, address: IpAddr) -> bool {
+        let is_within = |block: &Cidr| match address {
+            IpAddr::V4(ip) => block.overlaps(Cidr::aligned(ip.into(), 32)),
+            IpAddr::V6(_) => false,
+        };
+        host == self.hostname || self.mesh && !self.unreached.iter().any(is_within)
     }
 }
 
@@ -157,7 +164,7 @@ fn upstream<'a>(
     let addr = replica_addr(state, |host| facts.is_fresh(host, fresh), route, id)?;
     let observed = state.replicas_observed.get(id)?;
     let sticky = protection::affinity(route).is_some();
-    facts.reaches(&observed.host).then(|| Upstream {
+    facts.reaches(&observed.host, addr.ip()).then(|| Upstream {
         replica: id,
         addr,
         leaving: sticky && is_leaving(state, observed),

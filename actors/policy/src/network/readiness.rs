@@ -1,6 +1,6 @@
 //! Network conditions under which a node may become `ready`. Pure.
 
-use std::{fmt, net::Ipv4Addr};
+use std::{collections::BTreeSet, fmt, net::Ipv4Addr};
 
 use jaco_engine::cidr::Cidr;
 
@@ -49,9 +49,21 @@ pub enum MeshStatus {
     /// Like [`MeshStatus::Unavailable`], but packets to containers of other hosts may leave this
     /// one unencrypted: the routes that discard them are missing, too.
     Unprotected(String),
-    /// The device is up as far as possible, but these routes of other programs take packets to containers
-    /// of other hosts.
-    ForeignRoutes(String),
+    /// The device is up, except that some blocks of other hosts have no route over it.
+    Partial {
+        /// Why the last pass failed.
+        reason: String,
+        /// The blocks without a route.
+        unreached: BTreeSet<Cidr>,
+    },
+    /// The device is up as far as possible, but routes of other programs take packets to containers of
+    /// other hosts.
+    ForeignRoutes {
+        /// The routes.
+        routes: String,
+        /// Blocks of other hosts that are out of reach.
+        unreached: BTreeSet<Cidr>,
+    },
     /// The mesh is not set up, as it would cut this node off from the others.
     Overlaps(Overlap),
 }
@@ -62,11 +74,25 @@ impl MeshStatus {
     pub fn fault(&self) -> Option<String> {
         match self {
             Self::Off | Self::Up => None,
-            Self::Unavailable(reason) | Self::Unprotected(reason) => Some(reason.clone()),
-            Self::ForeignRoutes(routes) => Some(format!(
+            Self::Unavailable(reason)
+            | Self::Unprotected(reason)
+            | Self::Partial { reason, .. } => Some(reason.clone()),
+            Self::ForeignRoutes { routes, .. } => Some(format!(
                 "routes of other programs take packets of the container networks: {routes}"
             )),
             Self::Overlaps(overlap) => Some(overlap.to_string()),
+        }
+    }
+
+    /// Blocks of other hosts that are out of reach from this one; `None` if all are.
+    #[must_use]
+    pub fn unreached(&self) -> Option<BTreeSet<Cidr>> {
+        match self {
+            Self::Up => Some(BTreeSet::new()),
+            Self::Partial { unreached, .. } | Self::ForeignRoutes { unreached, .. } => {
+                Some(unreached.clone())
+            }
+            Self::Off | Self::Unavailable(_) | Self::Unprotected(_) | Self::Overlaps(_) => None,
         }
     }
 
@@ -74,8 +100,8 @@ impl MeshStatus {
     #[must_use]
     pub fn is_protected(&self) -> bool {
         match self {
-            Self::Off | Self::Up | Self::Unavailable(_) => true,
-            Self::Unprotected(_) | Self::ForeignRoutes(_) | Self::Overlaps(_) => false,
+            Self::Off | Self::Up | Self::Partial { .. } | Self::Unavailable(_) => true,
+            Self::Unprotected(_) | Self::ForeignRoutes { .. } | Self::Overlaps(_) => false,
         }
     }
 }
@@ -155,7 +181,7 @@ pub fn assess(isolation: &IsolationStatus, mesh: &MeshStatus, members: usize) ->
         MeshStatus::Unprotected(reason) if *isolation != IsolationStatus::Off => {
             return Readiness::Waits(format!("the routes of the mesh are not set: {reason}"));
         }
-        MeshStatus::ForeignRoutes(_) if *isolation != IsolationStatus::Off => {
+        MeshStatus::ForeignRoutes { .. } if *isolation != IsolationStatus::Off => {
             return Readiness::Waits(mesh.fault().unwrap_or_default());
         }
         MeshStatus::Overlaps(overlap) if *isolation != IsolationStatus::Off => {
@@ -165,7 +191,8 @@ pub fn assess(isolation: &IsolationStatus, mesh: &MeshStatus, members: usize) ->
         | MeshStatus::Up
         | MeshStatus::Unavailable(_)
         | MeshStatus::Unprotected(_)
-        | MeshStatus::ForeignRoutes(_)
+        | MeshStatus::Partial { .. }
+        | MeshStatus::ForeignRoutes { .. }
         | MeshStatus::Overlaps(_) => {}
     }
     Readiness::Ready(details)

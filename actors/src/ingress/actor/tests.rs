@@ -57,6 +57,7 @@ async fn start_in(
         hostname: "here".to_owned(),
         https: false,
         mesh: true,
+        unreached: Default::default(),
     };
     let (proxy, serving) = (Proxy::new(Settings::default()), Serving::default());
     let mut input = ServingInput::new(state, facts, fresh);
@@ -342,6 +343,10 @@ async fn remote_replicas_serve_while_the_mesh_is_up() {
     add_replica(&mut state, "web-1", "there", "10.1.1.2");
     let fresh: Hosts = Arc::new(["here", "there"].map(str::to_owned).into());
     let down = || MeshStatus::Unavailable("no device".to_owned());
+    let without = |block: &str| MeshStatus::Partial {
+        reason: "no route".to_owned(),
+        unreached: [block.parse().unwrap()].into(),
+    };
     let (mesh, watched) = watch::channel(down());
     let fresh = watch::channel(fresh).1;
     let world = start_in(FakeState::new(state), fresh, Some(watched), None, 0).await;
@@ -349,6 +354,8 @@ async fn remote_replicas_serve_while_the_mesh_is_up() {
     for (status, expected) in [
         (MeshStatus::Up, &["web-0", "web-1"][..]),
         (down(), &["web-0"]),
+        (without("10.2.0.0/24"), &["web-0", "web-1"]),
+        (without("10.1.1.0/24"), &["web-0"]),
     ] {
         mesh.send_replace(status);
         sleep(MAX_DEBOUNCE).await;
@@ -405,6 +412,7 @@ async fn waiting() -> Waiting {
         hostname: "here".to_owned(),
         https: false,
         mesh: true,
+        unreached: Default::default(),
     };
     let (fresh, watched) = watch::channel(Hosts::default());
     let input = ServingInput::new(FakeState::new(state), facts, watched);

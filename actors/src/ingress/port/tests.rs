@@ -46,6 +46,7 @@ impl World {
             hostname: "here".to_owned(),
             https: false,
             mesh: true,
+            unreached: Default::default(),
         };
         let ports = data_plane("here", fresh.subscribe(), Inherited::default());
         let input = ServingInput::new(fake.clone(), facts, fresh.subscribe());

@@ -16,7 +16,7 @@ use jaco_policy::{
         ipam::Pool,
         mesh::{
             core::{Action, Core, Isolation, Seen},
-            plan::Step,
+            plan::{ApplyError, Step},
             repair::{Repair, audit_event, summary},
         },
     },
@@ -77,7 +77,7 @@ pub enum Msg {
 /// Outcome of the steps of one plan.
 #[derive(Debug)]
 pub struct Outcome {
-    result: Result<(), PortError>,
+    result: Result<(), ApplyError>,
     /// Number of peers, if the set was replaced.
     peers: Option<usize>,
 }
@@ -167,8 +167,7 @@ impl Worker for MeshActor {
                     info!(subsystem = "wgmesh", peers, "number of peers changed");
                     self.peers = Some(peers);
                 }
-                self.core
-                    .handle_applied(now, result.map_err(|error| error.0));
+                self.core.handle_applied(now, result);
             }
             Msg::Wake => self.core.handle_timeout(now),
         }
@@ -249,10 +248,12 @@ impl MeshActor {
                     warn!(subsystem = "wgmesh", %reason, "the mesh is not up");
                 }
             }
-            MeshStatus::ForeignRoutes(_) | MeshStatus::Overlaps(_) => {
+            MeshStatus::Partial { .. }
+            | MeshStatus::ForeignRoutes { .. }
+            | MeshStatus::Overlaps(_) => {
                 let reason = status.fault().unwrap_or_default();
                 if self.failures.is_new(&reason) {
-                    warn!(subsystem = "wgmesh", %reason, "the mesh does not protect the containers");
+                    warn!(subsystem = "wgmesh", %reason, "the mesh is not whole");
                 }
             }
             MeshStatus::Up | MeshStatus::Off => {
@@ -320,14 +321,15 @@ async fn apply(mesh: SharedPort, steps: Vec<Step>) -> Outcome {
             Step::SetPeers(peers) => Some(peers.len()),
             _ => None,
         };
-        let (required, text) = (step.is_required(), step.to_string());
+        let (required, text, failed) = (step.is_required(), step.to_string(), step.clone());
         match mesh.apply(step).await {
             Ok(()) => {
                 debug!(subsystem = "wgmesh", step = %text, "mesh changed");
                 outcome.peers = peers.or(outcome.peers);
             }
             Err(error) => {
-                outcome.result = outcome.result.and(Err(error));
+                let earlier = outcome.result.err();
+                outcome.result = Err(ApplyError::with(earlier, &failed, error.0));
                 if required {
                     break;
                 }

@@ -55,10 +55,10 @@ impl MeshStats for DeviceStats {
 
 fn state_of(status: &MeshStatus) -> MeshState {
     match status {
-        MeshStatus::Up => MeshState::Up,
+        MeshStatus::Up | MeshStatus::Partial { .. } => MeshState::Up,
         MeshStatus::Unavailable(_)
         | MeshStatus::Unprotected(_)
-        | MeshStatus::ForeignRoutes(_)
+        | MeshStatus::ForeignRoutes { .. }
         | MeshStatus::Overlaps(_) => MeshState::Down,
         MeshStatus::Off => MeshState::Unavailable,
     }
@@ -105,7 +105,13 @@ mod tests {
             (MeshStatus::Up, MeshState::Up),
             (MeshStatus::Unavailable(String::new()), MeshState::Down),
             (MeshStatus::Unprotected(String::new()), MeshState::Down),
-            (MeshStatus::ForeignRoutes(String::new()), MeshState::Down),
+            (
+                MeshStatus::ForeignRoutes {
+                    routes: String::new(),
+                    unreached: Default::default(),
+                },
+                MeshState::Down,
+            ),
             (MeshStatus::Off, MeshState::Unavailable),
         ] {
             assert_eq!(state_of(&status), expected, "{status:?}");

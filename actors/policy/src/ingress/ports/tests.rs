@@ -25,6 +25,7 @@ fn facts(mesh: bool) -> NodeFacts {
         hostname: "here".to_owned(),
         https: false,
         mesh,
+        unreached: Default::default(),
     }
 }
 

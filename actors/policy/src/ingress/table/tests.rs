@@ -12,6 +12,7 @@ fn facts() -> NodeFacts {
         hostname: "here".to_owned(),
         https: false,
         mesh: false,
+        unreached: Default::default(),
     }
 }
 

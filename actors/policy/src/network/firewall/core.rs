@@ -3,8 +3,8 @@
 //! A pass reads the kernel's table and compares it with the ruleset of the newest state. If they
 //! differ, it applies the ruleset and reads the table once more. Then it asserts the exemptions from
 //! the engine's rules; without the ruleset it removes those that let packets pass, so that nothing is
-//! accepted without the rule that drops the rest. Passes follow changes of the address blocks (debounced), changes of the kernel's tables (at once), and
-//! a timer.
+//! accepted without the rule that drops the rest. Passes follow changes of the address blocks
+//! (debounced), changes of the kernel's tables (at once), and a timer.
 
 mod pass;
 mod report;

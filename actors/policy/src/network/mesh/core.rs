@@ -16,7 +16,7 @@ use jaco_state::State;
 
 use super::{
     foreign::ForeignRoute,
-    plan::{Observed, Peer, Step, plan, resolve_peers, teardown},
+    plan::{ApplyError, Observed, Peer, Step, plan, resolve_peers, teardown},
     repair::{Repair, Target},
     repair_log::RepairLog,
     wanted::{Wanted, are_like},
@@ -38,6 +38,8 @@ pub const MAX_DEBOUNCE: Duration = Duration::from_secs(1);
 pub const TICK: Duration = Duration::from_secs(30);
 /// Delay of the pass after a failed one; doubles up to [`TICK`].
 pub const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// Longest time until the changes of a failed pass are announced.
+const SETTLING: Duration = Duration::from_millis(200);
 /// Most foreign routes that a status names.
 const MAX_SHOWN: usize = 4;
 /// Reason of a node without a mesh because it was removed from the cluster.
@@ -126,7 +128,7 @@ pub struct Core {
     debounce: Debounce,
     next_pass: Instant,
     /// Time before which changes of the kernel, which may be those of a failed pass, cause no pass.
-    retry_at: Option<Instant>,
+    settled_at: Option<Instant>,
     retry: Duration,
     due: bool,
     busy: bool,
@@ -161,7 +163,7 @@ impl Core {
             closes: false,
             debounce: Debounce::new(DEBOUNCE, MAX_DEBOUNCE),
             next_pass: now,
-            retry_at: None,
+            settled_at: None,
             retry: FIRST_RETRY,
             due: false,
             busy: false,
@@ -254,7 +256,7 @@ impl Core {
 
     /// Handles a change of the kernel's links, addresses or routes, or a failure of the device.
     pub fn handle_change(&mut self, now: Instant) {
-        if self.retry_at.is_none_or(|at| at <= now) {
+        if self.settled_at.is_none_or(|at| at <= now) {
             self.debounce.handle_change(now);
         }
     }
@@ -274,7 +276,7 @@ impl Core {
     pub fn handle_seen(&mut self, now: Instant, seen: Result<Seen, String>) {
         let Seen { observed, resolved } = match seen {
             Ok(seen) => seen,
-            Err(reason) => return self.finish(now, Err(reason)),
+            Err(reason) => return self.finish(now, Err(reason.into())),
         };
         self.names.extend(resolved);
         let names = self.names_of_peers();
@@ -326,7 +328,7 @@ impl Core {
     }
 
     /// Handles the outcome of [`Action::Apply`].
-    pub fn handle_applied(&mut self, now: Instant, outcome: Result<(), String>) {
+    pub fn handle_applied(&mut self, now: Instant, outcome: Result<(), ApplyError>) {
         self.finish(now, outcome);
     }
 
@@ -406,7 +408,7 @@ impl Core {
         self.wanted.iter().flat_map(Wanted::overlapping)
     }
 
-    fn finish(&mut self, now: Instant, outcome: Result<(), String>) {
+    fn finish(&mut self, now: Instant, outcome: Result<(), ApplyError>) {
         self.busy = false;
         self.has_run = true;
         let tears_down = std::mem::take(&mut self.tears_down);
@@ -414,7 +416,7 @@ impl Core {
         match outcome {
             Ok(()) => {
                 self.retry = FIRST_RETRY;
-                self.retry_at = None;
+                self.settled_at = None;
                 if !self.wanted_changed {
                     self.next_pass = now + TICK;
                 }
@@ -423,14 +425,17 @@ impl Core {
                     self.leaves &= self.wanted_changed;
                 } else if self.wanted.is_some() {
                     self.protected = true;
-                    self.status = match (self.foreign_routes(), self.awaits_isolation()) {
-                        (Some(routes), _) => MeshStatus::ForeignRoutes(routes),
+                    self.status = match (
+                        self.foreign_routes(BTreeSet::new()),
+                        self.awaits_isolation(),
+                    ) {
+                        (Some(foreign), _) => foreign,
                         (None, true) => MeshStatus::Unavailable(NOT_IN_FORCE.to_owned()),
                         (None, false) => MeshStatus::Up,
                     };
                 }
             }
-            Err(reason) => self.fail(now, reason),
+            Err(failure) => self.fail(now, failure),
         }
     }
 
@@ -446,25 +451,38 @@ impl Core {
         self.status = MeshStatus::Overlaps(overlap);
     }
 
-    /// Names the routes of other programs that take packets of the mesh, if there are any.
-    fn foreign_routes(&self) -> Option<String> {
+    /// Status of a node with routes of other programs that take packets of the mesh, if there are any;
+    /// `unreached` are the blocks that have no route.
+    fn foreign_routes(&self, mut unreached: BTreeSet<Cidr>) -> Option<MeshStatus> {
+        let routes = self.wanted.iter().flat_map(Wanted::routes);
+        let is_taken = |block: &Cidr| self.foreign.iter().any(|found| found.to.overlaps(*block));
+        unreached.extend(routes.filter(is_taken));
         let shown = self.foreign.iter().take(MAX_SHOWN);
         let shown: Vec<String> = shown.map(ToString::to_string).collect();
         let more = match self.foreign.len().saturating_sub(MAX_SHOWN) {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        (!shown.is_empty()).then(|| shown.join(", ") + &more)
+        (!shown.is_empty()).then(|| MeshStatus::ForeignRoutes {
+            routes: shown.join(", ") + &more,
+            unreached,
+        })
     }
 
-    fn fail(&mut self, now: Instant, reason: String) {
+    fn fail(&mut self, now: Instant, failure: ApplyError) {
         let at = now + self.retry;
         self.retry = (self.retry * 2).min(TICK);
-        self.retry_at = Some(at);
-        self.status = match self.foreign_routes() {
-            Some(routes) => MeshStatus::ForeignRoutes(routes),
-            None if self.protected => MeshStatus::Unavailable(reason),
-            None => MeshStatus::Unprotected(reason),
+        self.settled_at = Some(now + SETTLING);
+        let ApplyError { reason, unreached } = failure;
+        // Then every blackhole was added, too.
+        self.protected |= unreached.is_some();
+        self.status = match self.foreign_routes(unreached.clone().unwrap_or_default()) {
+            Some(foreign) => foreign,
+            None if !self.protected => MeshStatus::Unprotected(reason),
+            None => match unreached.filter(|_| !self.awaits_isolation()) {
+                Some(unreached) => MeshStatus::Partial { reason, unreached },
+                None => MeshStatus::Unavailable(reason),
+            },
         };
         // Changes during the pass may be its own.
         if !self.wanted_changed {

@@ -105,6 +105,49 @@ impl Step {
     }
 }
 
+/// Reason why some steps of a plan were not carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApplyError {
+    /// Error of the first of them.
+    pub reason: String,
+    /// Blocks that have no route over the device for it; `None` if more than routes is lacking.
+    pub unreached: Option<BTreeSet<Cidr>>,
+}
+
+impl From<String> for ApplyError {
+    fn from(reason: String) -> Self {
+        let unreached = None;
+        Self { reason, unreached }
+    }
+}
+
+impl ApplyError {
+    /// Adds the failure of a step to those of earlier ones.
+    #[must_use]
+    pub fn with(earlier: Option<Self>, step: &Step, reason: String) -> Self {
+        let mut failure = earlier.unwrap_or(Self {
+            reason,
+            unreached: Some(BTreeSet::new()),
+        });
+        match step {
+            Step::AddRoute(route) | Step::ReplaceRoute(route) => {
+                failure
+                    .unreached
+                    .iter_mut()
+                    .for_each(|blocks| blocks.extend([route.to]));
+            }
+            // Excess routes and addresses lead no packet away from a block.
+            Step::RemoveRoute(_) | Step::RemoveAddress(_) | Step::RemoveBlackhole(_) => {}
+            Step::AddBlackhole(_)
+            | Step::OpenDevice
+            | Step::SetUp
+            | Step::AddAddress(_)
+            | Step::SetPeers(_) => failure.unreached = None,
+        }
+        failure
+    }
+}
+
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -220,8 +220,11 @@ async fn route_that_fails_stops_no_other() {
     let lab = Lab::start(|world| world.failing = Some("add route 10.244.1")).await;
     lab.allocate("n2", "10.244.2.0/24");
     lab.pass().await;
-    let reason = "failed to add route 10.244.1.0/24".to_owned();
-    assert_eq!(*lab.status.borrow(), MeshStatus::Unavailable(reason));
+    let partial = MeshStatus::Partial {
+        reason: "failed to add route 10.244.1.0/24".to_owned(),
+        unreached: ["10.244.1.0/24".parse().unwrap()].into(),
+    };
+    assert_eq!(*lab.status.borrow(), partial);
     assert_eq!(
         lab.device().routes.len(),
         2,

@@ -288,8 +288,8 @@ impl Reports {
             .map(|legacy| legacy.then(|| UNSUPPORTED.to_owned()));
         let flows = lists_flows.map(|lists| (!lists).then(|| UNSUPPORTED.to_owned()));
         let routes = match mesh {
-            MeshStatus::ForeignRoutes(routes) => Some(Some(shorten(routes).to_owned())),
-            MeshStatus::Up => Some(None),
+            MeshStatus::ForeignRoutes { routes, .. } => Some(Some(shorten(routes).to_owned())),
+            MeshStatus::Up | MeshStatus::Partial { .. } => Some(None),
             // Nothing is known about them.
             _ => None,
         };

@@ -3,6 +3,7 @@ use crate::network::{
     firewall::ruleset::HostInputs,
     mesh::{
         foreign::MAIN_TABLE,
+        plan::DeviceRoute,
         repair::summary,
         testing::{allocate, node, state},
     },
@@ -168,7 +169,7 @@ fn failed_pass_is_repeated_with_growing_delay() {
             _ => {
                 lab.see(&[]).unwrap();
                 lab.core
-                    .handle_applied(lab.now, Err("no tunnel".to_owned()));
+                    .handle_applied(lab.now, Err("no tunnel".to_owned().into()));
             }
         }
         let reason = ["no netlink", "no tunnel"][at % 2].to_owned();
@@ -197,7 +198,7 @@ fn node_without_device_is_protected_by_its_blackholes() {
         assert!(matches!(lab.after(due), Some(Action::Look { .. })));
         lab.core.handle_seen(lab.now, Ok(seen));
         lab.core.poll_action().unwrap();
-        let failed = Err("no /dev/net/tun".to_owned());
+        let failed = Err("no /dev/net/tun".to_owned().into());
         lab.core.handle_applied(lab.now, failed);
         lab.core.status().clone()
     };
@@ -220,38 +221,44 @@ fn foreign_routes_make_the_node_unprotected() {
             table: MAIN_TABLE,
         })
         .collect();
-    let look = |lab: &mut Lab, foreign: &BTreeSet<ForeignRoute>, outcome: Result<(), String>| {
-        let observed = Observed {
-            blackholes: lab.core.wanted.clone().unwrap().blackholes,
-            foreign: foreign.clone(),
-            device: None,
+    let look =
+        |lab: &mut Lab, foreign: &BTreeSet<ForeignRoute>, outcome: Result<(), ApplyError>| {
+            let observed = Observed {
+                blackholes: lab.core.wanted.clone().unwrap().blackholes,
+                foreign: foreign.clone(),
+                device: None,
+            };
+            let seen = Seen {
+                observed,
+                ..Seen::default()
+            };
+            lab.core.handle_change(lab.now);
+            let networks = loop {
+                let due = lab.core.poll_timeout() - lab.now;
+                match lab.after(due) {
+                    Some(Action::Look { networks, .. }) => break networks,
+                    None => {}
+                    other => panic!("{other:?}"),
+                }
+            };
+            assert_eq!(networks, lab.core.wanted.clone().unwrap().blackholes);
+            lab.core.handle_seen(lab.now, Ok(seen));
+            // The rest of the mesh is repaired all the same.
+            assert!(matches!(lab.core.poll_action(), Some(Action::Apply(_))));
+            lab.core.handle_applied(lab.now, outcome);
+            lab.core.status().clone()
         };
-        let seen = Seen {
-            observed,
-            ..Seen::default()
-        };
-        lab.core.handle_change(lab.now);
-        let networks = loop {
-            let due = lab.core.poll_timeout() - lab.now;
-            match lab.after(due) {
-                Some(Action::Look { networks, .. }) => break networks,
-                None => {}
-                other => panic!("{other:?}"),
-            }
-        };
-        assert_eq!(networks, lab.core.wanted.clone().unwrap().blackholes);
-        lab.core.handle_seen(lab.now, Ok(seen));
-        // The rest of the mesh is repaired all the same.
-        assert!(matches!(lab.core.poll_action(), Some(Action::Apply(_))));
-        lab.core.handle_applied(lab.now, outcome);
-        lab.core.status().clone()
-    };
     let one = routes.iter().take(1).cloned().collect();
-    let unprotected = MeshStatus::ForeignRoutes("10.244.1.0/24 dev flannel.1".to_owned());
+    let unprotected = MeshStatus::ForeignRoutes {
+        routes: "10.244.1.0/24 dev flannel.1".to_owned(),
+        unreached: BTreeSet::new(),
+    };
     assert_eq!(look(&mut lab, &one, Ok(())), unprotected);
-    let failed = Err("another program has a route to 10.244.1.0/24".to_owned());
+    let failed = Err("another program has a route to 10.244.1.0/24"
+        .to_owned()
+        .into());
     assert_eq!(look(&mut lab, &one, failed), unprotected);
-    let MeshStatus::ForeignRoutes(many) = look(&mut lab, &routes, Ok(())) else {
+    let MeshStatus::ForeignRoutes { routes: many, .. } = look(&mut lab, &routes, Ok(())) else {
         panic!("{:?}", lab.core.status());
     };
     assert!(
@@ -418,7 +425,7 @@ fn own_changes_do_not_shorten_the_retry() {
         // The device was opened, which the kernel announces.
         lab.core.handle_change(lab.now);
         assert_eq!(lab.after(DEBOUNCE), None);
-        let failed = Err("no peers".to_owned());
+        let failed = Err("no peers".to_owned().into());
         lab.core.handle_applied(lab.now, failed);
         lab.core.handle_change(lab.now);
         passes += 1;
@@ -527,7 +534,8 @@ fn own_changes_and_failed_passes_are_no_repairs() {
     lab.core.handle_state(lab.now, &changed);
     assert!(matches!(lab.after(DEBOUNCE), Some(Action::Look { .. })));
     lab.see(&[]).unwrap();
-    lab.core.handle_applied(lab.now, Err("no route".to_owned()));
+    lab.core
+        .handle_applied(lab.now, Err("no route".to_owned().into()));
     let former = state(&[node("node-1", 1), node("node-2", 2)]);
     lab.core.handle_state(lab.now, &former);
     let found = audits(&mut lab, TICK, &Observed::default());
@@ -559,4 +567,110 @@ fn mesh_over_the_nodes_network_is_refused() {
     lab.see(&[]).unwrap();
     lab.core.handle_applied(lab.now, Ok(()));
     assert_eq!(*lab.core.status(), MeshStatus::Up);
+}
+
+/// A mesh with the blocks 10.244.1.0/24 and 10.244.2.0/24 of another node, whose kernel has the
+/// blackholes, after a pass in which the routes to `failed` were not added.
+fn pass_without_routes(failed: &[&str], foreign: Option<&str>) -> Lab {
+    let mut lab = Lab::new(&[node("node-1", 1)]);
+    let mut state = state(&[node("node-1", 1), node("node-2", 2)]);
+    allocate(&mut state, "node-2", "10.244.1.0/24");
+    allocate(&mut state, "node-2", "10.244.2.0/24");
+    lab.core.handle_state(lab.now, &state);
+    assert!(matches!(
+        lab.after(Duration::ZERO),
+        Some(Action::Look { .. })
+    ));
+    let foreign = foreign.map(|to| ForeignRoute {
+        to: to.parse().unwrap(),
+        interfaces: vec!["eth1".to_owned()],
+        table: MAIN_TABLE,
+    });
+    let seen = Seen {
+        observed: Observed {
+            foreign: foreign.into_iter().collect(),
+            ..Observed::default()
+        },
+        ..Seen::default()
+    };
+    lab.core.handle_seen(lab.now, Ok(seen));
+    let steps = steps(lab.core.poll_action());
+    let fails = |step: &&Step| match step {
+        Step::AddRoute(route) => failed.contains(&route.to.to_string().as_str()),
+        _ => false,
+    };
+    let failure = steps.iter().filter(fails).fold(None, |earlier, step| {
+        Some(ApplyError::with(earlier, step, step.to_string()))
+    });
+    lab.core
+        .handle_applied(lab.now, failure.map_or(Ok(()), Err));
+    lab
+}
+
+#[test]
+fn failed_route_costs_its_block_alone() {
+    let block = |text: &str| -> Cidr { text.parse().unwrap() };
+    let lab = pass_without_routes(&["10.244.2.0/24"], None);
+    let partial = MeshStatus::Partial {
+        reason: "add route 10.244.2.0/24".to_owned(),
+        unreached: [block("10.244.2.0/24")].into(),
+    };
+    assert_eq!(*lab.core.status(), partial);
+    assert!(partial.is_protected());
+    let lab = pass_without_routes(&["10.244.2.0/24"], Some("10.244.1.128/25"));
+    let both = ["10.244.1.0/24", "10.244.2.0/24"].map(block);
+    assert_eq!(lab.core.status().unreached(), Some(both.into()));
+    assert!(!lab.core.status().is_protected());
+    let lab = pass_without_routes(&[], Some("10.244.1.128/25"));
+    let first = [block("10.244.1.0/24")];
+    assert_eq!(lab.core.status().unreached(), Some(first.into()));
+}
+
+#[test]
+fn failures_of_steps_add_up() {
+    let route = |text: &str| DeviceRoute {
+        to: text.parse().unwrap(),
+        source: None,
+        metric: 0,
+    };
+    let (one, two) = (route("10.244.1.0/24"), route("10.244.2.0/24"));
+    let blocks = |steps: &[Step]| {
+        let failure = steps.iter().fold(None, |earlier, step| {
+            Some(ApplyError::with(earlier, step, step.to_string()))
+        });
+        let failure = failure.unwrap();
+        assert_eq!(failure.reason, steps[0].to_string());
+        failure.unreached.map(|blocks| blocks.len())
+    };
+    let blackhole = || Step::AddBlackhole(one.to);
+    for (steps, expected) in [
+        (&[Step::AddRoute(one), Step::ReplaceRoute(two)][..], Some(2)),
+        (
+            &[Step::RemoveRoute(one), Step::RemoveBlackhole(two.to)],
+            Some(0),
+        ),
+        (&[Step::AddRoute(one), Step::SetPeers(Vec::new())], None),
+        (&[blackhole(), Step::AddRoute(one)], None),
+        (&[Step::OpenDevice], None),
+    ] {
+        assert_eq!(blocks(steps), expected, "{steps:?}");
+    }
+}
+
+#[test]
+fn change_after_a_failed_pass_is_handled() {
+    let mut lab = pass_without_routes(&["10.244.2.0/24"], None);
+    // A long pause between attempts.
+    for _ in 0..6 {
+        let due = lab.core.poll_timeout() - lab.now;
+        while !matches!(lab.after(due), Some(Action::Look { .. })) {}
+        lab.core.handle_seen(lab.now, Err("no netlink".to_owned()));
+        // Announcements of what the pass did itself.
+        lab.core.handle_change(lab.now);
+    }
+    let pause = lab.core.poll_timeout() - lab.now;
+    assert!(pause > TICK / 2, "{pause:?}");
+    assert_eq!(lab.after(SETTLING), None);
+    lab.core.handle_change(lab.now);
+    assert!(matches!(lab.after(DEBOUNCE), Some(Action::Look { .. })));
 }

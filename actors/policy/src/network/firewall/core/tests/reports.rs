@@ -275,8 +275,12 @@ fn status_names_foreign_routes() {
         row.status_details.get("foreign_routes").cloned()
     };
     let routes = || "10.244.1.0/24 dev flannel.1".to_owned();
+    let foreign = MeshStatus::ForeignRoutes {
+        routes: routes(),
+        unreached: Default::default(),
+    };
     assert_eq!(detail(MeshStatus::Up), None);
-    assert_eq!(detail(MeshStatus::ForeignRoutes(routes())), Some(routes()));
+    assert_eq!(detail(foreign), Some(routes()));
     // A daemon that starts does not know yet.
     let starting = MeshStatus::Unprotected("not set up yet".to_owned());
     assert_eq!(detail(starting), Some(routes()));
