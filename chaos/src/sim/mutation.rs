@@ -202,6 +202,8 @@ impl Mutation {
                 "committed is durable",
                 "applied is durable",
                 "state on disk",
+                // A log that a second leader cut off lacks what the first one has committed.
+                "messages are accepted",
                 "no panic",
             ],
             // Half a record is entries without their vote, or rows without all of their entries.
@@ -233,13 +235,16 @@ impl Mutation {
             Self::FreeCommitLockEarly => &["one owner per route"],
             Self::NeverDrained => &["drains end"],
             Self::StartUnchecked | Self::ActWhileStalled => &["starts wait for the cluster"],
-            Self::StartBeforeRules
-            | Self::MergeEqualNames
+            Self::MergeEqualNames
             | Self::StaleBlocksKept
             | Self::KeepOldPeers
-            | Self::NoDriftRepair
-            | Self::AcceptWithoutDrop
             | Self::KeepFlows => &["no forbidden connection"],
+            // Packets meet no ruleset, or a part of one.
+            Self::StartBeforeRules | Self::NoDriftRepair | Self::AcceptWithoutDrop => &[
+                "no forbidden connection",
+                "no forged source",
+                "no plaintext",
+            ],
             Self::AdmitAnySource => &["no forged source"],
             Self::ForgetBlackhole | Self::PassOutside => &["no plaintext"],
             Self::IgnoreForeignRoutes => &["foreign routes are known"],

@@ -7,7 +7,9 @@ use std::{
 
 use jaco_engine::cidr::Cidr;
 use jaco_net::netns::Namespace;
-use jaco_policy::network::{names::NetworkId, readiness::MeshStatus};
+use jaco_policy::network::{
+    firewall::local::LocalNetworks, names::NetworkId, readiness::MeshStatus,
+};
 use jaco_proto::v1::{self, AuditEventType, NodeStatus, command::Payload};
 use jaco_raftnode::{StateReader as _, command, testing::MemoryRaft};
 use jaco_supervision::{KillMode, Strategy, SupervisorSpec, Tree};
@@ -114,11 +116,17 @@ impl Lab {
         let raft = MemoryRaft::with_ready_nodes(&["n1"]);
         let (leader, leader_known) = watch::channel(false);
         let status = watch::Sender::default();
+        // The engine has no networks.
+        let local = LocalNetworks {
+            begun: std::time::Instant::now(),
+            blocks: Vec::new(),
+            bridges: BTreeMap::new(),
+        };
         let args = Args {
             host: "n1".to_owned(),
             raft: Arc::new(raft.clone()),
             leader_known,
-            local: watch::channel(None).1,
+            local: watch::channel(Some(Arc::new(local))).1,
             pool: crate::network::ipam::Pool::default(),
             mesh,
             clock: Clock::from_fn(|| SystemTime::UNIX_EPOCH),
@@ -376,13 +384,14 @@ fn table_in_the_kernel_is_restored() {
             lab.gate.wait_enforced(&network, block).await.unwrap();
             let loaded = run("nft", "list table inet jaco");
             assert!(loaded.contains("10.244.1.0/24"), "{loaded}");
-            assert_eq!(
-                run("iptables", "-S DOCKER-USER"),
-                "-N DOCKER-USER\n\
+            let exempt = "-N DOCKER-USER\n\
                  -A DOCKER-USER -s 10.244.0.0/16 -d 10.244.0.0/16 -j ACCEPT\n\
                  -A DOCKER-USER -s 10.99.0.0/24 -d 10.244.0.0/16 -j ACCEPT\n\
-                 -A DOCKER-USER -j RETURN\n"
-            );
+                 -A DOCKER-USER -j RETURN\n";
+            // The exemptions follow the ruleset.
+            while run("iptables", "-S DOCKER-USER") != exempt {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
             for (repairs, line) in (1..).zip([
                 "flush ruleset",
                 "delete element inet jaco jaco_pool { 10.244.1.0/24 }",

@@ -1,10 +1,11 @@
 //! Decides when the ruleset is tested and repaired, and what is reported about it.
 //!
 //! A pass reads the kernel's table and compares it with the ruleset of the newest state. If they
-//! differ, it applies the ruleset and reads the table once more. Then it asserts the exemptions from
-//! the engine's rules; without the ruleset it removes those that let packets pass, so that nothing is
-//! accepted without the rule that drops the rest. Passes follow changes of the address blocks
-//! (debounced), changes of the kernel's tables (at once), and a timer.
+//! differ, it applies the ruleset and reads the table once more. Then it ends the connections that may
+//! have begun without it, and asserts the exemptions from the engine's rules; without the ruleset it
+//! removes those that let packets pass, so that nothing is accepted without the rule that drops the
+//! rest. Passes follow changes of the address blocks (debounced), changes of the kernel's tables (at
+//! once), and a timer.
 
 mod pass;
 mod report;
@@ -32,7 +33,7 @@ use crate::{
     debounce::{self, Debounce},
     network::{
         names::NetworkId,
-        readiness::{MeshStatus, assess},
+        readiness::{IsolationStatus, MeshStatus, assess},
     },
 };
 use report::Reports;
@@ -79,6 +80,7 @@ enum Phase {
     Reading,
     Applying,
     Verifying,
+    Cutting,
     Exempting,
 }
 
@@ -117,6 +119,10 @@ pub struct Core {
     mesh: MeshStatus,
     /// Whether the table that an earlier process left was seen.
     adopted: bool,
+    /// Whether a table showed the blocks of the containers that an earlier process started.
+    knows_blocks: bool,
+    /// Whether the exemptions that let packets pass were last asserted.
+    accepts: bool,
     expected: Arc<Rendered>,
     status: Status,
     published: Status,
@@ -157,6 +163,8 @@ impl Core {
             created: now,
             mesh: MeshStatus::Off,
             adopted: false,
+            knows_blocks: !last.is_fresh(),
+            accepts: false,
             // That instance had a state that was new enough.
             open: last.enforced.is_some(),
             published: last.clone(),
@@ -198,6 +206,9 @@ impl Core {
     pub fn handle_local(&mut self, now: Instant, local: Arc<LocalNetworks>) {
         let moved = self.attachments.handle_bridges(&local.bridges);
         self.retired.handle_local(local);
+        if !self.accepts && self.status.isolation == IsolationStatus::Enforced {
+            self.pass_by(now);
+        }
         if moved || self.adopted && self.retired_blocks(now) != self.expected.retired {
             self.changes.handle_change(now);
             if self.urgent {
@@ -274,7 +285,9 @@ impl Core {
             Phase::Reading => self.compare(now, found),
             Phase::Verifying => self.verify(now, found),
             // No answer is awaited.
-            phase @ (Phase::Idle | Phase::Exempting | Phase::Applying) => self.phase = phase,
+            phase @ (Phase::Idle | Phase::Applying | Phase::Cutting | Phase::Exempting) => {
+                self.phase = phase;
+            }
         }
     }
 
@@ -301,6 +314,10 @@ impl Core {
             self.status.has_stale_flows = false;
         }
         self.cut = if failed { Cut::Failed } else { Cut::Idle };
+        // Others may have become suspect meanwhile.
+        if matches!(self.phase, Phase::Cutting) && (failed || !self.status.has_stale_flows) {
+            self.exempt(true);
+        }
     }
 
     /// Handles the outcome of [`Action::Submit`].

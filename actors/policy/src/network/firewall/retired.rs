@@ -67,6 +67,11 @@ impl Retired {
         self.forget();
     }
 
+    /// Whether the engine has listed its networks.
+    pub(super) fn knows_local(&self) -> bool {
+        self.local.is_some()
+    }
+
     /// Handles that a ruleset with these retired blocks, sorted and disjoint, is in force: no
     /// container starts there any more.
     pub(super) fn handle_enforced(&mut self, now: Instant, retired: &[Cidr]) {

@@ -1,4 +1,4 @@
-//! One pass: read, compare, apply, read again, exempt.
+//! One pass: read, compare, apply, read again, end connections, exempt.
 
 use std::{sync::Arc, time::Instant};
 
@@ -31,7 +31,11 @@ impl Core {
         self.actions.push(Action::Read);
     }
 
-    fn exempt(&mut self, accepts: bool) {
+    /// Asserts the exemptions. Containers of a deleted deployment may run in a block that neither a row
+    /// nor a table shows: nothing is accepted before the engine has listed its networks then.
+    pub(super) fn exempt(&mut self, accepts: bool) {
+        let accepts = accepts && (self.knows_blocks || self.retired.knows_local());
+        self.accepts = accepts;
         self.phase = Phase::Exempting;
         self.actions.push(Action::Exempt { accepts });
     }
@@ -55,6 +59,7 @@ impl Core {
     /// Retires the blocks of the tables of earlier instances: their containers may still run.
     fn adopt(&mut self, now: Instant, found: Option<&Ruleset>) {
         self.adopted = true;
+        self.knows_blocks |= found.is_some_and(Ruleset::is_consistent);
         // The gate is shut until a table was tested: nothing started by that of an earlier process.
         let since = self.status.is_fresh().then_some(self.created);
         let last = [&self.status.enforced, &self.status.attempted];
@@ -127,7 +132,7 @@ impl Core {
     pub(super) fn stale_flows(&self) -> Option<Arc<Rendered>> {
         let enforced = self.status.isolation == IsolationStatus::Enforced;
         let due = self.status.has_stale_flows && self.cut == Cut::Idle;
-        let due = due && enforced && matches!(self.phase, Phase::Idle);
+        let due = due && enforced && matches!(self.phase, Phase::Idle | Phase::Cutting);
         { self.status.enforced.clone() }.filter(|_| due)
     }
 
@@ -160,7 +165,12 @@ impl Core {
         self.retry = FIRST_RETRY;
         self.retry_at = None;
         self.last_pass = Some(now);
-        self.exempt(true);
+        if self.status.has_stale_flows {
+            // Accepted again, they would go on until they are ended.
+            self.phase = Phase::Cutting;
+        } else {
+            self.exempt(true);
+        }
     }
 
     pub(super) fn fail(&mut self, now: Instant, error: String) {

@@ -33,6 +33,8 @@ struct Bench {
     exemptions: Vec<(Exemption, Outcome)>,
     /// Whether the engine's rules let the packets of containers pass.
     accepts: bool,
+    /// Whether they did when connections were last ended.
+    accepted_at_cut: bool,
     last_apply: Option<Instant>,
     submitted: Submitted,
     /// Whether the state shows no report yet.
@@ -71,6 +73,7 @@ impl Bench {
             read_error: None,
             exemptions: Vec::new(),
             accepts: false,
+            accepted_at_cut: false,
             last_apply: None,
             submitted: Submitted::Committed,
             lags: false,
@@ -189,6 +192,7 @@ impl Bench {
             Action::CutFlows(rendered) => {
                 assert_eq!(self.kernel.as_ref(), Some(&rendered.ruleset));
                 self.cuts += 1;
+                self.accepted_at_cut = self.accepts;
                 self.core.handle_flows_cut(match self.cut_fails {
                     true => FlowsCut::Failed,
                     false if self.lists_flows => FlowsCut::Done,

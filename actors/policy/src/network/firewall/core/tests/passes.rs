@@ -350,10 +350,13 @@ fn unreadable_table_is_replaced_after_three_attempts() {
 #[test]
 fn nothing_is_accepted_without_the_ruleset() {
     let mut bench = Bench::enforced();
+    bench.survey_empty();
+    bench.advance(QUIET);
     assert!(bench.accepts);
     bench.apply_error = Some("owned by another process".to_owned());
     bench.kernel = None;
     bench.event();
+    bench.advance(QUIET);
     assert!(matches!(
         bench.status.isolation,
         IsolationStatus::Unavailable(_)
@@ -363,6 +366,7 @@ fn nothing_is_accepted_without_the_ruleset() {
     bench.advance(TICK);
     assert_eq!(bench.status.isolation, IsolationStatus::Enforced);
     assert!(bench.accepts);
+    assert!(!bench.accepted_at_cut, "connections begun without it go on");
     // A table that is not read once may still be there.
     bench.read_error = Some("busy".to_owned());
     bench.event();
@@ -401,4 +405,20 @@ fn further_networks_of_a_container_cause_a_pass() {
         assert_eq!(found, admitted, "{address:?}");
     }
     assert_eq!(bench.reported(), Vec::<String>::new());
+}
+
+#[test]
+fn nothing_is_accepted_before_blocks_are_known() {
+    // Neither a table nor the engine shows the containers of an earlier process.
+    let mut bench = Bench::enforced();
+    assert!(!bench.accepts);
+    bench.survey_empty();
+    bench.advance(QUIET);
+    assert!(bench.accepts);
+    let mut next = Bench::new();
+    next.kernel = bench.kernel.take();
+    next.rows(&[("web", "a", "n1", "10.244.1.0/24")]);
+    next.leader(true);
+    next.advance(SECOND * 3);
+    assert!(next.accepts, "the table of an earlier process");
 }
