@@ -19,6 +19,7 @@ pub mod mesh;
 pub mod names;
 pub mod probe;
 pub mod readiness;
+mod reported;
 pub mod scopes;
 pub mod status;
 #[cfg(test)]

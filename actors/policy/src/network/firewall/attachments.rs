@@ -6,11 +6,11 @@ use std::{
 };
 
 use imbl::ordmap::DiffItem;
-use jaco_proto::v1::{ReplicaObserved, ReplicaState};
+use jaco_proto::v1::ReplicaObserved;
 use jaco_state::State;
 
 use super::ruleset::Attachment;
-use crate::network::names::NetworkId;
+use crate::network::{names::NetworkId, reported};
 
 /// Index of the running containers of one host that are on several networks.
 #[derive(Clone, Debug, Default)]
@@ -94,31 +94,22 @@ impl Attachments {
 
 /// Networks and addresses of a replica whose container may run.
 fn networks(state: &State, row: &ReplicaObserved) -> BTreeMap<NetworkId, Ipv4Addr> {
-    let runs = match row.state() {
-        ReplicaState::Pending
-        | ReplicaState::Pulling
-        | ReplicaState::Running
-        | ReplicaState::Degraded
-        | ReplicaState::Updating => true,
-        ReplicaState::Unspecified | ReplicaState::Failed | ReplicaState::Stopped => false,
-    };
-    let Some(desired) = state.replicas_desired.get(&row.id).filter(|_| runs) else {
+    let Some(desired) = state.replicas_desired.get(&row.id) else {
         return BTreeMap::new();
     };
     let prefix = NetworkId::new(&desired.deployment, "").engine_name();
-    let address = |(key, value): (&String, &String)| {
-        let network = key.strip_prefix("ip.")?.strip_prefix(&prefix)?;
-        let id = NetworkId::new(&desired.deployment, network);
-        Some((id, value.parse().ok()?))
+    let of_deployment = |(name, address): (&str, Ipv4Addr)| {
+        let network = name.strip_prefix(&prefix)?;
+        Some((NetworkId::new(&desired.deployment, network), address))
     };
-    row.details.iter().filter_map(address).collect()
+    reported::addresses(row).filter_map(of_deployment).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use jaco_proto::v1::ReplicaDesired;
+    use jaco_proto::v1::{ReplicaDesired, ReplicaState};
 
     use super::*;
 

@@ -3,7 +3,9 @@
 use std::{net::Ipv4Addr, sync::Arc};
 
 use imbl::OrdMap;
-use jaco_proto::v1::{ReplicaObserved, ReplicaState};
+use jaco_proto::v1::ReplicaObserved;
+
+use crate::network::reported::{addresses, is_alive};
 
 /// Names of the engine networks of each observed container, by address and replica.
 ///
@@ -59,21 +61,5 @@ impl Clients {
 
 /// Addresses of a replica's container with the name of the engine network.
 fn attachments(row: &ReplicaObserved) -> impl Iterator<Item = (&ReplicaObserved, Ipv4Addr, &str)> {
-    let details = row.details.iter().filter(|_| is_alive(row));
-    details.filter_map(move |(key, value)| {
-        let network = key.strip_prefix("ip.")?;
-        Some((row, value.parse().ok()?, network))
-    })
-}
-
-/// Whether the replica may have a container with addresses, which may ask before it is healthy.
-fn is_alive(row: &ReplicaObserved) -> bool {
-    match row.state() {
-        ReplicaState::Pending
-        | ReplicaState::Pulling
-        | ReplicaState::Running
-        | ReplicaState::Degraded
-        | ReplicaState::Updating => true,
-        ReplicaState::Unspecified | ReplicaState::Failed | ReplicaState::Stopped => false,
-    }
+    addresses(row).map(move |(network, address)| (row, address, network))
 }
