@@ -187,15 +187,23 @@ fn is_unknown(error: &DecodedError) -> bool {
     outcome.is_some_and(|outcome| outcome == "unknown")
 }
 
-/// Ends an actor of the network vertical.
+/// Ends an actor of the network vertical. Networks of the last step may still be removed, with their
+/// actors: a chosen one may have ended by itself, then another is chosen.
 async fn kill_actor(node: &Node, rng: &mut Rng) -> anyhow::Result<()> {
-    let actors = node.api().actors().await?.into_iter();
-    let network: Vec<String> = actors
-        .map(|actor| actor.path)
-        .filter(|path| path.contains("/network/"))
-        .collect();
-    let path = rng.choose(&network).context("an actor")?;
-    println!("{} of {}", path, node.host());
-    node.api().kill_actor(path, FailureMode::Panic).await?;
-    Ok(())
+    loop {
+        let actors = node.api().actors().await?.into_iter();
+        let network: Vec<String> = actors
+            .map(|actor| actor.path)
+            .filter(|path| path.contains("/network/"))
+            .collect();
+        let path = rng.choose(&network).context("an actor")?;
+        println!("{} of {}", path, node.host());
+        let Err(error) = node.api().kill_actor(path, FailureMode::Panic).await else {
+            return Ok(());
+        };
+        let actors = node.api().actors().await?;
+        if actors.iter().any(|actor| actor.path == *path) {
+            return Err(error.into());
+        }
+    }
 }
