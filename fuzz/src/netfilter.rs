@@ -13,6 +13,7 @@ pub fn netfilter(data: &[u8]) {
         let _ = firewall::parse_flows(rest);
         return;
     }
+    let _ = firewall::parse_drops(rest);
     let Ok(table) = firewall::parse(rest) else {
         return;
     };

@@ -5,6 +5,7 @@
 //! `CAP_NET_ADMIN`. Rules are written with libnftnl; answers of the kernel are parsed here.
 //!
 //! - [`read_table`], [`read_table_unless`], [`replace_table`]: the table `inet jaco`.
+//! - [`read_drops`]: the packets that rules of this table dropped.
 //! - [`read_chain`], [`edit_chain`]: rules that match source and destination, in chains of
 //!   iptables-nft.
 //! - [`cut_flows`]: ends tracked connections, which pass the rules as established ones.
@@ -25,7 +26,7 @@ use std::{io, net::Ipv4Addr};
 
 pub use changes::{AsyncChanges, Changes};
 pub use flows::cut_flows;
-pub use read::{Reading, is_legacy_table, read_chain, read_table, read_table_unless};
+pub use read::{Reading, is_legacy_table, read_chain, read_drops, read_table, read_table_unless};
 pub use write::{edit_chain, replace_table};
 
 /// Name of the table, in family `inet`.
@@ -136,6 +137,15 @@ pub enum Rule {
     Foreign,
 }
 
+/// Packets that rules of the table dropped, since the table was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RuleDrops {
+    /// By rules of [`Rule::DropUnrouted`].
+    pub unrouted: u64,
+    /// By rules of [`Rule::DropOutside`] and [`Rule::DropSentOutside`].
+    pub outside: u64,
+}
+
 /// A rule `-s source -d destination -j verdict` of iptables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PairRule {
@@ -180,4 +190,12 @@ pub fn parse_flows(bytes: &[u8]) -> Result<Vec<(Ipv4Addr, Ipv4Addr)>, Error> {
 /// [`Error::Malformed`].
 pub fn parse(bytes: &[u8]) -> Result<Table, Error> {
     read::parse(bytes)
+}
+
+/// Parses bytes as messages of the kernel about rules, and adds up what they dropped; never panics.
+///
+/// # Errors
+/// [`Error::Malformed`].
+pub fn parse_drops(bytes: &[u8]) -> Result<RuleDrops, Error> {
+    read::parse_drops(bytes)
 }

@@ -6,6 +6,7 @@ use jaco_supervision::ChildSpec;
 
 use crate::{
     network::{
+        firewall,
         gate::SharedGate,
         mesh::{self, KernelPort},
         probe::{Args, DeviceStats, KernelProber, MeshStats, NoMeshStats, worker},
@@ -13,10 +14,11 @@ use crate::{
     node::MemberContext,
 };
 
-/// Creates the actor of a member whose networks are isolated by `gate`.
+/// Creates the actor of a member whose networks are isolated by `firewall`, and wait for `gate`.
 pub(super) fn network_probe(
     node: &Arc<MemberContext>,
     gate: SharedGate,
+    firewall: firewall::SharedPort,
     mesh: Option<&(mesh::Args, KernelPort)>,
 ) -> ChildSpec {
     let stats: Arc<dyn MeshStats> = match mesh {
@@ -35,6 +37,7 @@ pub(super) fn network_probe(
         peers: node.peers.clone(),
         reports: node.network_reports.clone(),
         mesh: stats,
+        drops: Arc::new(move || firewall.drops()),
         prober: Arc::new(KernelProber::new(&node.cluster_id, &node.hostname, gate)),
         clock: node.clock.clone(),
     })

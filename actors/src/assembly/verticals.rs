@@ -88,6 +88,11 @@ pub(super) fn build(
     if let Some(status) = &network_status.firewall {
         let _ = node.firewall.set(status.clone()); // set once: the verticals are assembled once
     }
+    shared
+        .metrics()
+        .watch_network(&node.hostname, &node.network_reports);
+    // Without isolation every forbidden path would be reported as a breach.
+    let filter = firewall.as_ref().map(|args| Arc::clone(&args.port));
     let (firewall, gate): (_, SharedGate) = match firewall {
         Some(args) => {
             let (child, gate) = network::firewall::child(args);
@@ -95,9 +100,7 @@ pub(super) fn build(
         }
         None => (None, Arc::new(NoIsolation)),
     };
-    // Without isolation every forbidden path would be reported as a breach.
-    let probe =
-        { shared.config.isolation }.then(|| network_probe(node, Arc::clone(&gate), mesh.as_ref()));
+    let probe = filter.map(|filter| network_probe(node, Arc::clone(&gate), filter, mesh.as_ref()));
     let mesh = mesh.map(|(mesh, _)| mesh);
     let (network, _, networks, allocator) = network::supervisor(network::Args {
         cluster_id: node.cluster_id.clone(),

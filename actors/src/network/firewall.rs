@@ -15,9 +15,12 @@ use std::sync::Arc;
 
 use futures::stream::BoxStream;
 use jaco_engine::cidr::Cidr;
-use jaco_policy::network::firewall::{
-    exemptions::{Exemption, Outcome},
-    ruleset::Ruleset,
+use jaco_policy::network::{
+    firewall::{
+        exemptions::{Exemption, Outcome},
+        ruleset::Ruleset,
+    },
+    probe::drops::Drops,
 };
 use jaco_supervision::ChildSpec;
 
@@ -64,6 +67,13 @@ pub trait FirewallPort: Send + Sync {
     /// # Errors
     /// The reason, for an operator; some of them may have ended.
     fn cut_flows(&self, ruleset: &Ruleset) -> Result<Option<usize>, String>;
+
+    /// Packets that the rules dropped since the daemon started, and those that the counters of an
+    /// earlier one had; the part of a table that another program replaced since the last call is lost.
+    ///
+    /// # Errors
+    /// The reason, for an operator.
+    fn drops(&self) -> Result<Drops, String>;
 
     /// Subscribes to changes of the packet filter, made by anyone. The stream ends with an error
     /// of the subscription.

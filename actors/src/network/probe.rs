@@ -16,6 +16,7 @@ use jaco_policy::network::{
     names::NetworkId,
     probe::{
         core::Outcome,
+        drops::Drops,
         report::{BridgeView, MeshView},
     },
 };
@@ -50,6 +51,12 @@ impl MeshStats for NoMeshStats {
         Box::pin(std::future::ready(MeshView::default()))
     }
 }
+
+/// Reads the packets that the rules of the packet filter dropped; it blocks.
+///
+/// # Errors
+/// The reason, for an operator.
+pub type DropReader = Arc<dyn Fn() -> Result<Drops, String> + Send + Sync>;
 
 /// A network of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +96,8 @@ pub struct Args {
     pub reports: NetworkReports,
     /// State of the mesh.
     pub mesh: Arc<dyn MeshStats>,
+    /// Reads what the packet filter dropped.
+    pub drops: DropReader,
     /// Sends and answers probes.
     pub prober: Arc<dyn Prober>,
     /// Source of the commands' timestamps.

@@ -8,7 +8,7 @@ use std::{
 };
 
 use jaco_policy::network::status;
-use jaco_proto::v1::{NetworkFault, NetworkStatusResponse, NodeNetwork};
+use jaco_proto::v1::{DroppedPackets, NetworkFault, NetworkStatusResponse, NodeNetwork};
 use jaco_state::State;
 use tokio::{sync::watch, time::Instant};
 
@@ -19,6 +19,7 @@ pub const MAX_AGE: Duration = Duration::from_secs(90);
 const MAX_PEERS: usize = 4096;
 const MAX_BRIDGES: usize = 16_384;
 const MAX_VIOLATIONS: usize = 256;
+const MAX_DROP_REASONS: usize = 64;
 
 /// A report over the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -87,6 +88,16 @@ impl NetworkReports {
         self.status(state).faults
     }
 
+    /// Packets that member `host` dropped, by reason, by its last report.
+    #[must_use]
+    pub fn dropped(&self, host: &str) -> Vec<DroppedPackets> {
+        let reports = self.0.borrow();
+        let report = reports.get(host).map(|received| &received.report);
+        report
+            .map(|report| report.drops.clone())
+            .unwrap_or_default()
+    }
+
     /// Addresses of the probe endpoints that answer, by the reports of the last [`MAX_AGE`].
     #[must_use]
     pub fn live(&self) -> BTreeSet<Ipv4Addr> {
@@ -113,6 +124,7 @@ fn check(report: &NodeNetwork) -> Result<(), TooLong> {
             paths().map(|path| path.violations.len()).max().unwrap_or(0),
             MAX_VIOLATIONS,
         ),
+        ("drops", report.drops.len(), MAX_DROP_REASONS),
     ];
     match lists.iter().find(|(_, length, limit)| length > limit) {
         Some((list, ..)) => Err(TooLong(list)),
@@ -183,7 +195,15 @@ mod tests {
             }],
             ..Default::default()
         };
-        for (report, list) in [(peers, "peers"), (violations, "violations")] {
+        let drops = NodeNetwork {
+            drops: vec![Default::default(); MAX_DROP_REASONS + 1],
+            ..Default::default()
+        };
+        for (report, list) in [
+            (peers, "peers"),
+            (violations, "violations"),
+            (drops, "drops"),
+        ] {
             assert_eq!(reports.put("a", report), Err(TooLong(list)));
         }
         assert!(reports.live().is_empty());

@@ -23,7 +23,7 @@ use super::{
     certificates::Certificates, round_trips::RoundTrips, routes::Routes, snapshot::Sources,
     starts::Starts, text,
 };
-use crate::clock::Clock;
+use crate::{clock::Clock, network::reports::NetworkReports};
 
 /// Upper bounds of the buckets of every histogram, in seconds.
 pub const BUCKETS: [f64; 13] = [
@@ -185,6 +185,12 @@ impl Metrics {
     /// Sets the log of requests whose losses are exported; later calls have no effect.
     pub(crate) fn watch_access_log(&self, log: &AccessLog) {
         let _ = self.0.counts.sources.access_log.set(log.clone());
+    }
+
+    /// Sets the reports of which the drops of node `host` are exported; later calls have no effect.
+    pub(crate) fn watch_network(&self, host: &str, reports: &NetworkReports) {
+        let network = (reports.clone(), host.to_owned());
+        let _ = self.0.counts.sources.network.set(network);
     }
 
     /// Drops the series of objects that are missing in `state` at two successive sweeps.

@@ -11,6 +11,8 @@ use prometheus_client::{
     metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
 };
 
+use crate::network::reports::NetworkReports;
+
 /// Kind of the raft actor, whose mailbox depth the tree does not have.
 const RAFT_ACTOR: &str = "RaftActor";
 
@@ -35,6 +37,8 @@ pub(super) struct Sources {
     pub(super) ports: OnceLock<Ports>,
     /// The log of requests, if it is on.
     pub(super) access_log: OnceLock<AccessLog>,
+    /// Reports of the members about their networks, and the host whose drops are exported.
+    pub(super) network: OnceLock<(NetworkReports, String)>,
 }
 
 impl Sources {
@@ -87,6 +91,15 @@ impl Sources {
             let name = "ingress_access_log_dropped";
             let family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             ConstCounter::new(log.dropped()).encode(family)?;
+        }
+        if let Some((reports, host)) = self.network.get() {
+            let help = "Packets of containers and of the mesh that this node dropped.";
+            let name = "network_dropped_packets";
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for dropped in reports.dropped(host) {
+                let labels = [("reason", dropped.reason)];
+                ConstCounter::new(dropped.packets).encode(family.encode_family(&labels)?)?;
+            }
         }
         if let Some(raft) = self.raft.get() {
             let status = raft.status();

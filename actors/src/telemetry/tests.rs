@@ -6,6 +6,7 @@ use std::{
 
 use http::{StatusCode, Version};
 use jaco_net::ingress::{Finished, Observe as _};
+use jaco_proto::v1::{DroppedPackets, NodeNetwork};
 use jaco_raftnode::{Applied, Observe as _, RaftHandle, RaftLimits, State};
 use jaco_supervision::{ChildSpec, Handle, KillMode, Strategy, SupervisorSpec, Tree};
 use prost_types::Timestamp;
@@ -19,7 +20,7 @@ use super::{
     metrics::{BUCKETS, Metrics},
     *,
 };
-use crate::{clock::Clock, testing::unique_loopback_address};
+use crate::{clock::Clock, network::reports::NetworkReports, testing::unique_loopback_address};
 
 fn clock() -> Clock {
     Clock::from_fn(|| std::time::UNIX_EPOCH + Duration::from_secs(1000))
@@ -383,6 +384,28 @@ fn lines_missing_in_the_access_log_are_exported() {
     assert_eq!(families(&text)[name], "counter");
     let series = format!("{name}{{node=\"n1\"}}");
     assert_eq!(samples(&text)[series.as_str()], 0.0);
+}
+
+#[test]
+fn dropped_packets_are_exported_by_reason() {
+    let metrics = metrics();
+    let reports = NetworkReports::default();
+    metrics.watch_network("n1", &reports);
+    let drops = vec![DroppedPackets {
+        reason: "forged_source".to_owned(),
+        packets: 7,
+    }];
+    let report = NodeNetwork {
+        drops,
+        ..Default::default()
+    };
+    reports.put("n1", report).unwrap();
+    reports.put("n2", NodeNetwork::default()).unwrap();
+    let text = metrics.render();
+    let name = "jaco_network_dropped_packets_total";
+    assert_eq!(families(&text)[name], "counter");
+    let series = format!("{name}{{node=\"n1\",reason=\"forged_source\"}}");
+    assert_eq!(samples(&text)[series.as_str()], 7.0);
 }
 
 #[test]

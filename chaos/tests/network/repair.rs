@@ -202,7 +202,7 @@ fn drop_first(node: &Node) -> String {
 }
 
 /// Audit events of the cluster.
-async fn audited(lab: &Lab) -> Result<Vec<AuditEvent>, tonic::Status> {
+pub(crate) async fn audited(lab: &Lab) -> Result<Vec<AuditEvent>, tonic::Status> {
     let mut api = lab.node(1).api().audit();
     let query = api.query(AuditQueryRequest::default()).await?;
     let mut events = query.into_inner();

@@ -1,16 +1,17 @@
 //! Isolation under change: applies, deletions, joins, leaves, and actors that end.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use jaco_chaos::{Api, Lab, Rng, lab::Node, size};
 use jaco_proto::{
     error::DecodedError,
-    v1::{ApplyRequest, FailureMode},
+    v1::{self, ApplyRequest, AuditEventType, FailureMode},
 };
 
 use crate::{
     fixture::{self, DEPLOYMENTS, LIMIT, Running},
+    repair::audited,
     resolver::{Names, check_names},
 };
 
@@ -76,6 +77,30 @@ async fn containers_reach_their_own_network_only() {
     }
     let (_, attempts) = running.traffic.violations();
     println!("{attempts} attempts, none reached another network");
+    forgeries_are_recorded(&running.lab).await;
+}
+
+/// Waits until the packets with forged sources that the containers send all the time are shown to an
+/// operator and recorded.
+async fn forgeries_are_recorded(lab: &Lab) {
+    let start = Instant::now();
+    loop {
+        let request = v1::NetworkStatusRequest {};
+        let status = lab.node(1).api().cluster().network_status(request).await;
+        let nodes = status.unwrap().into_inner().nodes;
+        let counts = |node: &v1::NodeNetwork| {
+            let mut drops = node.drops.iter();
+            drops.any(|dropped| dropped.reason == "forged_source" && dropped.packets > 0)
+        };
+        let events = audited(lab).await.unwrap();
+        let mut events = events.iter();
+        let recorded = events.any(|event| event.r#type() == AuditEventType::ForgedSource);
+        if nodes.iter().all(counts) && recorded {
+            return;
+        }
+        assert!(start.elapsed() < LIMIT, "{nodes:?}, recorded: {recorded}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
 }
 
 /// Waits until each container resolves the names of its own network, and no others. Containers that

@@ -145,6 +145,18 @@ pub(super) fn rule(expressions: Attributes<'_>) -> Result<Rule, Error> {
     })
 }
 
+/// Packets that the first counter of a rule has counted; 0 without one.
+pub(super) fn packets(expressions: Attributes<'_>) -> Result<u64, Error> {
+    const PACKETS: u16 = 2;
+    for item in expressions {
+        let item = Attributes(item?.1);
+        if item.text(1)? == "counter" {
+            return Ok(item.nested(2)?.long_number(PACKETS)?.unwrap_or_default());
+        }
+    }
+    Ok(0)
+}
+
 /// Parses the expressions of a rule of iptables; `None` if it has another form than [`PairRule`].
 pub(super) fn pair_rule(expressions: Attributes<'_>) -> Result<Option<PairRule>, Error> {
     let expressions = list(expressions)?;

@@ -128,6 +128,14 @@ impl<'a> Attributes<'a> {
         value.map(number).transpose()
     }
 
+    /// Number of eight bytes of the attribute of type `kind`, in network byte order.
+    pub(super) fn long_number(&self, kind: u16) -> Result<Option<u64>, Error> {
+        const LENGTH: Error = Error::Malformed("a number not of eight bytes");
+        let value = self.find(kind)?;
+        let number = value.map(|value| value.try_into().map(u64::from_be_bytes));
+        number.transpose().map_err(|_| LENGTH)
+    }
+
     /// Attributes nested in the attribute of type `kind`; none if there is none.
     pub(super) fn nested(&self, kind: u16) -> Result<Attributes<'a>, Error> {
         Ok(Attributes(self.find(kind)?.unwrap_or_default()))

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
 use super::{
-    Base, Chain, ChainRule, Elements, Error, Rule, Set, TABLE, Table, expression,
+    Base, Chain, ChainRule, Elements, Error, Rule, RuleDrops, Set, TABLE, Table, expression,
     message::{Attributes, INET, IPV4, Message, Messages, NF_TABLES, Writer},
     socket::Socket,
 };
@@ -91,6 +91,43 @@ fn read(socket: &mut Socket) -> Result<Option<Table>, Error> {
     Ok(Some(found.finish()))
 }
 
+/// Reads how many packets the rules of the table `inet jaco` dropped; none if it does not exist.
+///
+/// # Errors
+/// As [`read_table`].
+pub fn read_drops() -> Result<RuleDrops, Error> {
+    let mut socket = Socket::open(0)?;
+    let read = consistent(&mut socket, |socket| {
+        let mut drops = RuleDrops::default();
+        let mut name = Writer::default();
+        name.put_text(1, TABLE);
+        socket.dump((GET_RULE, INET), &name.0, |message| {
+            add(&mut drops, message)
+        })?;
+        Ok(drops)
+    });
+    Ok(read?.1)
+}
+
+/// Adds the packets that the rule of a message dropped, if it is one that counts them.
+fn add(drops: &mut RuleDrops, message: &Message<'_>) -> Result<(), Error> {
+    let attributes = message.attributes();
+    if message.kind != NF_TABLES | NEW_RULE
+        || message.family() != INET
+        || attributes.text(1)? != TABLE
+    {
+        return Ok(());
+    }
+    let expressions = attributes.nested(4)?;
+    let count = match expression::rule(expressions.clone())? {
+        Rule::DropUnrouted(_) => &mut drops.unrouted,
+        Rule::DropOutside { .. } | Rule::DropSentOutside(_) => &mut drops.outside,
+        _ => return Ok(()),
+    };
+    *count = count.saturating_add(expression::packets(expressions)?);
+    Ok(())
+}
+
 /// Reads the rules of a chain of a table of family `ip`; `None` if it does not exist.
 ///
 /// # Errors
@@ -112,10 +149,9 @@ pub fn read_chain(table: &str, chain: &str) -> Result<Option<Vec<ChainRule>>, Er
             let rule = message.attributes();
             // Kernels may list the rules of other chains, too.
             if rule.text(1)? == table && rule.text(2)? == chain {
-                let handle = rule.find(3)?.and_then(|handle| handle.try_into().ok());
-                let handle = handle.ok_or(Error::Malformed("a rule without a handle"))?;
+                let handle = rule.long_number(3)?;
                 rules.push(ChainRule {
-                    handle: u64::from_be_bytes(handle),
+                    handle: handle.ok_or(Error::Malformed("a rule without a handle"))?,
                     rule: expression::pair_rule(rule.nested(4)?)?,
                 });
             }
@@ -181,6 +217,13 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Table, Error> {
         }
     }
     Ok(found.finish())
+}
+
+/// Parses a datagram with messages about rules.
+pub(super) fn parse_drops(bytes: &[u8]) -> Result<RuleDrops, Error> {
+    let mut drops = RuleDrops::default();
+    Messages(bytes).try_for_each(|message| add(&mut drops, &message?))?;
+    Ok(drops)
 }
 
 /// Collects the messages about a table.

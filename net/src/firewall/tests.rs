@@ -558,6 +558,7 @@ proptest! {
     fn malformed_answers_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let _ = parse(&bytes);
         let _ = parse_flows(&bytes);
+        let _ = parse_drops(&bytes);
         // A plausible header leads further into the parser.
         for kind in [0, 3, 6, 9, 12] {
             let body = message::request(kind, 0, message::INET, 1, &bytes);
@@ -565,7 +566,9 @@ proptest! {
             let mut named = message::Writer::default();
             named.put_text(1, TABLE);
             named.0.extend_from_slice(&bytes);
-            let _ = parse(&message::request(kind, 0, message::INET, 1, &named.0));
+            let named = message::request(kind, 0, message::INET, 1, &named.0);
+            let _ = parse(&named);
+            let _ = parse_drops(&named);
         }
     }
 }

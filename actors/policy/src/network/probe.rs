@@ -9,9 +9,11 @@
 //! - [`link_quality`]: loss and round-trip time between hosts, computed from the probes.
 //! - [`throughput`]: rates computed from byte counters.
 //! - [`faults`]: faults of the cluster, computed from the reports of its nodes.
+//! - [`drops`]: packets that the host dropped.
 //! - [`report`]: the report of a node to the others.
 
 pub mod core;
+pub mod drops;
 pub mod faults;
 pub mod link_quality;
 pub mod paths;

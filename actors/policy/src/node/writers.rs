@@ -55,7 +55,7 @@ pub(super) fn audit_writer(event: &v1::AuditEvent) -> &'static str {
         AuditEventType::IsolationRulesetReconciled => FIREWALL,
         AuditEventType::NetworkRepaired if event.payload.contains_key("device") => MESH,
         AuditEventType::NetworkRepaired => BRIDGE,
-        AuditEventType::IsolationBreach => NETWORK_PROBE,
+        AuditEventType::IsolationBreach | AuditEventType::ForgedSource => NETWORK_PROBE,
         AuditEventType::SecretsKey => SECRETS,
         _ => "system",
     }

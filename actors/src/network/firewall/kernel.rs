@@ -2,17 +2,20 @@
 
 use std::{
     net::Ipv4Addr,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use futures::{StreamExt as _, stream, stream::BoxStream};
 use jaco_engine::cidr::Cidr;
 use jaco_net::firewall as nft;
-use jaco_policy::network::firewall::{
-    exemptions::{
-        ChainRule, ENGINE_CHAIN, Exemption, ExemptionRule, Outcome, Write, plan, removal,
+use jaco_policy::network::{
+    firewall::{
+        exemptions::{
+            ChainRule, ENGINE_CHAIN, Exemption, ExemptionRule, Outcome, Write, plan, removal,
+        },
+        ruleset::{Attachment, Base, Chain, Elements, Rule, Ruleset, Set, Span},
     },
-    ruleset::{Attachment, Base, Chain, Elements, Rule, Ruleset, Set, Span},
+    probe::drops::{DropReason, DropTotals, Drops},
 };
 use jaco_proto::chain;
 
@@ -26,7 +29,14 @@ const HOOKS: [&str; 5] = ["prerouting", "input", "forward", "output", "postrouti
 pub struct KernelPort {
     /// Held by each use, so that a batch of an instance that was killed does not follow one of its
     /// successor.
-    turn: Mutex<Option<Found>>,
+    turn: Mutex<Turn>,
+}
+
+/// State that each use of the packet filter leaves to the next one.
+#[derive(Debug, Default)]
+struct Turn {
+    found: Option<Found>,
+    drops: DropTotals,
 }
 
 /// The table when it was last read, which it still is while no table has changed.
@@ -37,6 +47,10 @@ struct Found {
 }
 
 impl KernelPort {
+    fn turn(&self) -> MutexGuard<'_, Turn> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn exempt_in(exemption: Exemption, pool: Cidr, accepts: bool) -> Result<Outcome, nft::Error> {
         let (table, chain) = exemption.chain();
         let wanted = (accepts || !exemption.accepts())
@@ -75,7 +89,8 @@ fn must_forward() -> Result<bool, nft::Error> {
 
 impl FirewallPort for KernelPort {
     fn read(&self) -> Result<Option<Ruleset>, String> {
-        let mut last = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turn = self.turn();
+        let last = &mut turn.found;
         let known = last.as_ref().map(|found| found.generation);
         let reading = nft::read_table_unless(known).map_err(|error| chain(&error).to_string())?;
         if let Some(reading) = reading {
@@ -88,12 +103,25 @@ impl FirewallPort for KernelPort {
     }
 
     fn apply(&self, ruleset: &Ruleset) -> Result<(), String> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        nft::replace_table(&table(ruleset)).map_err(|error| chain(&error).to_string())
+        let mut turn = self.turn();
+        // The counters end with the table. It is replaced also if they cannot be read.
+        if let Ok(read) = nft::read_drops() {
+            turn.drops.handle_reading(drops(read));
+        }
+        nft::replace_table(&table(ruleset)).map_err(|error| chain(&error).to_string())?;
+        turn.drops.handle_replaced();
+        Ok(())
+    }
+
+    fn drops(&self) -> Result<Drops, String> {
+        let mut turn = self.turn();
+        let read = nft::read_drops().map_err(|error| chain(&error).to_string())?;
+        turn.drops.handle_reading(drops(read));
+        Ok(turn.drops.totals().clone())
     }
 
     fn exempt(&self, pool: Cidr, accepts: bool) -> Vec<(Exemption, Outcome)> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.turn();
         let outcome = |exemption| {
             let outcome = Self::exempt_in(exemption, pool, accepts);
             let failed = |error| Outcome::Failed(chain(&error).to_string());
@@ -119,6 +147,14 @@ impl FirewallPort for KernelPort {
         };
         Ok(stream::unfold(changes, next).boxed())
     }
+}
+
+fn drops(read: nft::RuleDrops) -> Drops {
+    [
+        (DropReason::ForgedSource, read.unrouted),
+        (DropReason::OutsideMesh, read.outside),
+    ]
+    .into()
 }
 
 /// Contents of the kernel's table as a value of the core.

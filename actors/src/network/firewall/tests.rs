@@ -8,7 +8,7 @@ use std::{
 use jaco_engine::cidr::Cidr;
 use jaco_net::netns::Namespace;
 use jaco_policy::network::{
-    firewall::local::LocalNetworks, names::NetworkId, readiness::MeshStatus,
+    firewall::local::LocalNetworks, names::NetworkId, probe::drops::Drops, readiness::MeshStatus,
 };
 use jaco_proto::v1::{self, AuditEventType, NodeStatus, command::Payload};
 use jaco_raftnode::{StateReader as _, command, testing::MemoryRaft};
@@ -80,6 +80,10 @@ impl FirewallPort for FakeKernel {
     fn cut_flows(&self, ruleset: &Ruleset) -> Result<Option<usize>, String> {
         lock(&self.cuts).push(ruleset.clone());
         Ok(Some(1))
+    }
+
+    fn drops(&self) -> Result<Drops, String> {
+        Ok(Drops::new())
     }
 
     fn changes(&self) -> Result<BoxStream<'static, ()>, String> {

@@ -10,9 +10,12 @@ use jaco_net::{
     link::{self, Link, Links},
     wireguard::{self, Config, Error, PeerStats, PrivateKey, PublicKey, kernel},
 };
-use jaco_policy::network::mesh::{
-    plan::{MTU, Peer},
-    wanted::KEEPALIVE,
+use jaco_policy::network::{
+    mesh::{
+        plan::{MTU, Peer},
+        wanted::KEEPALIVE,
+    },
+    probe::drops::{DropReason, Drops},
 };
 use jaco_proto::{chain, config::WgBackend};
 use tokio::task::spawn_blocking;
@@ -34,6 +37,26 @@ impl Device for wireguard::Device {
         wireguard::Device::stats(self)
     }
 
+    fn drops(&self) -> Drops {
+        let wireguard::Drops {
+            unroutable,
+            no_endpoint,
+            wrong_source,
+            invalid,
+            unknown_peer,
+            refused,
+        } = wireguard::Device::drops(self);
+        [
+            (DropReason::MeshUnroutable, unroutable),
+            (DropReason::MeshNoEndpoint, no_endpoint),
+            (DropReason::MeshWrongSource, wrong_source),
+            (DropReason::MeshInvalid, invalid),
+            (DropReason::MeshUnknownPeer, unknown_peer),
+            (DropReason::MeshRefused, refused),
+        ]
+        .into()
+    }
+
     fn is_altered(&self) -> bool {
         false
     }
@@ -50,6 +73,11 @@ impl Device for kernel::Device {
 
     fn stats(&self) -> Vec<PeerStats> {
         kernel::Device::stats(self).unwrap_or_default()
+    }
+
+    /// The kernel's WireGuard counts no packets by reason.
+    fn drops(&self) -> Drops {
+        Drops::new()
     }
 
     /// Also if the device cannot be read: the attempt to set the peers then tells why.

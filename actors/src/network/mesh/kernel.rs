@@ -13,12 +13,15 @@ use jaco_net::{
     link::{self, Address, Change, Link, Links, Route, Target, Watcher},
     wireguard::{self, PrivateKey},
 };
-use jaco_policy::network::mesh::{
-    foreign::{
-        BLACKHOLE_METRIC, ForeignRoute, INTERFACE_PREFIX, LOCAL_TABLE, RoutingRule, SendingRoute,
-        foreign_routes,
+use jaco_policy::network::{
+    mesh::{
+        foreign::{
+            BLACKHOLE_METRIC, ForeignRoute, INTERFACE_PREFIX, LOCAL_TABLE, RoutingRule,
+            SendingRoute, foreign_routes,
+        },
+        plan::{DeviceRoute, DeviceState, MTU, Observed, Step},
     },
-    plan::{DeviceRoute, DeviceState, MTU, Observed, Step},
+    probe::drops::Drops,
 };
 use jaco_proto::config::WgBackend;
 use tokio::{net::lookup_host, sync::watch};
@@ -94,8 +97,9 @@ impl KernelPort {
         }))
     }
 
-    /// State of the tunnel to each peer; empty without a device.
-    pub async fn stats(&self) -> Vec<wireguard::PeerStats> {
+    /// State of the tunnel to each peer, which is empty without a device, and the packets that the
+    /// devices dropped so far.
+    pub async fn stats(&self) -> (Vec<wireguard::PeerStats>, Drops) {
         self.0.device.stats().await.unwrap_or_default()
     }
 }

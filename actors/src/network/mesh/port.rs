@@ -5,7 +5,10 @@ use std::{collections::BTreeSet, net::Ipv4Addr, sync::Arc};
 use futures::future::BoxFuture;
 use jaco_engine::cidr::Cidr;
 use jaco_net::wireguard;
-use jaco_policy::network::mesh::plan::{Observed, Step};
+use jaco_policy::network::{
+    mesh::plan::{Observed, Step},
+    probe::drops::Drops,
+};
 use jaco_proto::chain;
 use tokio::sync::watch;
 
@@ -50,6 +53,9 @@ pub(super) trait Device: Send + Sync {
 
     /// State of the tunnel to each peer, ordered by key.
     fn stats(&self) -> Vec<wireguard::PeerStats>;
+
+    /// Packets dropped since the device was opened; empty if it does not count them.
+    fn drops(&self) -> Drops;
 
     /// Whether the device does not have the peers any more that were set.
     fn is_altered(&self) -> bool;

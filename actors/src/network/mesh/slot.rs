@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use futures::FutureExt as _;
 use jaco_net::wireguard::PeerStats;
-use jaco_policy::network::mesh::plan::Peer;
+use jaco_policy::network::{
+    mesh::plan::Peer,
+    probe::drops::{DropTotals, Drops},
+};
 use tokio::{
     sync::{Mutex, OwnedMutexGuard},
     task::{spawn_blocking, unconstrained},
@@ -27,6 +30,8 @@ pub(super) struct DeviceSlot(Arc<Mutex<Slot>>);
 #[derive(Default)]
 struct Slot {
     held: Option<Held>,
+    /// Packets that its devices dropped.
+    drops: DropTotals,
     /// Reasons why the kernel's WireGuard is not used.
     fallbacks: LogDedup,
 }
@@ -89,14 +94,17 @@ impl DeviceSlot {
             .await
     }
 
-    /// State of the tunnel to each peer; empty without a device.
+    /// State of the tunnel to each peer, which is empty without a device, and the packets that the
+    /// devices dropped so far.
     ///
     /// # Errors
     /// Only while the process ends.
-    pub(super) async fn stats(&self) -> Result<Vec<PeerStats>, PortError> {
-        let read = |slot: &mut Slot| match &slot.held {
-            Some(held) => held.opened.device.stats(),
-            None => Vec::new(),
+    pub(super) async fn stats(&self) -> Result<(Vec<PeerStats>, Drops), PortError> {
+        let read = |slot: &mut Slot| {
+            slot.read_drops();
+            let held = slot.held.as_ref();
+            let peers = held.map(|held| held.opened.device.stats());
+            (peers.unwrap_or_default(), slot.drops.totals().clone())
         };
         self.run(move |turn| async move { Ok(turn.block(read).await?.1) })
             .await
@@ -145,7 +153,12 @@ impl Turn {
     /// Ends the device in user space, whose name and port are free then.
     async fn end(self) -> Result<Self, PortError> {
         // The end of a device waits for its threads.
-        Ok(self.block(|slot| drop(slot.held.take())).await?.0)
+        let end = |slot: &mut Slot| {
+            slot.read_drops();
+            slot.drops.handle_replaced();
+            drop(slot.held.take());
+        };
+        Ok(self.block(end).await?.0)
     }
 
     fn keep(&mut self, opened: Opened) {
@@ -176,6 +189,14 @@ impl Turn {
             (self, done)
         });
         done.await.map_err(of)
+    }
+}
+
+impl Slot {
+    fn read_drops(&mut self) {
+        if let Some(held) = &self.held {
+            self.drops.handle_reading(held.opened.device.drops());
+        }
     }
 }
 

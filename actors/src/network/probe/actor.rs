@@ -13,6 +13,7 @@ use jaco_policy::{
         names::NetworkId,
         probe::{
             core::{Action, Breach, Core, Outcome},
+            drops::{Drops, ForgeryAudit},
             paths::Paths,
             report::{BridgeView, MeshView, Reporter, essence},
         },
@@ -20,11 +21,15 @@ use jaco_policy::{
     node::writers::NETWORK_PROBE,
 };
 use jaco_proto::v1::{
-    self, AuditEventType, NodeNetwork, command::Payload, internal_client::InternalClient,
+    self, AuditEvent, AuditEventType, NodeNetwork, command::Payload,
+    internal_client::InternalClient,
 };
 use jaco_raftnode::State;
 use jaco_supervision::{Context, Failure, Worker};
-use tokio::time::{Instant, timeout};
+use tokio::{
+    task::spawn_blocking,
+    time::{Instant, timeout},
+};
 use tracing::{error, info, warn};
 
 use super::{Args, LONGEST_SILENCE, LocalNetwork, REPORT_INTERVAL};
@@ -54,8 +59,8 @@ pub enum Msg {
     Ensured(NetworkId, BridgeView),
     /// A probe ended.
     Probed(u64, Outcome),
-    /// The state of the mesh, for the next report.
-    Mesh(MeshView),
+    /// The state of the mesh, for the next report, and what the rules of the packet filter dropped.
+    Collected(MeshView, Result<Drops, String>),
     /// The report was sent to the other members.
     Sent,
     /// Whether an audit event was written.
@@ -77,9 +82,13 @@ pub struct ProbeActor {
     sent: Option<(NodeNetwork, Instant)>,
     sending: bool,
     reporting: bool,
-    audits: VecDeque<Breach>,
+    audits: VecDeque<AuditEvent>,
     auditing: bool,
     audit_errors: LogDedup,
+    forgeries: ForgeryAudit,
+    /// Packets that the rules of the packet filter had dropped when they were last read.
+    dropped: Drops,
+    drop_errors: LogDedup,
     /// Last check of all endpoints.
     checked: Instant,
 }
@@ -107,6 +116,9 @@ impl Worker for ProbeActor {
             audits: VecDeque::new(),
             auditing: false,
             audit_errors: LogDedup::default(),
+            forgeries: ForgeryAudit::default(),
+            dropped: Drops::new(),
+            drop_errors: LogDedup::default(),
             checked: Instant::now(),
         };
         // An earlier instance may have ended before it released a network.
@@ -135,7 +147,11 @@ impl Worker for ProbeActor {
             }
             Msg::Ensured(id, view) => self.handle_ensured(ctx, id, view),
             Msg::Probed(id, outcome) => self.core.handle_outcome(now.into_std(), id, outcome),
-            Msg::Mesh(mesh) => self.report(ctx, &mesh),
+            Msg::Collected(mut mesh, dropped) => {
+                self.handle_dropped(now, &mut mesh, dropped);
+                self.audit(ctx);
+                self.report(ctx, &mesh);
+            }
             Msg::Sent => self.sending = false,
             Msg::Audited(outcome) => self.handle_audited(ctx, outcome),
         }
@@ -246,9 +262,7 @@ impl ProbeActor {
                         host = %breach.target.host, address = %breach.target.address,
                         "a forbidden path answers"
                     );
-                    if self.audits.len() < MAX_AUDITS {
-                        self.audits.push_back(breach);
-                    }
+                    self.record(breach_event(&self.args.host, &breach));
                     self.audit(ctx);
                     self.collect(ctx);
                 }
@@ -273,7 +287,45 @@ impl ProbeActor {
             return;
         }
         let mesh = self.args.mesh.mesh();
-        ctx.spawn(async move { Msg::Mesh(mesh.await) });
+        let read = Arc::clone(&self.args.drops);
+        let dropped = spawn_blocking(move || read());
+        ctx.spawn(async move {
+            let dropped = dropped.await;
+            let dropped = dropped.unwrap_or_else(|error| Err(error.to_string()));
+            Msg::Collected(mesh.await, dropped)
+        });
+    }
+
+    /// Adds what the packet filter dropped to what the mesh did, and records forged sources.
+    fn handle_dropped(
+        &mut self,
+        now: Instant,
+        mesh: &mut MeshView,
+        dropped: Result<Drops, String>,
+    ) {
+        match dropped {
+            Ok(dropped) => {
+                self.drop_errors.clear();
+                self.dropped = dropped;
+            }
+            Err(error) if self.drop_errors.is_new(&error) => {
+                warn!(subsystem = "firewall", %error, "dropped packets are not counted");
+            }
+            Err(_) => {}
+        }
+        mesh.drops.extend(&self.dropped);
+        let (now, host) = (now.into_std(), &self.args.host);
+        if let Some(event) = self.forgeries.handle_totals(now, host, &mesh.drops) {
+            warn!(subsystem = "firewall", packets = ?event.payload, "packets with forged sources dropped");
+            self.record(event);
+        }
+    }
+
+    /// Keeps an audit event until it is written.
+    fn record(&mut self, event: AuditEvent) {
+        if self.audits.len() < MAX_AUDITS {
+            self.audits.push_back(event);
+        }
     }
 
     /// Stores a report of this node, and sends it to the others if it changed or the last one is old.
@@ -308,11 +360,13 @@ impl ProbeActor {
 
     /// Writes the next audit event.
     fn audit(&mut self, ctx: &Context<Self>) {
-        let Some(breach) = self.audits.front().filter(|_| !self.auditing) else {
+        let Some(event) = self.audits.front().filter(|_| !self.auditing) else {
             return;
         };
         self.auditing = true;
-        let payload = audit_append(&self.args.host, breach);
+        let payload = Payload::AuditAppend(v1::AuditAppend {
+            event: Some(event.clone()),
+        });
         let stamp = self.args.clock.timestamp();
         let command = jaco_raftnode::command(NETWORK_PROBE, stamp, payload);
         let cluster = Arc::clone(&self.args.cluster);
@@ -336,7 +390,7 @@ impl ProbeActor {
             }
             // Written again at the next tick.
             Err(error) if self.audit_errors.is_new(&error) => {
-                warn!(subsystem = "firewall", %error, "isolation breach not recorded yet");
+                warn!(subsystem = "firewall", %error, "audit event not recorded yet");
             }
             Err(_) => {}
         }
@@ -377,7 +431,7 @@ async fn send(peers: Peers, hosts: Vec<String>, report: NodeNetwork) {
 }
 
 /// Audit event of a breach.
-fn audit_append(host: &str, breach: &Breach) -> Payload {
+fn breach_event(host: &str, breach: &Breach) -> AuditEvent {
     let payload = [
         ("node", host.to_owned()),
         ("from", breach.from.to_string()),
@@ -386,13 +440,11 @@ fn audit_append(host: &str, breach: &Breach) -> Payload {
         ("address", breach.target.address.to_string()),
     ];
     let payload = payload.map(|(key, value)| (key.to_owned(), value));
-    Payload::AuditAppend(v1::AuditAppend {
-        event: Some(v1::AuditEvent {
-            r#type: AuditEventType::IsolationBreach.into(),
-            payload: payload.into(),
-            ..Default::default()
-        }),
-    })
+    AuditEvent {
+        r#type: AuditEventType::IsolationBreach.into(),
+        payload: payload.into(),
+        ..Default::default()
+    }
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ impl MeshStats for DeviceStats {
     fn mesh(&self) -> BoxFuture<'static, MeshView> {
         let this = self.clone();
         Box::pin(async move {
-            let stats = this.device.stats().await;
+            let (peers, drops) = this.device.stats().await;
             let state = this.raft.state();
             let nodes = state.nodes.values().map(AsRef::as_ref);
             let status = this.status.borrow().clone();
@@ -47,7 +47,8 @@ impl MeshStats for DeviceStats {
                 reason: status.fault().unwrap_or_default(),
                 address: address::assign(nodes).get(this.host.as_str()).copied(),
                 port: Some(this.port),
-                peers: stats.iter().map(peer).collect(),
+                peers: peers.iter().map(peer).collect(),
+                drops,
             }
         })
     }

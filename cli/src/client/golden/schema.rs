@@ -73,7 +73,7 @@ const SCHEMAS: &[(&str, &str)] = &[
          peers: [{hostname, endpoint?, handshake_age_ms?, rtt_us?, loss, rx_bytes, tx_bytes, \
          rx_bytes_per_second, tx_bytes_per_second}], \
          networks: [{deployment, network, block, bridge, state, allowed: PATH, \
-         forbidden: PATH}]}], faults?: [FAULT]}",
+         forbidden: PATH}], drops?: [{reason, packets}]}], faults?: [FAULT]}",
     ),
     (
         "get-deployments",

@@ -607,6 +607,7 @@ fn network() -> v1::NetworkStatusResponse {
             path(v1::PathExpectation::Forbidden, "db", "10.244.1.254", None),
         ],
         age: elapsed(0),
+        ..Default::default()
     };
     let three = v1::NodeNetwork {
         hostname: "three".to_owned(),
@@ -628,6 +629,16 @@ fn network() -> v1::NetworkStatusResponse {
             path(v1::PathExpectation::Forbidden, "db", "10.244.1.254", None),
         ],
         age: elapsed(4_500_000),
+        drops: vec![
+            v1::DroppedPackets {
+                reason: "forged_source".to_owned(),
+                packets: 12,
+            },
+            v1::DroppedPackets {
+                reason: "mesh_invalid".to_owned(),
+                packets: 3,
+            },
+        ],
         ..Default::default()
     };
     v1::NetworkStatusResponse {

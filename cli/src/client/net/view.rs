@@ -29,6 +29,15 @@ struct NodeView {
     mesh: MeshRow,
     peers: Vec<PeerRow>,
     networks: Vec<NetworkRow>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    drops: Vec<DropRow>,
+}
+
+/// Packets that a node dropped for one reason since its daemon started.
+#[derive(Debug, Serialize)]
+struct DropRow {
+    reason: String,
+    packets: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -160,6 +169,7 @@ impl From<v1::NodeNetwork> for NodeView {
             networks: networks.collect(),
             mesh: MeshRow::new(node.mesh.unwrap_or_default(), &node.peers),
             peers: node.peers.into_iter().map(PeerRow::from).collect(),
+            drops: node.drops.into_iter().map(DropRow::from).collect(),
             hostname: node.hostname,
         }
     }
@@ -182,6 +192,15 @@ impl MeshRow {
             port: mesh.port,
             rx_bytes_per_second: sum(|peer| peer.rx_bytes_per_second),
             tx_bytes_per_second: sum(|peer| peer.tx_bytes_per_second),
+        }
+    }
+}
+
+impl From<v1::DroppedPackets> for DropRow {
+    fn from(dropped: v1::DroppedPackets) -> Self {
+        Self {
+            reason: dropped.reason,
+            packets: dropped.packets,
         }
     }
 }
@@ -324,6 +343,12 @@ impl View for NetView {
         ];
         let rows = nodes().flat_map(|node| node.networks.iter().map(|row| row.cells(node)));
         text += &table::render(&columns.map(col), rows);
+        let rows = nodes().flat_map(|node| node.drops.iter().map(|row| row.cells(node)));
+        let rows: Vec<_> = rows.collect();
+        if !rows.is_empty() {
+            text += "\nDropped:\n";
+            text += &table::render(&["HOST", "REASON", "PACKETS"].map(col), rows);
+        }
         text + &FaultRow::table(&self.faults)
     }
 }
@@ -358,6 +383,16 @@ impl PeerRow {
             size(self.tx_bytes),
             size(self.rx_bytes_per_second),
             size(self.tx_bytes_per_second),
+        ]
+    }
+}
+
+impl DropRow {
+    fn cells(&self, node: &NodeView) -> Vec<String> {
+        vec![
+            node.hostname.clone(),
+            self.reason.clone(),
+            self.packets.to_string(),
         ]
     }
 }

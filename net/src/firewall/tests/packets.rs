@@ -67,6 +67,10 @@ impl Lab {
         done.unwrap().unwrap();
     }
 
+    fn drops(&self) -> RuleDrops {
+        self.router.within(read_drops).unwrap().unwrap()
+    }
+
     /// Whether a connection and a datagram reach container `to` from container `from`.
     fn reaches(&self, from: usize, to: usize, expected: bool) -> (bool, bool) {
         let wait = if expected { PASSES } else { DROPPED };
@@ -303,9 +307,12 @@ fn forged_sources_reach_no_network() {
     lab.apply(&open);
     assert!(lab.arriving(2, 0, &all).len() > 4);
     lab.apply(&table(networks.to_vec()));
-    for mode in [0, 2, 1] {
+    for (mode, tries) in [(0, 1), (2, 2), (1, 3)] {
         lab.set_rp_filter(mode);
         assert_eq!(lab.arriving(2, 0, &all), [outside], "rp_filter {mode}");
+        let drops = lab.drops();
+        assert!(drops.unrouted >= tries * forged.len() as u64, "{drops:?}");
+        assert_eq!(drops.outside, 0);
     }
     // Packets that come by their own interface pass.
     lab.set_rp_filter(0);
@@ -354,5 +361,13 @@ fn packets_between_containers_leave_by_own_interfaces() {
     // The way back leads by an interface of JACO.
     assert_eq!(begun.passes(false), (false, true));
     assert_eq!(lab.reaches(0, 1, false), (false, false));
+    assert_eq!(lab.drops().unrouted, 0);
+    let forwarded = lab.drops().outside;
+    assert!(forwarded > 0);
     assert!(!host_reaches(11, false));
+    let all = lab.drops().outside;
+    assert!(all > forwarded);
+    // The counters begin again; the open connection may have sent something since.
+    lab.apply(&networks);
+    assert!(lab.drops().outside < all);
 }

@@ -7,14 +7,15 @@ use std::{
 };
 
 use jaco_proto::v1::{
-    MeshDevice, MeshPeer, MeshState, NodeNetwork, PathEnd, PathExpectation, PathJudgement,
-    PathVerdict,
+    DroppedPackets, MeshDevice, MeshPeer, MeshState, NodeNetwork, PathEnd, PathExpectation,
+    PathJudgement, PathVerdict,
 };
 use jaco_state::State;
 
 use super::{
     Expectation,
     core::{Core, Judgement, Outcome, Verdict},
+    drops::Drops,
     paths::Target,
     throughput::{Counters, Meter},
 };
@@ -36,6 +37,8 @@ pub struct MeshView {
     pub port: Option<u16>,
     /// Connections to other nodes.
     pub peers: Vec<PeerView>,
+    /// Packets that the node dropped.
+    pub drops: Drops,
 }
 
 /// A mesh connection.
@@ -121,6 +124,13 @@ impl Reporter {
                 bridge.probe_address = address.unwrap_or_default();
             }
         }
+        let drops = mesh.drops.iter().filter(|(_, packets)| **packets > 0);
+        report.drops = drops
+            .map(|(reason, packets)| DroppedPackets {
+                reason: reason.name().to_owned(),
+                packets: *packets,
+            })
+            .collect();
         report.paths = core.verdicts().map(|seen| verdict(now, &seen)).collect();
         report
     }
@@ -131,6 +141,7 @@ impl Reporter {
 pub fn essence(report: &NodeNetwork) -> NodeNetwork {
     let mut report = report.clone();
     report.peers.clear();
+    report.drops.clear();
     report.age = None;
     for path in &mut report.paths {
         path.target = None;
@@ -199,7 +210,10 @@ mod tests {
 
     use super::*;
     use crate::network::{
-        probe::paths::{Paths, tests::all_live},
+        probe::{
+            drops::DropReason,
+            paths::{Paths, tests::all_live},
+        },
         testing::{put_node, state},
     };
 
@@ -220,7 +234,7 @@ mod tests {
         state
     }
 
-    fn mesh(loss: Option<f64>, rx: u64) -> MeshView {
+    fn mesh(loss: Option<f64>, rx: u64, drops: &[(DropReason, u64)]) -> MeshView {
         MeshView {
             state: MeshState::Up,
             reason: String::new(),
@@ -233,6 +247,7 @@ mod tests {
                 counters: Counters { rx, tx: 0 },
                 ..Default::default()
             }],
+            drops: drops.iter().copied().collect(),
         }
     }
 
@@ -260,7 +275,15 @@ mod tests {
         let mut reporter = Reporter::default();
         let now = round + Duration::from_secs(2);
         let mut report = |now, mesh| reporter.report(now, (&state, "h1"), &core, &bridges, &mesh);
-        let first = report(now, mesh(None, 1000));
+        let drops = [(DropReason::OutsideMesh, 0), (DropReason::MeshInvalid, 8)];
+        let first = report(now, mesh(None, 1000, &drops));
+        let [dropped] = &first.drops[..] else {
+            panic!("{first:?}");
+        };
+        assert_eq!(
+            (dropped.reason.as_str(), dropped.packets),
+            ("mesh_invalid", 8)
+        );
         let device = first.mesh.clone().unwrap();
         assert_eq!((device.address.as_str(), device.port), ("10.99.0.1", 9));
         let [peer] = &first.peers[..] else {
@@ -284,7 +307,7 @@ mod tests {
             Some(elapsed(Duration::from_secs(2)))
         );
         // Volatile parts differ, the essence does not.
-        let second = report(now + Duration::from_secs(1), mesh(Some(0.5), 3000));
+        let second = report(now + Duration::from_secs(1), mesh(Some(0.5), 3000, &[]));
         assert_eq!(second.peers[0].rx_bytes_per_second, 2000);
         assert_eq!(second.peers[0].loss, 0.5);
         assert_ne!(second, first);

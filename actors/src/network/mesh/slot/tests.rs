@@ -1,6 +1,7 @@
 use std::sync::{Mutex as StdMutex, mpsc};
 
 use jaco_net::wireguard::{Error, Peer as DevicePeer, PublicKey};
+use jaco_policy::network::probe::drops::DropReason;
 use tokio::sync::oneshot;
 
 use super::*;
@@ -59,6 +60,10 @@ impl FakeDevice {
 }
 
 impl Device for FakeDevice {
+    fn drops(&self) -> Drops {
+        [(DropReason::MeshInvalid, 3)].into()
+    }
+
     fn set_peers(&self, _: Vec<DevicePeer>) -> Result<(), Error> {
         if let Some(gate) = &self.gate {
             let _ = lock(gate).recv(); // an error: the test has failed
@@ -129,7 +134,7 @@ async fn close_after_a_slow_open_leaves_no_device() {
     close.await.unwrap();
     open.await.unwrap();
     assert_eq!(world.take(), ["open one", "end one", "remove link"]);
-    assert_eq!(slot.stats().await.unwrap(), []);
+    assert_eq!(slot.stats().await.unwrap().0, []);
     assert_eq!(world.take(), [""; 0]);
 }
 
@@ -158,7 +163,7 @@ async fn abandoned_operations_are_carried_out_in_order() {
     let reopen = async move { Ok(second.device("two").opened()) };
     begin(&mut Box::pin(slot.open(reopen)));
     release.send(()).unwrap();
-    assert_eq!(slot.stats().await.unwrap().len(), 1);
+    assert_eq!(slot.stats().await.unwrap().0.len(), 1);
     let expected = [
         "open one",
         "set peers of one",
@@ -186,7 +191,7 @@ async fn slow_device_blocks_no_async_thread() {
     tokio::task::yield_now().await;
     begin(&mut stats);
     release.send(()).unwrap();
-    assert_eq!(stats.await.unwrap().len(), 1);
+    assert_eq!(stats.await.unwrap().0.len(), 1);
     set.await.unwrap();
     assert_eq!(
         world.take(),
@@ -203,6 +208,12 @@ async fn device_ends_before_the_next_one_opens() {
         slot.open(opening).await.unwrap();
     }
     assert_eq!(world.take(), ["open one", "end one", "open two"]);
+    // Packets that the first one dropped still count.
+    for _ in 0..2 {
+        let (_, drops) = slot.stats().await.unwrap();
+        assert_eq!(drops, [(DropReason::MeshInvalid, 6)].into());
+    }
+    assert_eq!(world.take(), ["stats of two"; 2]);
     let failing = async { Err(PortError("no such device".to_owned())) };
     let error = slot.open(failing).await.unwrap_err();
     assert_eq!(error.to_string(), "no such device");
@@ -218,5 +229,5 @@ async fn panic_of_an_operation_leaves_the_slot_usable() {
     let opener = world.clone();
     let opening = async move { Ok(opener.device("one").opened()) };
     slot.open(opening).await.unwrap();
-    assert_eq!(slot.stats().await.unwrap().len(), 1);
+    assert_eq!(slot.stats().await.unwrap().0.len(), 1);
 }

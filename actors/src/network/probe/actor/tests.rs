@@ -2,7 +2,10 @@ use std::{sync::Mutex, time::SystemTime};
 
 use futures::future::BoxFuture;
 use http::{Request, Response};
-use jaco_policy::network::probe::core::{INTERVAL, MISSES};
+use jaco_policy::network::probe::{
+    core::{INTERVAL, MISSES},
+    drops::{AUDIT_INTERVAL, DropReason},
+};
 use jaco_proto::v1::NetworkFault;
 use jaco_raftnode::{ProposeError, StateReader as _, command, testing::MemoryRaft};
 use jaco_supervision::{KillMode, Strategy, SupervisorSpec, Tree};
@@ -31,6 +34,8 @@ struct Fake {
     /// Addresses that answer probes.
     answering: BTreeSet<Ipv4Addr>,
     probes: usize,
+    /// Packets that the packet filter dropped.
+    dropped: Drops,
     /// Members that a report was sent to.
     sent: Vec<String>,
 }
@@ -113,6 +118,10 @@ impl Lab {
             peers: Peers::new(Arc::new(host.clone())),
             reports: reports.clone(),
             mesh: Arc::new(NoMeshStats),
+            drops: Arc::new({
+                let host = host.clone();
+                move || Ok(lock(&host.0).dropped.clone())
+            }),
             prober: Arc::new(host.clone()),
             clock: Clock::from_fn(|| SystemTime::UNIX_EPOCH),
         });
@@ -129,7 +138,7 @@ impl Lab {
         self.reports.faults(&self.raft.state())
     }
 
-    /// Payloads of the audit events about breaches.
+    /// The audit events, as texts.
     fn audited(&self) -> Vec<String> {
         let commands = self.raft.committed().into_iter();
         let events = commands.filter_map(|command| match command.payload {
@@ -138,8 +147,11 @@ impl Lab {
         });
         events
             .map(|event| {
-                assert_eq!(event.r#type(), AuditEventType::IsolationBreach);
                 let payload = &event.payload;
+                if event.r#type() == AuditEventType::ForgedSource {
+                    return format!("{} forged {}", payload["node"], payload["forged_source"]);
+                }
+                assert_eq!(event.r#type(), AuditEventType::IsolationBreach);
                 format!("{} {} {}", payload["node"], payload["from"], payload["to"])
             })
             .collect()
@@ -249,4 +261,32 @@ async fn network_removed_during_a_restart_is_released() {
         assert!(!ensured.contains(&removed));
         assert_eq!(ensured.len(), 2);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_packets_are_reported_and_forgeries_audited() {
+    let lab = Lab::start().await;
+    let drop = |packets| {
+        let mut host = lock(&lab.host.0);
+        *host.dropped.entry(DropReason::ForgedSource).or_default() += packets;
+    };
+    let reported = || -> Vec<(String, u64)> {
+        let status = lab.reports.status(&lab.raft.state());
+        let drops = status.nodes[0].drops.iter();
+        drops
+            .map(|dropped| (dropped.reason.clone(), dropped.packets))
+            .collect()
+    };
+    pass(REPORT_INTERVAL * 2).await;
+    assert_eq!(reported(), []);
+    drop(3);
+    pass(REPORT_INTERVAL * 2).await;
+    assert_eq!(reported(), [("forged_source".to_owned(), 3)]);
+    assert_eq!(lab.audited(), ["n1 forged 3"]);
+    drop(1);
+    pass(REPORT_INTERVAL * 2).await;
+    drop(1);
+    assert_eq!(lab.audited().len(), 1, "too soon");
+    pass(AUDIT_INTERVAL).await;
+    assert_eq!(lab.audited(), ["n1 forged 3", "n1 forged 2"]);
 }
