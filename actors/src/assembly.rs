@@ -262,6 +262,34 @@ impl Node {
         self.shared.config.inherited.pass_on(|| self.open_sockets())
     }
 
+    /// Duplicates of the descriptors of the mesh device in user space, if there is one, for a later
+    /// process. This one carries the packets of containers to other hosts until it ends.
+    ///
+    /// # Errors
+    /// If the process is out of descriptors.
+    pub async fn mesh_descriptors(&self) -> io::Result<Vec<NamedSocket>> {
+        self.pass_mesh(false).await
+    }
+
+    /// As [`Node::mesh_descriptors`], for a process that carries on at once: this one carries no packets
+    /// from here on.
+    ///
+    /// # Errors
+    /// If the process is out of descriptors; it carries the packets on then.
+    pub async fn release_mesh(&self) -> io::Result<Vec<NamedSocket>> {
+        self.pass_mesh(true).await
+    }
+
+    async fn pass_mesh(&self, release: bool) -> io::Result<Vec<NamedSocket>> {
+        let member = self.shared.try_running();
+        let device = member.as_ref().and_then(|member| member.mesh.get());
+        match device {
+            Some(device) => device.descriptors(release).await.map_err(io::Error::other),
+            // A node that is no member, or has no mesh.
+            None => Ok(Vec::new()),
+        }
+    }
+
     fn open_sockets(&self) -> io::Result<Vec<NamedSocket>> {
         let member = self.shared.try_running();
         let Some((proxy, ports)) = member.as_ref().and_then(|it| it.data_planes.get()) else {
@@ -372,6 +400,25 @@ impl Node {
                 subsystem = "daemon/grpc",
                 "open client connections did not close within 10 s"
             );
+        }
+    }
+}
+
+impl NodeConfig {
+    /// Carries the packets of the mesh on with the device that an earlier process left in
+    /// [`NodeConfig::inherited`], if it left one. The node takes the device when it starts; until then
+    /// its peers are those of that process. Blocks the thread.
+    ///
+    /// A device that cannot be taken over is closed, and the node opens another one.
+    pub fn resume_mesh(&self) {
+        let Some(settings) = self.mesh else {
+            return;
+        };
+        // An unreadable key is an error of the node's start.
+        if let Ok(Some(key)) = Layout::new(&self.data_dir).existing_mesh_key() {
+            let (port, backend) = (settings.port, settings.backend);
+            self.resumed_mesh
+                .resume(&self.inherited, &key, port, backend);
         }
     }
 }

@@ -12,6 +12,7 @@
 //! - [`node`]: a machine and the faults that can be injected into it.
 //! - [`registry`]: the image registry of the engines.
 //! - [`network`]: the network between the machines.
+//! - `store`: keeps descriptors from one daemon to the next.
 
 use std::{path::PathBuf, process::Child};
 
@@ -27,6 +28,7 @@ pub mod netns;
 pub mod network;
 pub mod node;
 pub mod registry;
+mod store;
 
 pub use clean::Name;
 pub use impair::Impairment;

@@ -1,24 +1,30 @@
 //! Network interfaces whose packets a program reads and writes.
 
-use std::{fs::File, io};
+use std::{fs::File, io, os::fd::OwnedFd};
 
 use rustix::{
-    ioctl::{IntegerSetter, Setter, ioctl},
+    ioctl::{Getter, IntegerSetter, Setter, ioctl},
     net::{AddressFamily, SocketType, socket},
 };
 
 /// `TUNSETIFF` of `linux/if_tun.h`: creates the interface and attaches it to the descriptor.
 const TUNSETIFF: rustix::ioctl::Opcode = 0x4004_54ca;
+/// `TUNGETIFF` of `linux/if_tun.h`: the name and the flags of the interface.
+const TUNGETIFF: rustix::ioctl::Opcode = 0x8004_54d2;
 /// `TUNSETOFFLOAD` of `linux/if_tun.h`: which packets the kernel may leave unfinished.
 const TUNSETOFFLOAD: rustix::ioctl::Opcode = 0x4004_54d0;
 /// `SIOCSIFMTU` of `linux/sockios.h`.
 const SIOCSIFMTU: rustix::ioctl::Opcode = 0x8922;
+/// Frames instead of IP packets.
+const IFF_TAP: u16 = 0x0002;
 /// Whole IP packets, without a driver header.
 const FLAGS: u16 = 0x0001 | 0x1000; // IFF_TUN | IFF_NO_PI
 /// Several descriptors for one interface.
 const IFF_MULTI_QUEUE: u16 = 0x0100;
 /// A `struct virtio_net_hdr` before each packet.
 const IFF_VNET_HDR: u16 = 0x4000;
+/// Flags of a queue with offloads.
+const QUEUE_FLAGS: u16 = FLAGS | IFF_MULTI_QUEUE | IFF_VNET_HDR;
 /// The interface must not exist.
 const IFF_TUN_EXCL: u16 = 0x8000;
 /// Checksums and the splitting of TCP segments over IPv4: `TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO_ECN`.
@@ -67,11 +73,35 @@ pub fn open(name: &str) -> io::Result<File> {
 /// # Errors
 /// If the name is too long or taken, or without the capability `CAP_NET_ADMIN`.
 pub fn open_queues(name: &str, count: usize) -> io::Result<Queues> {
-    let flags = FLAGS | IFF_MULTI_QUEUE | IFF_VNET_HDR;
-    let mut files = vec![attach(name, flags | IFF_TUN_EXCL)?];
+    let mut files = vec![attach(name, QUEUE_FLAGS | IFF_TUN_EXCL)?];
     for _ in 1..count {
-        files.push(attach(name, flags)?);
+        files.push(attach(name, QUEUE_FLAGS)?);
     }
+    offload(files)
+}
+
+/// Takes over the queues of an interface that another process opened with [`open_queues`].
+///
+/// # Errors
+/// If a descriptor is none of a queue of the interface `name` with offloads, or there is none.
+pub fn resume_queues(name: &str, queues: Vec<OwnedFd>) -> io::Result<Queues> {
+    let files: Vec<File> = queues.into_iter().map(File::from).collect();
+    let wanted = request(name, QUEUE_FLAGS.to_ne_bytes())?;
+    for file in &files {
+        let found = interface(file)?;
+        let [low, high, ..] = found.value;
+        let flags = u16::from_ne_bytes([low, high]) & (QUEUE_FLAGS | IFF_TAP);
+        if found.name != wanted.name || flags != QUEUE_FLAGS {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+    }
+    match files.is_empty() {
+        true => Err(io::ErrorKind::InvalidInput.into()),
+        false => offload(files),
+    }
+}
+
+fn offload(files: Vec<File>) -> io::Result<Queues> {
     let udp = set_offloads(&files[0], TCP_OFFLOADS | UDP_OFFLOADS).is_ok();
     if !udp {
         set_offloads(&files[0], TCP_OFFLOADS)?;
@@ -110,6 +140,14 @@ fn attach(name: &str, flags: u16) -> io::Result<File> {
         ioctl(&file, Setter::<TUNSETIFF, Request>::new(request))?;
     }
     Ok(file)
+}
+
+/// The interface of a descriptor.
+fn interface(file: &File) -> io::Result<Request> {
+    #[expect(unsafe_code, reason = "the kernel writes a structure behind a pointer")]
+    // SAFETY: this opcode takes a pointer to `struct ifreq`, whose size and layout `Request` has.
+    let found = unsafe { ioctl(file, Getter::<TUNGETIFF, Request>::new()) };
+    Ok(found?)
 }
 
 fn set_offloads(file: &File, offloads: usize) -> io::Result<()> {

@@ -29,6 +29,7 @@ use std::{
     io,
     net::{Ipv4Addr, SocketAddr},
     num::NonZero,
+    os::fd::OwnedFd,
     time::Duration,
 };
 
@@ -88,6 +89,15 @@ pub struct PeerStats {
     pub rx_bytes: u64,
     /// Bytes encrypted for the peer.
     pub tx_bytes: u64,
+}
+
+/// Descriptors of a device, which keep its interface and its port while a process ends.
+#[derive(Debug)]
+pub struct Descriptors {
+    /// Queues of the TUN interface.
+    pub queues: Vec<OwnedFd>,
+    /// UDP sockets of the port, as many.
+    pub sockets: Vec<OwnedFd>,
 }
 
 /// Packets that a device dropped, by reason, since it was opened.
@@ -182,6 +192,25 @@ impl Device {
     /// As [`Self::open`].
     pub fn open_with(config: Config, settings: Settings) -> Result<Self, Error> {
         device::Threads::start(&config, settings).map(Self)
+    }
+
+    /// Takes over the interface and the sockets of a device of another process, which has ended its
+    /// threads, in the network namespace of the calling thread. The interface keeps its state and its
+    /// waiting packets; the device has no peers and no sessions.
+    ///
+    /// # Errors
+    /// If the descriptors are not those of an interface and of sockets as in `config`, whose `workers`
+    /// do not count; they are closed then.
+    pub fn resume(config: &Config, descriptors: Descriptors) -> Result<Self, Error> {
+        device::Threads::resume(config, descriptors).map(Self)
+    }
+
+    /// Other descriptors of the interface and the sockets, which outlive this device.
+    ///
+    /// # Errors
+    /// If the process is out of descriptors.
+    pub fn descriptors(&self) -> io::Result<Descriptors> {
+        self.0.descriptors()
     }
 
     /// Replaces the set of peers.

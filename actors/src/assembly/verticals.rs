@@ -263,7 +263,9 @@ fn mesh(
 ) -> Option<(mesh::Args, mesh::KernelPort)> {
     let (settings, key) = (shared.config.mesh?, shared.mesh_key.clone()?);
     let waiting = MeshStatus::Unprotected("the mesh device is not set up yet".to_owned());
-    let device = mesh::KernelPort::new(key, settings.port, settings.backend);
+    let (port, backend, resumed) = (settings.port, settings.backend, &shared.config.resumed_mesh);
+    let device = mesh::KernelPort::resuming(key, port, backend, resumed);
+    let _ = node.mesh.set(device.clone()); // set once: the verticals are assembled once
     let mesh = mesh::Args {
         host: node.hostname.clone(),
         port: settings.port,

@@ -20,7 +20,11 @@ use super::{
     removed, renew,
     restore_marker::{self, RestoreRecorder},
 };
-use crate::{lock::lock, network::mesh, peer::PeerTransport};
+use crate::{
+    lock::lock,
+    network::mesh::{self, MeshPort as _},
+    peer::PeerTransport,
+};
 
 /// Keys of a member's verticals, in start order.
 const VERTICALS: [&str; 8] = [
@@ -209,7 +213,11 @@ impl NodeActor {
                 let _ = supervisor.stop_child(vertical).await;
             }
             let mesh = args.shared.config.mesh;
+            let member = args.shared.try_running();
             args.stop_replicas().await;
+            if let Some(device) = member.as_ref().and_then(|member| member.mesh.get()) {
+                device.close().await;
+            }
             // No container is left whose packets could leave this host.
             if mesh.is_some()
                 && let Err(error) = mesh::leave().await

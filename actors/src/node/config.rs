@@ -16,7 +16,7 @@ use jaco_proto::config::WgBackend;
 use crate::{
     clock::Clock,
     ingress::certificate::CertificateSettings,
-    network::{dns::DnsConfig, ipam::Pool},
+    network::{dns::DnsConfig, ipam::Pool, mesh::Resumed},
 };
 
 /// Default socket of the container engine.
@@ -52,6 +52,8 @@ pub struct NodeConfig {
     pub inherited_socket: Option<Arc<UnixListener>>,
     /// Listening sockets of the ingress that an earlier process left.
     pub inherited: Inherited,
+    /// Device of the mesh that an earlier process left, once [`NodeConfig::resume_mesh`] has found it.
+    pub resumed_mesh: Resumed,
     /// Path of the engine's unix socket.
     pub docker_socket: PathBuf,
     /// TCP port of the plain HTTP ingress, on all addresses; 0 lets the system choose. `None`:
@@ -106,6 +108,7 @@ impl NodeConfig {
             unix_socket: None,
             inherited_socket: None,
             inherited: Inherited::default(),
+            resumed_mesh: Resumed::default(),
             docker_socket: DOCKER_SOCKET.into(),
             http_port: None,
             certificates: None,

@@ -37,7 +37,7 @@ use crate::{
     health::FailureDetector,
     identity::Transport,
     membership::Membership,
-    network::{firewall, ipam::SharedAllocator, reports::NetworkReports},
+    network::{firewall, ipam::SharedAllocator, mesh::KernelPort, reports::NetworkReports},
     peer::{PeerTransport, Peers},
     runtime::Runtime,
     secrets::Secrets,
@@ -161,6 +161,8 @@ pub struct MemberContext {
     routing: ClusterRouting,
     /// Data planes of the ingress; set once the ingress is assembled, if there is one.
     pub(crate) data_planes: OnceLock<(Proxy, l4::Ports)>,
+    /// Device of the mesh; set once it is assembled, if there is one.
+    pub(crate) mesh: OnceLock<KernelPort>,
 }
 
 /// Parts of a [`NodeContext`] that are known before its actors run.
@@ -454,6 +456,7 @@ impl MemberContext {
             serving,
             routing,
             data_planes: OnceLock::new(),
+            mesh: OnceLock::new(),
         }
     }
 

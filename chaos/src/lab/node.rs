@@ -17,6 +17,7 @@ use super::{
     clean::{self, Name},
     netns,
     network::{self, LabNetwork},
+    store::Store,
 };
 use crate::{
     Api, Engine,
@@ -69,6 +70,8 @@ pub struct Node {
     daemon: Option<Child>,
     engine: Option<Child>,
     paused: bool,
+    /// Keeps descriptors of the daemon from one to the next.
+    store: Option<Store>,
 }
 
 impl Node {
@@ -112,6 +115,7 @@ impl Node {
             daemon: None,
             engine: None,
             paused: false,
+            store: None,
         };
         node.power_on(network)?;
         Ok(node)
@@ -275,6 +279,29 @@ impl Node {
         self.wait_ready().await
     }
 
+    /// Has a store keep the descriptors of the daemons that are started from now on, as systemd does.
+    ///
+    /// # Errors
+    /// When the store cannot be reached.
+    pub fn keep_descriptors(&mut self) -> Result<()> {
+        self.store = Some(Store::start(self.path("notify"))?);
+        Ok(())
+    }
+
+    /// Stops the daemon gracefully, starts another one with the descriptors that were kept, and waits
+    /// until it answers.
+    ///
+    /// # Errors
+    /// When none runs, it does not end, or the new one never answers.
+    pub async fn restart(&mut self) -> Result<()> {
+        self.stop().await?;
+        let command = self.daemon_command()?;
+        let store = self.store.as_ref().context("nothing is kept")?;
+        let command = store.pass(command)?;
+        self.daemon = Some(run(command, &self.path("jacod.log"))?);
+        self.wait_ready().await
+    }
+
     fn daemon_command(&self) -> Result<Command> {
         let binary = resources::program("jacod")?;
         let mut command = match &self.options.hosts {
@@ -295,6 +322,9 @@ impl Node {
             .arg(self.path("jacod.yaml"))
             .arg("--enable-fault-injection")
             .env("RUST_BACKTRACE", "1");
+        if let Some(store) = &self.store {
+            command.env("NOTIFY_SOCKET", store.path());
+        }
         if self.options.clock {
             command
                 .env("LD_PRELOAD", faketime()?)

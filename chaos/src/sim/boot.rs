@@ -71,7 +71,10 @@ impl Cluster {
         }
         machine.run = run;
         let instant = machine.clock.instant(self.now);
-        machine.daemon = Some(Daemon::new(instant, core, &state, &machine.host));
+        let mut daemon = Daemon::new(instant, core, &state, &machine.host);
+        let admitted = machine.kernel.admitted();
+        daemon.mesh.core.handle_inherited(instant, admitted);
+        machine.daemon = Some(daemon);
         self.reachability.hinder(id, self.now);
         self.note(&[1, id, applied, last], || {
             format!("n{id} starts at {applied}")
@@ -113,7 +116,10 @@ impl Cluster {
             machine.kernel.reboot();
             machine.cut_run = ended;
         }
-        machine.kernel.delete_device();
+        // The kernel's device outlives the daemon; one in user space does not.
+        if crash == Crash::PowerCut || id % 2 == 1 {
+            machine.kernel.delete_device();
+        }
         machine.kernel.unseen = (false, false);
         self.judge(id);
         let Some(machine) = self.machines.get_mut(&id) else {

@@ -366,6 +366,12 @@ impl Kernel {
             .map(|(_, key)| key)
     }
 
+    /// Networks that the device admits packets of.
+    pub(super) fn admitted(&self) -> BTreeSet<Cidr> {
+        let peers = self.device.iter().flat_map(|device| &device.peers);
+        peers.flat_map(|peer| &peer.allowed_ips).copied().collect()
+    }
+
     /// Peers of a device that is up.
     pub(super) fn peers(&self) -> impl Iterator<Item = &Peer> {
         let device = self.device.iter().filter(|device| device.up);

@@ -22,6 +22,7 @@ mod path_mtu;
 mod published;
 mod repair;
 mod resolver;
+mod restart;
 mod scopes;
 mod traffic;
 mod transfer;

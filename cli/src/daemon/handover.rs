@@ -1,4 +1,5 @@
-//! Listening sockets of the ingress across restarts of the daemon: no connection is refused.
+//! Listening sockets of the ingress and the mesh device in user space across restarts of the daemon: no
+//! connection is refused, and packets between machines go on.
 //!
 //! A service manager with a store for descriptors gets them when the daemon stops, and passes them
 //! to the next process. Without one, `jacod --replace` takes them over from the running daemon,
@@ -13,10 +14,12 @@ use jaco_net::handover::{
     channel::{self, Offer, Successor},
     store::FdStore,
 };
-use tokio::{sync::mpsc, time::sleep};
+use tokio::{sync::mpsc, task::spawn_blocking, time::sleep};
 
 /// Name of the unix socket in the data directory on which a successor asks for the sockets.
 pub(super) const SOCKET: &str = "handover.sock";
+/// Beginnings of the names of what a daemon passes on.
+const KEPT: [&str; 3] = ["ingress.", "port.", "mesh."];
 /// Time after the start in which the ingress takes over the sockets; those that no route and no
 /// published port needs any more are closed then.
 pub(super) const UNUSED_TIMEOUT: Duration = Duration::from_secs(30);
@@ -33,7 +36,7 @@ pub(super) fn take(
     replace: bool,
 ) -> Result<Inherited> {
     // Others were not stored by a daemon.
-    passed.retain(|(name, _)| name.starts_with("ingress.") || name.starts_with("port."));
+    passed.retain(|(name, _)| KEPT.iter().any(|kept| name.starts_with(kept)));
     if let Some(store) = FdStore::from_env() {
         for (name, _) in &passed {
             if let Err(error) = store.forget(name) {
@@ -73,6 +76,8 @@ pub(super) async fn start(config: NodeConfig, replace: bool) -> Result<Node, Sta
                         && !sockets.is_empty()
                     {
                         config.inherited.replace(sockets);
+                        let config = config.clone();
+                        let _ = spawn_blocking(move || config.resume_mesh()).await;
                     }
                     sleep(RETRY).await;
                 }
@@ -125,12 +130,19 @@ pub(super) fn offer(data_dir: &Path) -> mpsc::Receiver<Successor> {
     successors
 }
 
-/// The sockets of this daemon for its successors.
-pub(super) fn sockets(node: &Node) -> Vec<NamedSocket> {
-    node.listening_sockets().unwrap_or_else(|error| {
+/// The sockets of this daemon for its successors, and its mesh device, which ends here.
+pub(super) async fn sockets(node: &Node) -> Vec<NamedSocket> {
+    let mut sockets = node.listening_sockets().unwrap_or_else(|error| {
         tracing::error!(subsystem = "jacod", %error, "listening sockets not handed over");
         Vec::new()
-    })
+    });
+    match node.release_mesh().await {
+        Ok(mesh) => sockets.extend(mesh),
+        Err(error) => {
+            tracing::error!(subsystem = "jacod", %error, "mesh device not handed over");
+        }
+    }
+    sockets
 }
 
 /// Passes the sockets to a successor.
@@ -141,14 +153,16 @@ pub(super) fn pass(sockets: &[NamedSocket], successor: &Successor) {
 }
 
 /// Has the service manager keep the sockets for the next process, if there is one.
-pub(super) fn keep(node: &Node) {
+pub(super) async fn keep(node: &Node) {
     let Some(store) = FdStore::from_env() else {
         return;
     };
-    let kept = node
-        .listening_sockets()
-        .and_then(|sockets| store.keep(&sockets));
-    if let Err(error) = kept {
-        tracing::warn!(subsystem = "jacod", %error, "listening sockets not kept");
+    for (what, sockets) in [
+        ("listening sockets", node.listening_sockets()),
+        ("mesh device", node.mesh_descriptors().await),
+    ] {
+        if let Err(error) = sockets.and_then(|sockets| store.keep(&sockets)) {
+            tracing::warn!(subsystem = "jacod", %error, "{what} not kept");
+        }
     }
 }

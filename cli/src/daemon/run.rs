@@ -52,6 +52,7 @@ pub(super) fn run(config: &DaemonConfig, passed: Passed, options: Options) -> Re
     let mut node = config::node(config, passed.control, options.fault_injection)?;
     let inherited = handover::take(passed.named, &node.data_dir, options.replace)?;
     node.inherited = inherited.clone();
+    node.resume_mesh();
     let workers = std::thread::available_parallelism()
         .map_or(2, usize::from)
         .min(WORKERS);
@@ -104,7 +105,7 @@ pub(super) fn run(config: &DaemonConfig, passed: Passed, options: Options) -> Re
             successor = replaced => {
                 tracing::info!(subsystem = "jacod", "stopping: another daemon takes over");
                 notify(NotifyState::Stopping);
-                let sockets = handover::sockets(&node);
+                let sockets = handover::sockets(&node).await;
                 handover::pass(&sockets, &successor);
                 // The successor may be killed before it serves: the next one gets the same sockets,
                 // which stay open here until this process ends.
@@ -122,7 +123,7 @@ pub(super) fn run(config: &DaemonConfig, passed: Passed, options: Options) -> Re
             () = signals.next() => {
                 tracing::info!(subsystem = "jacod", "stopping");
                 notify(NotifyState::Stopping);
-                handover::keep(&node);
+                handover::keep(&node).await;
                 stop(&node, &mut signals).await;
                 Ok(())
             }

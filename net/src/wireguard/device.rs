@@ -24,12 +24,12 @@ use rustix::{
 };
 
 use super::{
-    Config, Drops, Error, Peer, PeerStats, PublicKey, Settings,
+    Config, Descriptors, Drops, Error, Peer, PeerStats, PublicKey, Settings,
     socket::{self, Socket},
     table::Table,
     tunnel::{MESSAGE_ROOM, Tunnel},
 };
-use crate::tun;
+use crate::tun::{self, Queues};
 
 /// Interval of the timers of all sessions; they count in seconds.
 const TICK: Duration = Duration::from_millis(250);
@@ -77,6 +77,7 @@ struct Stop {
 #[derive(Debug)]
 pub(super) struct Threads {
     shared: Arc<Shared>,
+    queues: Arc<[File]>,
     sockets: Arc<[Socket]>,
     port: u16,
     /// Serialises changes of the peers.
@@ -85,6 +86,7 @@ pub(super) struct Threads {
 }
 
 impl Threads {
+    /// Starts the threads of a new interface and of new sockets.
     pub(super) fn start(config: &Config, settings: Settings) -> Result<Self, Error> {
         let cores = || {
             thread::available_parallelism()
@@ -92,32 +94,47 @@ impl Threads {
                 .min(MAX_WORKERS)
         };
         let workers = config.workers.map_or_else(cores, usize::from);
-        let failed = |source| Error::Socket {
-            port: config.port,
-            source,
-        };
-        let sockets: Arc<[Socket]> = socket::open(config.port, workers).map_err(failed)?.into();
-        let port = sockets[0].port().map_err(failed)?;
-        let tun = |source| Error::Tun {
-            name: config.name.clone(),
-            source,
-        };
-        let queues = tun::open_queues(&config.name, workers).map_err(tun)?;
-        tun::set_mtu(&config.name, config.mtu).map_err(tun)?;
+        let sockets = socket::open(config.port, workers).map_err(no_socket(config))?;
+        let queues = tun::open_queues(&config.name, workers).map_err(no_interface(config))?;
+        Self::run(config, settings, sockets, queues)
+    }
 
+    /// Starts the threads of the interface and of the sockets of another process.
+    pub(super) fn resume(config: &Config, descriptors: Descriptors) -> Result<Self, Error> {
+        let Descriptors { queues, sockets } = descriptors;
+        if queues.len() != sockets.len() {
+            return Err(no_socket(config)(io::ErrorKind::InvalidInput.into()));
+        }
+        let sockets = socket::resume(config.port, sockets).map_err(no_socket(config))?;
+        let queues = tun::resume_queues(&config.name, queues).map_err(no_interface(config))?;
+        Self::run(config, Settings::default(), sockets, queues)
+    }
+
+    /// Starts the threads, one for each queue and its socket.
+    fn run(
+        config: &Config,
+        settings: Settings,
+        sockets: Vec<Socket>,
+        queues: Queues,
+    ) -> Result<Self, Error> {
+        let sockets: Arc<[Socket]> = sockets.into();
+        let port = sockets[0].port().map_err(no_socket(config))?;
+        tun::set_mtu(&config.name, config.mtu).map_err(no_interface(config))?;
         let shared = Arc::new(Shared::new(config).map_err(Error::Threads)?);
+        let udp = queues.udp;
         let mut threads = Self {
             shared,
+            queues: queues.files.into(),
             sockets,
             port,
             changing: Mutex::new(()),
             handles: Vec::new(),
         };
-        let udp = queues.udp;
-        for (at, queue) in queues.files.into_iter().enumerate() {
-            let (shared, sockets) = (Arc::clone(&threads.shared), Arc::clone(&threads.sockets));
+        for at in 0..threads.queues.len() {
+            let (queues, sockets) = (Arc::clone(&threads.queues), Arc::clone(&threads.sockets));
+            let shared = Arc::clone(&threads.shared);
             threads.spawn(format!("wg-worker-{at}"), move || {
-                worker::run(&shared, &queue, &sockets[at], udp)
+                worker::run(&shared, &queues[at], &sockets[at], udp)
             })?;
         }
         let (shared, sockets) = (Arc::clone(&threads.shared), Arc::clone(&threads.sockets));
@@ -125,6 +142,21 @@ impl Threads {
             shared.run_timers(&sockets[0], settings)
         })?;
         Ok(threads)
+    }
+
+    pub(super) fn descriptors(&self) -> io::Result<Descriptors> {
+        let queues = self
+            .queues
+            .iter()
+            .map(|queue| Ok(queue.try_clone()?.into()));
+        Ok(Descriptors {
+            queues: queues.collect::<io::Result<_>>()?,
+            sockets: self
+                .sockets
+                .iter()
+                .map(Socket::descriptor)
+                .collect::<io::Result<_>>()?,
+        })
     }
 
     /// Starts a thread whose end, for any reason, makes the device fail.
@@ -239,6 +271,16 @@ impl Drop for Threads {
             let _ = handle.join();
         }
     }
+}
+
+fn no_interface(config: &Config) -> impl FnOnce(io::Error) -> Error {
+    let name = config.name.clone();
+    |source| Error::Tun { name, source }
+}
+
+fn no_socket(config: &Config) -> impl FnOnce(io::Error) -> Error {
+    let port = config.port;
+    move |source| Error::Socket { port, source }
 }
 
 impl Identity {

@@ -12,6 +12,7 @@ mod socket;
 use std::{
     collections::BTreeSet,
     io,
+    net::Ipv4Addr,
     sync::{Mutex, PoisonError},
     time::{Duration, SystemTime},
 };
@@ -130,6 +131,22 @@ impl Device {
         present.public_key == Some(self.private_key.public())
             && (self.port == 0 || present.port == self.port)
     }
+}
+
+/// Networks behind the peers of the kernel's device `name` of the calling thread's network namespace.
+///
+/// # Errors
+/// If there is no such device.
+pub fn admitted(name: &str) -> Result<Vec<(Ipv4Addr, u8)>, Error> {
+    let mut state = State {
+        socket: Socket::open()?,
+        given: None,
+    };
+    let peers = state.present(name)?.peers;
+    Ok(peers
+        .into_iter()
+        .flat_map(|peer| peer.allowed_ips)
+        .collect())
 }
 
 impl State {

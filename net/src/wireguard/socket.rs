@@ -3,7 +3,7 @@
 use std::{
     io::{self, IoSliceMut},
     net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket},
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
 use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
@@ -52,6 +52,27 @@ pub(super) fn open(port: u16, count: usize) -> io::Result<Vec<Socket>> {
     Ok(sockets)
 }
 
+/// Takes over the sockets of a port that another process opened with [`open`].
+///
+/// # Errors
+/// If a descriptor is none of a UDP socket on this port, unless that is 0, or there is none.
+pub(super) fn resume(port: u16, sockets: Vec<OwnedFd>) -> io::Result<Vec<Socket>> {
+    let sockets = sockets.into_iter().map(|socket| {
+        let is_udp = sockopt::socket_type(&socket)? == SocketType::DGRAM;
+        let socket = Socket::of(socket)?;
+        let is_on_port = [0, socket.port()?].contains(&port);
+        match is_udp && is_on_port {
+            true => Ok(socket),
+            false => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    });
+    let sockets: Vec<_> = sockets.collect::<io::Result<_>>()?;
+    match sockets.is_empty() {
+        true => Err(io::ErrorKind::InvalidInput.into()),
+        false => Ok(sockets),
+    }
+}
+
 /// When a socket shares its port with others.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Share {
@@ -71,11 +92,21 @@ impl Socket {
         // Beyond the limits of the system only with CAP_NET_ADMIN; smaller buffers work, too.
         let _ = sockopt::set_socket_recv_buffer_size_force(&socket, KERNEL_BUFFER);
         let _ = sockopt::set_socket_send_buffer_size_force(&socket, KERNEL_BUFFER);
+        Self::of(socket)
+    }
+
+    /// Prepares a bound socket.
+    fn of(socket: OwnedFd) -> io::Result<Self> {
         let socket = UdpSocket::from(socket);
         let offload = UdpSocketState::new((&socket).into())?;
         // Unlike QUIC, a tunnel of fixed MTU has to cross paths of a smaller one: in fragments.
         sockopt::set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::DONT)?;
         Ok(Self { socket, offload })
+    }
+
+    /// Another descriptor of the socket.
+    pub(super) fn descriptor(&self) -> io::Result<OwnedFd> {
+        Ok(self.socket.try_clone()?.into())
     }
 
     pub(super) fn port(&self) -> io::Result<u16> {

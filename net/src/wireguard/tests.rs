@@ -5,7 +5,8 @@ mod peers;
 
 use std::{
     io::{Read as _, Write as _},
-    net::{SocketAddr, UdpSocket},
+    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
+    process::Command,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
@@ -317,6 +318,77 @@ fn peer_that_starts_again_is_met_at_once() {
         lab.left.device().stats()[0].endpoint,
         Some(lab.right.endpoint())
     );
+}
+
+#[test]
+fn device_taken_over_loses_no_connection() {
+    let mut lab = Lab::new();
+    let index = |lab: &Lab| {
+        let show = || {
+            Command::new("ip")
+                .args(["-o", "link", "show", "jt0"])
+                .output()
+        };
+        let shown = String::from_utf8(lab.left.within(show).unwrap().stdout).unwrap();
+        shown.split(':').next().unwrap().to_owned()
+    };
+    let before = index(&lab);
+    let listener = lab.right.within(|| TcpListener::bind("10.99.0.2:0"));
+    let listener = listener.unwrap();
+    let address = listener.local_addr().unwrap();
+    let stream = lab.left.within(|| TcpStream::connect(address));
+    let (stream, other) = (&stream.unwrap(), &listener.accept().unwrap().0);
+    let message = vec![7; 1 << 20];
+    for _ in 0..3 {
+        // Packets sent meanwhile wait in the queues of the interface.
+        lab.left.hand_over(|| { stream }.write_all(&[1]).unwrap());
+        let right = peer(lab.right.key.public(), Some(lab.right.endpoint()), 2);
+        lab.left.device().set_peers(vec![right]).unwrap();
+        { other }.read_exact(&mut [0]).unwrap();
+        for (mut from, mut to) in [(stream, other), (other, stream)] {
+            let mut received = vec![0; message.len()];
+            thread::scope(|scope| {
+                scope.spawn(|| from.write_all(&message).unwrap());
+                to.read_exact(&mut received).unwrap();
+            });
+            assert!(received == message);
+        }
+    }
+    assert_eq!(index(&lab), before, "the interface is the same");
+    assert_eq!(lab.left.device().failure(), None);
+}
+
+#[test]
+fn descriptors_of_another_device_are_refused() {
+    let lab = Lab::new();
+    let good = lab.left.config(lab.left.port);
+    let resume = |config: &Config, change: &dyn Fn(&mut Descriptors)| {
+        let mut descriptors = lab.left.device().descriptors().unwrap();
+        change(&mut descriptors);
+        lab.left
+            .within(|| Device::resume(config, descriptors))
+            .err()
+    };
+    let other_name = Config {
+        name: "jt1".to_owned(),
+        ..good.clone()
+    };
+    let other_port = lab.left.config(lab.left.port ^ 1);
+    let file = || std::fs::File::open("/dev/null").unwrap().into();
+    let tun = |error| matches!(error, Some(Error::Tun { .. }));
+    let socket = |error| matches!(error, Some(Error::Socket { .. }));
+    assert!(tun(resume(&other_name, &|_| ())));
+    assert!(tun(resume(&good, &|fds| fds.queues[1] = file())));
+    assert!(socket(resume(&other_port, &|_| ())));
+    assert!(socket(resume(&good, &|fds| fds.sockets[1] = file())));
+    assert!(socket(resume(&good, &|fds| drop(fds.sockets.pop()))));
+    let none = &|fds: &mut Descriptors| {
+        fds.queues.clear();
+        fds.sockets.clear();
+    };
+    assert!(socket(resume(&good, none)));
+    // The device works on, as other descriptors are its own.
+    assert!(ping(&lab.left, "10.99.0.2"));
 }
 
 #[test]

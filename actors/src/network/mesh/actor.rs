@@ -122,6 +122,7 @@ impl Worker for MeshActor {
         if let Some(mut firewall) = args.firewall.clone() {
             let isolation = Isolation::of(&firewall.borrow_and_update());
             core.handle_isolation(now, isolation);
+            core.handle_inherited(now, args.mesh.admitted().await);
             ctx.watch(firewall, |status| Msg::Isolation(Isolation::of(&status)));
         }
         core.handle_state(now, &last);
@@ -176,11 +177,10 @@ impl Worker for MeshActor {
     }
 
     async fn stop(&mut self, _ctx: &Context<Self>) {
-        // No step may begin after the close, as it might open the device again.
+        // The device works on. Another process may have taken it over, in which no step may interfere.
         if let Some(applying) = self.applying.take() {
             applying.abort().await;
         }
-        self.args.mesh.close().await;
     }
 }
 

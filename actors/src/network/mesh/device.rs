@@ -4,11 +4,11 @@
 //! another configuration, is removed first. A device of the kernel outlives the process and is
 //! adopted with its sessions.
 
-use std::net::SocketAddr;
+use std::{io, net::SocketAddr};
 
 use jaco_net::{
     link::{self, Link, Links},
-    wireguard::{self, Config, Error, PeerStats, PrivateKey, PublicKey, kernel},
+    wireguard::{self, Config, Descriptors, Error, PeerStats, PrivateKey, PublicKey, kernel},
 };
 use jaco_policy::network::{
     mesh::{
@@ -57,6 +57,10 @@ impl Device for wireguard::Device {
         .into()
     }
 
+    fn descriptors(&self) -> io::Result<Option<Descriptors>> {
+        wireguard::Device::descriptors(self).map(Some)
+    }
+
     fn is_altered(&self) -> bool {
         false
     }
@@ -80,12 +84,46 @@ impl Device for kernel::Device {
         Drops::new()
     }
 
+    fn descriptors(&self) -> io::Result<Option<Descriptors>> {
+        Ok(None)
+    }
+
     /// Also if the device cannot be read: the attempt to set the peers then tells why.
     fn is_altered(&self) -> bool {
         kernel::Device::is_altered(self).unwrap_or(true)
     }
 
     /// Its failures are those of its link.
+    fn failure(&self) -> Option<String> {
+        None
+    }
+}
+
+/// A device whose work another process carries on. It seems to work until this process ends, so that
+/// nothing is opened in its place.
+pub(super) struct Released;
+
+impl Device for Released {
+    fn set_peers(&self, _: Vec<wireguard::Peer>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn stats(&self) -> Vec<PeerStats> {
+        Vec::new()
+    }
+
+    fn drops(&self) -> Drops {
+        Drops::new()
+    }
+
+    fn descriptors(&self) -> io::Result<Option<Descriptors>> {
+        Ok(None)
+    }
+
+    fn is_altered(&self) -> bool {
+        false
+    }
+
     fn failure(&self) -> Option<String> {
         None
     }
@@ -159,21 +197,40 @@ async fn open_in_user_space(
     port: u16,
 ) -> Result<Opened, PortError> {
     remove_link(links).await.map_err(of)?;
-    let config = Config {
+    let config = config(key, port);
+    let opened = spawn_blocking(move || wireguard::Device::open(config)).await;
+    Ok(in_user_space(opened.map_err(of)?.map_err(of)?))
+}
+
+/// Carries on with a device in user space of another process; it has no peers.
+///
+/// # Errors
+/// If the descriptors are not those of a device with this port.
+pub(super) fn resume(
+    key: &PrivateKey,
+    port: u16,
+    descriptors: Descriptors,
+) -> Result<Opened, Error> {
+    wireguard::Device::resume(&config(key, port), descriptors).map(in_user_space)
+}
+
+fn config(key: &PrivateKey, port: u16) -> Config {
+    Config {
         name: DEVICE.to_owned(),
         mtu: MTU,
         private_key: key.clone(),
         port,
         workers: None,
-    };
-    let opened = spawn_blocking(move || wireguard::Device::open(config)).await;
-    let device = opened.map_err(of)?.map_err(of)?;
-    Ok(Opened {
+    }
+}
+
+fn in_user_space(device: wireguard::Device) -> Opened {
+    Opened {
         device: Box::new(device),
         index: None,
         backend: "userspace",
         fallback: None,
-    })
+    }
 }
 
 /// Removes the link of the kernel's WireGuard; that of a device in user space ends with the device.

@@ -10,6 +10,7 @@ use std::{
 use futures::{FutureExt as _, future::BoxFuture};
 use jaco_engine::cidr::Cidr;
 use jaco_net::{
+    handover::NamedSocket,
     link::{self, Address, Change, Link, Links, Route, Target, Watcher},
     wireguard::{self, PrivateKey},
 };
@@ -24,10 +25,10 @@ use jaco_policy::network::{
     probe::drops::Drops,
 };
 use jaco_proto::config::WgBackend;
-use tokio::{net::lookup_host, sync::watch};
+use tokio::{net::lookup_host, sync::watch, task::spawn_blocking};
 
 use super::{
-    MeshPort, PortError, device,
+    MeshPort, PortError, Resumed, device,
     port::of,
     slot::{DeviceSlot, Turn},
 };
@@ -86,13 +87,19 @@ impl KernelPort {
     /// implementation of the device.
     #[must_use]
     pub fn new(key: PrivateKey, port: u16, backend: WgBackend) -> Self {
+        Self::resuming(key, port, backend, &Resumed::default())
+    }
+
+    /// As [`KernelPort::new`], with the device of an earlier process, if there is one.
+    #[must_use]
+    pub fn resuming(key: PrivateKey, port: u16, backend: WgBackend, resumed: &Resumed) -> Self {
         Self(Arc::new(Inner {
             key,
             port,
             backend,
             changes: watch::Sender::new(0),
             netlink: tokio::sync::Mutex::default(),
-            device: DeviceSlot::default(),
+            device: DeviceSlot::with(resumed.take()),
             interest: Arc::default(),
         }))
     }
@@ -101,6 +108,15 @@ impl KernelPort {
     /// devices dropped so far.
     pub async fn stats(&self) -> (Vec<wireguard::PeerStats>, Drops) {
         self.0.device.stats().await.unwrap_or_default()
+    }
+
+    /// Descriptors with which another process carries the packets on, by name. With `release`, this
+    /// process carries none any more.
+    ///
+    /// # Errors
+    /// If the process is out of descriptors; nothing changes then.
+    pub async fn descriptors(&self, release: bool) -> Result<Vec<NamedSocket>, PortError> {
+        self.0.device.descriptors(release).await
     }
 }
 
@@ -129,6 +145,24 @@ impl MeshPort for KernelPort {
 
     fn changes(&self) -> watch::Receiver<u64> {
         self.0.changes.subscribe()
+    }
+
+    fn admitted(&self) -> BoxFuture<'static, BTreeSet<Cidr>> {
+        let inner = Arc::clone(&self.0);
+        async move {
+            match inner.device.admitted().await {
+                Ok(Some(admitted)) => admitted,
+                // A device of the kernel outlives its process.
+                Ok(None) if inner.backend != WgBackend::Userspace => {
+                    let read = spawn_blocking(|| wireguard::kernel::admitted(DEVICE)).await;
+                    let networks = read.ok().and_then(Result::ok).unwrap_or_default();
+                    let cidr = |(address, prefix)| Cidr::new(address, prefix).ok();
+                    networks.into_iter().filter_map(cidr).collect()
+                }
+                Ok(None) | Err(_) => BTreeSet::new(),
+            }
+        }
+        .boxed()
     }
 
     fn close(&self) -> BoxFuture<'static, ()> {

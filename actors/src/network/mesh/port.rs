@@ -1,6 +1,6 @@
 //! Access to the kernel and the device.
 
-use std::{collections::BTreeSet, net::Ipv4Addr, sync::Arc};
+use std::{collections::BTreeSet, io, net::Ipv4Addr, sync::Arc};
 
 use futures::future::BoxFuture;
 use jaco_engine::cidr::Cidr;
@@ -36,6 +36,10 @@ pub trait MeshPort: Send + Sync + 'static {
     /// Changes whenever the kernel announces a change that concerns the mesh.
     fn changes(&self) -> watch::Receiver<u64>;
 
+    /// Networks of peers whose packets the device admits, also one of an earlier process; empty without
+    /// a device.
+    fn admitted(&self) -> BoxFuture<'static, BTreeSet<Cidr>>;
+
     /// Closes the device. Blackhole routes stay.
     fn close(&self) -> BoxFuture<'static, ()>;
 }
@@ -56,6 +60,12 @@ pub(super) trait Device: Send + Sync {
 
     /// Packets dropped since the device was opened; empty if it does not count them.
     fn drops(&self) -> Drops;
+
+    /// Descriptors with which another process carries on; `None` if it needs none.
+    ///
+    /// # Errors
+    /// If the process is out of descriptors.
+    fn descriptors(&self) -> io::Result<Option<wireguard::Descriptors>>;
 
     /// Whether the device does not have the peers any more that were set.
     fn is_altered(&self) -> bool;

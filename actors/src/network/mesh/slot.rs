@@ -1,9 +1,10 @@
 //! The device of a port, and the order of the operations on it.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use futures::FutureExt as _;
-use jaco_net::wireguard::PeerStats;
+use jaco_engine::cidr::Cidr;
+use jaco_net::{handover::NamedSocket, wireguard::PeerStats};
 use jaco_policy::network::{
     mesh::plan::Peer,
     probe::drops::{DropTotals, Drops},
@@ -15,7 +16,8 @@ use tokio::{
 
 use super::{
     DEVICE, PortError,
-    device::{Opened, set_valid_peers},
+    device::{Opened, Released, set_valid_peers},
+    handover::{admitted, named},
     port::of,
 };
 use crate::log_dedup::LogDedup;
@@ -37,15 +39,60 @@ struct Slot {
 }
 
 /// An open device and the peers that it was given.
-struct Held {
-    opened: Opened,
-    peers: Vec<Peer>,
+pub(super) struct Held {
+    pub(super) opened: Opened,
+    pub(super) peers: Vec<Peer>,
 }
 
 /// Exclusive access to a slot during one operation.
 pub(super) struct Turn(OwnedMutexGuard<Slot>);
 
 impl DeviceSlot {
+    /// Creates a slot with a device that works already, if there is one.
+    pub(super) fn with(held: Option<Held>) -> Self {
+        let slot = Slot {
+            held,
+            drops: DropTotals::default(),
+            fallbacks: LogDedup::default(),
+        };
+        Self(Arc::new(Mutex::new(slot)))
+    }
+
+    /// Networks that the device admits packets of; `None` without a device.
+    ///
+    /// # Errors
+    /// Only while the process ends.
+    pub(super) async fn admitted(&self) -> Result<Option<BTreeSet<Cidr>>, PortError> {
+        let read = |slot: &mut Slot| slot.held.as_ref().map(|held| admitted(&held.peers));
+        self.run(move |turn| async move { Ok(turn.block(read).await?.1) })
+            .await
+    }
+
+    /// Descriptors with which another process carries on, by name; none if it needs none. With
+    /// `release`, the device ends here first, and only seems to be open from then on.
+    ///
+    /// # Errors
+    /// If the process is out of descriptors; the device works on then.
+    pub(super) async fn descriptors(&self, release: bool) -> Result<Vec<NamedSocket>, PortError> {
+        let pass = move |slot: &mut Slot| {
+            slot.read_drops();
+            let Some(held) = &mut slot.held else {
+                return Ok(Vec::new());
+            };
+            let Some(descriptors) = held.opened.device.descriptors().map_err(of)? else {
+                return Ok(Vec::new());
+            };
+            let named = named(descriptors, &held.peers).map_err(of)?;
+            if release {
+                held.opened.device = Box::new(Released);
+                slot.drops.handle_replaced();
+            }
+            Ok(named)
+        };
+        self.run(move |turn| async move { turn.block(pass).await?.1 })
+            .await
+    }
+
     /// Ends the device, if one is open, then runs `opening` and keeps its device.
     ///
     /// # Errors

@@ -29,6 +29,17 @@ impl Layout {
     /// [`FilesError::Corrupt`] if the file holds no key; it is never overwritten, because other
     /// members know the key.
     pub(crate) fn mesh_key(&self) -> Result<PrivateKey, FilesError> {
+        match self.existing_mesh_key()? {
+            Some(key) => Ok(key),
+            None => self.new_mesh_key(),
+        }
+    }
+
+    /// Reads the node's key in the mesh; `None` if there is none.
+    ///
+    /// # Errors
+    /// As [`Layout::mesh_key`].
+    pub(crate) fn existing_mesh_key(&self) -> Result<Option<PrivateKey>, FilesError> {
         let path = self.mesh_key_path();
         let found = File::options()
             .read(true)
@@ -36,17 +47,20 @@ impl Layout {
             .open(&path);
         let file = match found {
             Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return self.new_mesh_key(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(FilesError::io("open", &path)(error)),
         };
         let mut text = String::new();
         let read = file.take(MAX_BYTES).read_to_string(&mut text);
         let text = SecretString::new(text);
         match read {
-            Ok(_) => text.expose().parse().map_err(|error| FilesError::Corrupt {
-                path,
-                reason: format!("{error}"),
-            }),
+            Ok(_) => match text.expose().parse() {
+                Ok(key) => Ok(Some(key)),
+                Err(error) => Err(FilesError::Corrupt {
+                    path,
+                    reason: format!("{error}"),
+                }),
+            },
             Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(FilesError::Corrupt {
                 path,
                 reason: "it is not text".to_owned(),

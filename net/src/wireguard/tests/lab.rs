@@ -113,14 +113,29 @@ impl Node {
         self.open();
     }
 
-    fn open(&mut self) {
-        let config = Config {
-            name: "jt0".to_owned(),
+    /// Ends the device as its process would; `meanwhile`, nothing carries packets. Then another device
+    /// takes the interface and the port over.
+    pub(super) fn hand_over(&mut self, meanwhile: impl FnOnce()) {
+        let descriptors = self.device().descriptors().unwrap();
+        self.device = None;
+        meanwhile();
+        let config = self.config(self.port);
+        let device = self.within(|| Device::resume(&config, descriptors));
+        self.device = Some(device.unwrap());
+    }
+
+    pub(super) fn config(&self, port: u16) -> Config {
+        Config {
+            name: self.interface.clone(),
             mtu: 1420,
             private_key: self.key.clone(),
-            port: 0,
+            port,
             workers: NonZero::new(2),
-        };
+        }
+    }
+
+    fn open(&mut self) {
+        let config = self.config(0);
         let device = self.within(|| Device::open_with(config, self.settings));
         let device = device.unwrap();
         self.port = device.port();

@@ -40,6 +40,8 @@ pub const TICK: Duration = Duration::from_secs(30);
 pub const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// Longest time until the changes of a failed pass are announced.
 const SETTLING: Duration = Duration::from_millis(200);
+/// Longest time that what an earlier process admitted stays admitted without a test of the ruleset.
+pub const INHERITANCE: Duration = Duration::from_secs(2);
 /// Most foreign routes that a status names.
 const MAX_SHOWN: usize = 4;
 /// Reason of a node without a mesh because it was removed from the cluster.
@@ -79,6 +81,8 @@ pub struct Seen {
 pub enum Isolation {
     /// Waived by the configuration.
     Off,
+    /// Not tested yet.
+    Untested,
     /// No ruleset is in force, as far as the last test shows.
     NotInForce,
     /// The ruleset that this host enforces.
@@ -92,6 +96,7 @@ impl Isolation {
         let tested = firewall.isolation == IsolationStatus::Enforced;
         match firewall.enforced.as_ref().filter(|_| tested) {
             Some(enforced) => Self::InForce(Arc::clone(enforced)),
+            None if firewall.isolation == IsolationStatus::Pending => Self::Untested,
             None => Self::NotInForce,
         }
     }
@@ -100,7 +105,7 @@ impl Isolation {
     fn admits(&self, network: &NetworkId, block: Cidr) -> bool {
         match self {
             Self::Off => true,
-            Self::NotInForce => false,
+            Self::Untested | Self::NotInForce => false,
             Self::InForce(ruleset) => ruleset.includes(network, block),
         }
     }
@@ -115,6 +120,8 @@ pub struct Core {
     pool: Cidr,
     /// The ruleset that this host enforces; `None` without isolation.
     isolation: Isolation,
+    /// Blocks that the device of an earlier process admits, and how long they stay admitted.
+    inherited: Option<(BTreeSet<Cidr>, Instant)>,
     /// Nodes and blocks of the newest state.
     state: Option<State>,
     wanted: Option<Wanted>,
@@ -155,6 +162,7 @@ impl Core {
             port,
             pool: Cidr::aligned(u32::from_be_bytes([10, 244, 0, 0]), 16),
             isolation: Isolation::Off,
+            inherited: None,
             state: None,
             wanted: None,
             wanted_changed: false,
@@ -194,6 +202,9 @@ impl Core {
     pub fn handle_isolation(&mut self, now: Instant, isolation: Isolation) {
         let waited = self.awaits_isolation();
         self.isolation = isolation;
+        if !matches!(self.isolation, Isolation::Untested) {
+            self.inherited = None;
+        }
         self.refresh(now);
         if waited != self.awaits_isolation() {
             // All blocks are admitted now, or none may be any more.
@@ -201,10 +212,19 @@ impl Core {
         }
     }
 
+    /// Handles the blocks that the device of an earlier process admits. While the ruleset is not tested
+    /// they stay admitted, at most for [`INHERITANCE`]: the kernel has what that process enforced.
+    pub fn handle_inherited(&mut self, now: Instant, blocks: BTreeSet<Cidr>) {
+        if matches!(self.isolation, Isolation::Untested) && !blocks.is_empty() {
+            self.inherited = Some((blocks, now + INHERITANCE));
+            self.refresh(now);
+        }
+    }
+
     /// Whether no block is admitted, as no ruleset is in force yet.
     #[must_use]
     pub fn awaits_isolation(&self) -> bool {
-        matches!(self.isolation, Isolation::NotInForce)
+        matches!(self.isolation, Isolation::Untested | Isolation::NotInForce)
     }
 
     /// Handles a new state.
@@ -226,14 +246,18 @@ impl Core {
 
     /// Computes the mesh again, which causes a pass if it differs.
     fn refresh(&mut self, now: Instant) {
-        let isolation = &self.isolation;
+        let (isolation, inherited) = (&self.isolation, &self.inherited);
+        let is_inherited = |block| {
+            let mut blocks = inherited.iter().map(|(blocks, _)| blocks);
+            blocks.any(|blocks| blocks.contains(&block))
+        };
         let wanted = self.state.as_ref().and_then(|state| {
             Wanted::of(
                 state,
                 &self.hostname,
                 self.port,
                 self.pool,
-                |network, block| isolation.admits(network, block),
+                |network, block| isolation.admits(network, block) || is_inherited(block),
             )
         });
         if wanted == self.wanted {
@@ -334,6 +358,10 @@ impl Core {
 
     /// Handles the passing of the deadline; has no effect before it.
     pub fn handle_timeout(&mut self, now: Instant) {
+        if self.inherited.take_if(|(_, until)| *until <= now).is_some() {
+            self.refresh(now);
+            self.next_pass = now;
+        }
         self.debounce.handle_timeout(now);
         self.due |= self.debounce.poll_action() == Some(DebounceAction::Run);
         if self.next_pass <= now {
@@ -380,7 +408,8 @@ impl Core {
     #[must_use]
     pub fn poll_timeout(&self) -> Instant {
         let change = self.debounce.poll_timeout().into_iter();
-        let others = change.chain(self.repairs.poll_timeout());
+        let inherited = self.inherited.iter().map(|(_, until)| *until);
+        let others = change.chain(self.repairs.poll_timeout()).chain(inherited);
         others.fold(self.next_pass, Instant::min)
     }
 

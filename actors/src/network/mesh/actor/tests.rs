@@ -2,7 +2,10 @@ use std::{net::Ipv4Addr, time::Duration};
 
 use jaco_policy::network::{
     firewall::{core::Rendered, ruleset::HostInputs},
-    mesh::{core::TICK, plan::DeviceState},
+    mesh::{
+        core::{INHERITANCE, TICK},
+        plan::{DeviceState, Peer},
+    },
     readiness::IsolationStatus,
 };
 use jaco_proto::v1::{self, AuditEventType, command::Payload};
@@ -260,11 +263,13 @@ async fn unresolvable_member_is_left_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stopped_mesh_leaves_its_blackholes() {
+async fn stopped_mesh_leaves_its_device_and_blackholes() {
     let lab = Lab::start(|_| {}).await;
+    let device = lab.device();
     lab.tree.stop().await;
+    assert_eq!(lab.device(), device);
     let world = lab.port.world();
-    assert!(world.closed);
+    assert!(!world.closed);
     assert_eq!(world.observed.blackholes.len(), BLACKHOLES.len());
 }
 
@@ -274,7 +279,28 @@ async fn stop_during_an_open_begins_no_further_step() {
     assert_eq!(lab.port.steps().last().unwrap(), "open device");
     lab.tree.stop().await;
     assert_eq!(lab.port.steps(), [""; 0]);
-    assert!(lab.port.world().closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn device_of_an_earlier_process_admits_its_blocks() {
+    let (_firewall, status) = watch::channel(Status::default());
+    let block: Cidr = "10.244.1.0/24".parse().unwrap();
+    let earlier = move |world: &mut World| {
+        world.observed.device = Some(DeviceState {
+            peers: vec![Peer {
+                hostname: "n2".to_owned(),
+                public_key: [b'2'; 32],
+                endpoint: "192.0.2.2:51820".parse().unwrap(),
+                allowed_ips: [block].into(),
+            }],
+            ..DeviceState::default()
+        });
+    };
+    let lab = Lab::start_with(earlier, Some(status)).await;
+    assert!(lab.device().peers[0].allowed_ips.contains(&block));
+    // The ruleset is still not tested.
+    tokio::time::sleep(INHERITANCE).await;
+    assert!(!lab.device().peers[0].allowed_ips.contains(&block));
 }
 
 #[tokio::test(start_paused = true)]

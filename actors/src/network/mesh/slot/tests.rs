@@ -1,6 +1,9 @@
-use std::sync::{Mutex as StdMutex, mpsc};
+use std::{
+    io,
+    sync::{Mutex as StdMutex, mpsc},
+};
 
-use jaco_net::wireguard::{Error, Peer as DevicePeer, PublicKey};
+use jaco_net::wireguard::{Descriptors, Error, Peer as DevicePeer, PublicKey};
 use jaco_policy::network::probe::drops::DropReason;
 use tokio::sync::oneshot;
 
@@ -62,6 +65,14 @@ impl FakeDevice {
 impl Device for FakeDevice {
     fn drops(&self) -> Drops {
         [(DropReason::MeshInvalid, 3)].into()
+    }
+
+    fn descriptors(&self) -> io::Result<Option<Descriptors>> {
+        let file = || io::Result::Ok(std::fs::File::open("/dev/null")?.into());
+        Ok(Some(Descriptors {
+            queues: vec![file()?],
+            sockets: vec![file()?],
+        }))
     }
 
     fn set_peers(&self, _: Vec<DevicePeer>) -> Result<(), Error> {
@@ -230,4 +241,31 @@ async fn panic_of_an_operation_leaves_the_slot_usable() {
     let opening = async move { Ok(opener.device("one").opened()) };
     slot.open(opening).await.unwrap();
     assert_eq!(slot.stats().await.unwrap().0.len(), 1);
+}
+
+#[tokio::test]
+async fn released_device_ends_and_seems_open() {
+    let (slot, world) = (DeviceSlot::default(), World::default());
+    assert!(slot.descriptors(true).await.unwrap().is_empty());
+    let opener = world.clone();
+    let opening = async move { Ok(opener.device("one").opened()) };
+    slot.open(opening).await.unwrap();
+    world.take();
+    let names = async |release| -> Vec<String> {
+        let passed = slot.descriptors(release).await.unwrap().into_iter();
+        passed.map(|(name, _)| name).collect()
+    };
+    let all = ["mesh.tun", "mesh.udp", "mesh.peers"];
+    assert_eq!(names(false).await, all);
+    assert_eq!(world.take(), [""; 0], "it works on");
+    assert_eq!(names(true).await, all);
+    assert_eq!(world.take(), ["end one"]);
+    // Nothing is opened in its place.
+    slot.set_peers(Vec::new()).await.unwrap();
+    let inspect = |turn: Turn| async move { Ok(turn.inspect(1).await?.1) };
+    assert_eq!(slot.run(inspect).await.unwrap(), Some((Vec::new(), false)));
+    assert_eq!(names(true).await, [""; 0]);
+    assert_eq!(world.take(), [""; 0]);
+    let dropped = [(DropReason::MeshInvalid, 3)].into();
+    assert_eq!(slot.stats().await.unwrap().1, dropped);
 }

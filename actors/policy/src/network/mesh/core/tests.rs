@@ -328,6 +328,52 @@ fn block_is_admitted_once_the_ruleset_has_it() {
 }
 
 #[test]
+fn inherited_blocks_stay_admitted_until_the_test() {
+    let nodes = [node("node-1", 1), node("node-2", 2)];
+    let mut state = state(&nodes);
+    let block = "10.244.1.0/24";
+    allocate(&mut state, "node-2", block);
+    allocate(&mut state, "node-2", "10.244.2.0/24");
+    let enforced = crate::network::firewall::core::Rendered::of(&state, HostInputs::default());
+    let in_force = Isolation::InForce(Arc::new(enforced));
+    let admitted = |lab: &mut Lab| -> BTreeSet<String> {
+        let peers = steps(lab.see(&[])).into_iter().find_map(|step| match step {
+            Step::SetPeers(peers) => Some(peers),
+            _ => None,
+        });
+        let networks = peers
+            .into_iter()
+            .flatten()
+            .flat_map(|peer| peer.allowed_ips);
+        let blocks = networks.filter(|network| network.prefix() < 32);
+        blocks.map(|block| block.to_string()).collect()
+    };
+    let one = BTreeSet::from([block.to_owned()]);
+    let both = BTreeSet::from([block.to_owned(), "10.244.2.0/24".to_owned()]);
+    for (report, after, expected) in [
+        (None, INHERITANCE - MS, &one),
+        (None, INHERITANCE, &BTreeSet::new()),
+        (Some(Isolation::Untested), MS, &one),
+        (Some(Isolation::NotInForce), MS, &BTreeSet::new()),
+        (Some(in_force), MS, &both),
+    ] {
+        let mut lab = Lab::new(&[]);
+        lab.core.handle_isolation(lab.now, Isolation::Untested);
+        lab.core
+            .handle_inherited(lab.now, [block.parse().unwrap()].into());
+        lab.core.handle_state(lab.now, &state);
+        assert_eq!(admitted(&mut lab), one);
+        assert!(lab.core.awaits_isolation());
+        if let Some(isolation) = report {
+            lab.core.handle_isolation(lab.now, isolation);
+        }
+        lab.now += after;
+        lab.core.handle_timeout(lab.now);
+        assert_eq!(admitted(&mut lab), *expected);
+    }
+}
+
+#[test]
 fn cluster_pool_is_covered_by_a_blackhole() {
     let mut lab = Lab::new(&[node("node-1", 1)]);
     let pool = "10.128.0.0/12".parse().unwrap();

@@ -120,6 +120,21 @@ impl MeshPort for FakePort {
         self.changes.subscribe()
     }
 
+    fn admitted(&self) -> BoxFuture<'static, BTreeSet<Cidr>> {
+        let peers = self
+            .world()
+            .observed
+            .device
+            .clone()
+            .unwrap_or_default()
+            .peers;
+        let blocks = peers
+            .into_iter()
+            .flat_map(|peer| peer.allowed_ips)
+            .collect();
+        async move { blocks }.boxed()
+    }
+
     fn close(&self) -> BoxFuture<'static, ()> {
         let port = self.clone();
         let opening = self.world().opening.take();
