@@ -128,7 +128,7 @@ impl Running {
     /// Asserts that no container reaches one of another network, or has reached one so far.
     pub(crate) async fn assert_isolated(&self) {
         assert_eq!(self.traffic.leak(&self.found).await, None);
-        self.traffic.assert_isolated();
+        self.traffic.assert_isolated().await;
     }
 }
 

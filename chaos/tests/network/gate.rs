@@ -11,6 +11,7 @@ use jaco_proto::v1::{self, NodeStatus};
 
 use crate::{
     fixture::{DEPLOYMENTS, LIMIT, Running, builder, hosts, request},
+    repair::on,
     traffic::reaches,
 };
 
@@ -194,38 +195,32 @@ async fn nothing_leaves_by_foreign_routes() {
     let mut running = Running::idle(builder(2)).await;
     running.apply([("alpha", [2, 2])].into(), 0).await;
     let [near, far] = running.pair([VICTIM, 1]);
-    let node = running.lab.node(VICTIM);
-    let on = |line: &str| {
-        let mut words = line.split(' ');
-        let mut command = node.command(words.next().unwrap());
-        let done = command.args(words).output().unwrap();
-        assert!(done.status.success(), "{line}: {done:?}");
-        String::from_utf8(done.stdout).unwrap()
-    };
+    let on_victim = |running: &Running, line: &str| on(running.lab.node(VICTIM), line);
     // The route of another program takes packets to one container, and all that is left of them is
     // counted.
-    let to_peer = on(&format!("ip route get {}", running.lab.node(1).address()));
+    let address = running.lab.node(1).address();
+    let to_peer = on_victim(&running, &format!("ip route get {address}"));
     let words: Vec<&str> = to_peer.split_whitespace().collect();
     let hop = words
         .windows(2)
         .filter(|pair| matches!(pair[0], "via" | "dev"));
     let hop: Vec<String> = hop.map(|pair| pair.join(" ")).collect();
-    on("nft add table ip watch");
-    on("nft add chain ip watch out { type filter hook postrouting priority 300; }");
-    let out = format!(
-        "nft add rule ip watch out ip daddr {} oifname != jaco0 counter",
-        far.address
-    );
-    on(&out);
-    on(&format!(
-        "ip route add {}/32 {}",
-        far.address,
-        hop.join(" ")
-    ));
-    assert!(reaches(&near, &far).is_err());
-    wait_reason(&running.lab, &format!("{}/32 dev ", far.address)).await;
-    assert!(reaches(&near, &far).is_err());
-    assert!(on("nft list table ip watch").contains("counter packets 0 bytes 0"));
+    let route = format!("{}/32 {}", far.address, hop.join(" "));
+    on_victim(&running, "nft add table ip watch");
+    let chain = "add chain ip watch out { type filter hook postrouting priority 300; }";
+    on_victim(&running, &format!("nft {chain}"));
+    let counter = format!("ip daddr {} oifname != jaco0 counter", far.address);
+    on_victim(&running, &format!("nft add rule ip watch out {counter}"));
+    let named = format!("{}/32 dev ", far.address);
+    let nothing_left = |running: &Running| {
+        assert!(reaches(&near, &far).is_err());
+        let listed = on_victim(running, "nft list table ip watch");
+        assert!(listed.contains("counter packets 0 bytes 0"), "{listed}");
+    };
+    on_victim(&running, &format!("ip route add {route}"));
+    nothing_left(&running);
+    wait_reason(&running.lab, &named).await;
+    nothing_left(&running);
 
     // Nor does a container start beside it.
     let before = started(&running.lab).await;
@@ -237,7 +232,7 @@ async fn nothing_leaves_by_foreign_routes() {
         let replicas = replicas.map_err(|error| error.to_string())?;
         let waits = |replica: &v1::ReplicaDetail| {
             let names_route = replica.message.contains(&far.address.to_string());
-            replica.host != node.host()
+            replica.host != running.lab.node(VICTIM).host()
                 || replica.state() == v1::ReplicaState::Pending && names_route
         };
         match replicas.iter().all(waits) && !replicas.is_empty() {
@@ -248,10 +243,21 @@ async fn nothing_leaves_by_foreign_routes() {
     .await
     .unwrap();
 
-    on(&format!("ip route del {}/32", far.address));
+    on_victim(&running, &format!("ip route del {route}"));
     wait_reason(&running.lab, "").await;
-    on("nft delete table ip watch");
     running.wanted = DEPLOYMENTS.map(|name| (name, [2, 2])).into();
+    running.connect().await;
+
+    // A daemon finds one that was there before it.
+    running.lab.node_mut(VICTIM).kill().unwrap();
+    on_victim(&running, &format!("ip route add {route}"));
+    nothing_left(&running);
+    running.lab.node_mut(VICTIM).start().await.unwrap();
+    wait_reason(&running.lab, &named).await;
+    nothing_left(&running);
+    on_victim(&running, &format!("ip route del {route}"));
+    on_victim(&running, "nft delete table ip watch");
+    wait_reason(&running.lab, "").await;
     running.connect().await;
     running.assert_isolated().await;
 }

@@ -22,7 +22,7 @@ const VICTIM: u8 = 2;
 const DRIFT: Duration = Duration::from_secs(1);
 
 /// Runs a command of iproute2, nftables or the engine on a node and returns what it prints.
-fn on(node: &Node, line: &str) -> String {
+pub(crate) fn on(node: &Node, line: &str) -> String {
     try_on(node, line).unwrap()
 }
 
@@ -306,7 +306,7 @@ async fn actors_that_end_cut_no_connection() {
         running.connect().await;
         assert_eq!(running.found.len(), containers);
         held.assert_alive();
-        running.traffic.assert_isolated();
+        running.traffic.assert_isolated().await;
     }
 }
 
@@ -323,7 +323,7 @@ async fn displaced_exemptions_return_to_the_top() {
         .unwrap();
     println!("connected again after {:?}", start.elapsed());
     held.assert_alive();
-    running.traffic.assert_isolated();
+    running.traffic.assert_isolated().await;
 }
 
 /// Name of the engine network of a container.

@@ -17,9 +17,11 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use jaco_chaos::Lab;
+use jaco_chaos::{Lab, until};
 use jaco_net::netns::Namespace;
 use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket};
+
+use crate::fixture::LIMIT;
 
 /// Port of every container on which datagrams and connections are received.
 pub(crate) const PORT: u16 = 9000;
@@ -177,10 +179,15 @@ impl Traffic {
         .await
     }
 
-    /// Asserts that no container of another network was reached so far.
-    pub(crate) fn assert_isolated(&self) {
-        let (violations, attempts) = self.violations();
-        assert!(attempts > 0, "nothing was sent");
+    /// Asserts that no container of another network was reached so far. Waits for the first attempt:
+    /// the containers know no address in their first round.
+    pub(crate) async fn assert_isolated(&self) {
+        let sent = until("an attempt", LIMIT, || async {
+            let (_, attempts) = self.violations();
+            (attempts > 0).then_some(()).ok_or("nothing was sent")
+        });
+        sent.await.unwrap();
+        let (violations, _) = self.violations();
         assert!(violations.is_empty(), "{violations:#?}");
     }
 }

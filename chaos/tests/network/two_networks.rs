@@ -1,8 +1,8 @@
-//! Names for a container on two networks.
+//! A container on two networks: its names, and its packets to other hosts.
 
 use std::collections::BTreeSet;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use jaco_chaos::engine::IMAGE;
 use jaco_proto::v1;
 use serde_json::json;
@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::{
     fixture::{LIMIT, Running, builder},
     resolver::{NXDOMAIN, resolve, resolve_in_turn},
-    traffic::Endpoint,
+    traffic::{Endpoint, reaches},
 };
 
 /// Services with their networks, in the order in which they are attached.
@@ -21,7 +21,8 @@ const SERVICES: [(&str, &[&str]); 4] = [
     ("other", &["aside"]),
 ];
 
-fn request() -> v1::ApplyRequest {
+/// Services on `hosts`, of which the first has the container on two networks; all on any without it.
+fn request(hosts: Option<[&str; 2]>) -> v1::ApplyRequest {
     let mut services = serde_json::Map::new();
     for (service, networks) in SERVICES {
         let compose = json!({
@@ -32,7 +33,15 @@ fn request() -> v1::ApplyRequest {
     }
     let networks = json!({ "front": {}, "back": {}, "aside": {} });
     let compose = json!({ "services": services, "networks": networks });
-    let settings = SERVICES.map(|(service, _)| json!({ "name": service, "replicas": 1 }));
+    let settings = SERVICES.map(|(service, _)| {
+        let mut settings = json!({ "name": service, "replicas": 1 });
+        if let Some([first, other]) = hosts {
+            let host = if service == "both" { first } else { other };
+            settings["placement"] = "hosts".into();
+            settings["hosts"] = json!([host]);
+        }
+        settings
+    });
     let jaco = json!({ "deployment": "gamma", "acme": "off", "services": settings });
     v1::ApplyRequest {
         jaco_yaml: jaco.to_string().into_bytes(),
@@ -45,7 +54,12 @@ fn request() -> v1::ApplyRequest {
 async fn names_of_both_networks_of_a_container_resolve() {
     let mut running = Running::idle(builder(1)).await;
     let Running { lab, traffic, .. } = &mut running;
-    lab.node(1).api().deploy().apply(request()).await.unwrap();
+    lab.node(1)
+        .api()
+        .deploy()
+        .apply(request(None))
+        .await
+        .unwrap();
     let start = std::time::Instant::now();
     loop {
         let found = traffic.refresh(lab).await.unwrap();
@@ -98,4 +112,40 @@ fn check(found: &[&Endpoint]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn container_on_two_networks_talks_to_other_hosts() {
+    let mut running = Running::idle(builder(2)).await;
+    let Running { lab, traffic, .. } = &mut running;
+    let hosts = [lab.node(1).host(), lab.node(2).host()];
+    let request = request(Some(hosts));
+    lab.node(1).api().deploy().apply(request).await.unwrap();
+    let start = std::time::Instant::now();
+    loop {
+        let found = traffic.refresh(lab).await.unwrap();
+        match meets_both(&found) {
+            Ok(()) => break,
+            Err(why) => assert!(start.elapsed() < LIMIT, "{why:#}"),
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    running.traffic.assert_isolated().await;
+}
+
+/// Checks that the remote containers of both networks reach the one that is on both, whose answers
+/// leave by the bridge of its default route, and that the one of its default network is reached.
+fn meets_both(found: &[std::sync::Arc<Endpoint>]) -> Result<()> {
+    let of = |service: &str, network: &str| {
+        let mut ends = found.iter().filter(|end| end.scope.1 == network);
+        ends.find(|end| end.replica.contains(&format!("-{service}-")))
+            .with_context(|| format!("{service} on {network}"))
+    };
+    for (service, network) in [("web", "front"), ("db", "back")] {
+        let (remote, both) = (of(service, network)?, of("both", network)?);
+        ensure!(remote.host != both.host, "{service} is on the same host");
+        reaches(remote, both).with_context(|| format!("{service} to both"))?;
+    }
+    // New connections have an address of the default network, which is the first by name.
+    reaches(of("both", "back")?, of("db", "back")?).context("both to db")
 }

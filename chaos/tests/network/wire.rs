@@ -104,7 +104,7 @@ async fn wire_shows_ciphertext_and_documented_ports_only() {
     let start = Instant::now();
     assert!(transfer(&from, &to, &bytes));
     println!("{} MiB in {:?}", bytes.len() >> 20, start.elapsed());
-    running.traffic.assert_isolated();
+    running.traffic.assert_isolated().await;
 }
 
 /// Packets between two nodes of which neither port is documented, as tcpdump prints them.
