@@ -272,7 +272,9 @@ impl Mutation {
             mutation: Some(self),
             benign_fault: (self == Self::LeaderMistrustsItself).then_some(BenignFault::ShortPauses),
             often: match self {
-                Self::ReuseRaftId | Self::NeverDrained | Self::KeepOldPeers => Some(Often::Churn),
+                Self::StaleVote | Self::ReuseRaftId | Self::NeverDrained | Self::KeepOldPeers => {
+                    Some(Often::Churn)
+                }
                 Self::ReplanEarly | Self::ActWhileStalled => Some(Often::Stalls),
                 Self::FreeCommitLockEarly => Some(Often::Contention),
                 Self::StartUnchecked => Some(Often::PausedCreates),
