@@ -23,6 +23,10 @@ pub fn netfilter(data: &[u8]) {
                 assert!(intervals.iter().all(|(first, last)| first <= last));
                 assert!(intervals.is_sorted());
             }
+            Elements::Chains(list) => {
+                assert!(list.iter().all(|((first, last), _)| first <= last));
+                assert!(list.is_sorted_by_key(|(interval, _)| *interval));
+            }
             Elements::Interfaces(list) => assert!(list.is_sorted()),
             Elements::Other => {}
         }

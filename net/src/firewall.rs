@@ -22,7 +22,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-use std::{io, net::Ipv4Addr};
+use std::{io, net::Ipv4Addr, sync::Arc};
 
 pub use changes::{AsyncChanges, Changes};
 pub use flows::cut_flows;
@@ -67,7 +67,7 @@ pub struct Table {
     pub chains: Vec<Chain>,
 }
 
-/// A named set.
+/// A named set or map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Set {
     /// Name.
@@ -81,6 +81,9 @@ pub struct Set {
 pub enum Elements {
     /// First and last address of intervals of IPv4 addresses.
     Intervals(Vec<(u32, u32)>),
+    /// First and last address of intervals of IPv4 addresses, each with the chain that a packet goes
+    /// through.
+    Chains(Vec<((u32, u32), Arc<str>)>),
     /// IPv4 addresses with the name of an interface.
     Interfaces(Vec<(Ipv4Addr, String)>),
     /// Those of a set of any other kind, which cannot be written.
@@ -116,8 +119,10 @@ pub struct Base {
 pub enum Rule {
     /// `ct state established,related accept`
     AcceptEstablished,
-    /// `ip saddr @set ip daddr @set accept`
-    AcceptWithin(String),
+    /// `ip saddr vmap @map`
+    Select(String),
+    /// `ip daddr @set accept`
+    AcceptTo(String),
     /// `ip saddr @set ip daddr @set drop`
     DropWithin(String),
     /// `ip saddr . iifname @set accept`

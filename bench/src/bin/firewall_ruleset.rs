@@ -139,7 +139,7 @@ fn forwarding(networks: u32, hosts: u32) -> Result<()> {
     let rendered = Rendered::of(&state(networks, hosts), HostInputs::default());
     let applied = router.within(|| KernelPort::default().apply(&rendered.ruleset))?;
     applied.map_err(anyhow::Error::msg)?;
-    report(&router, "jaco, one set per network", networks, without)?;
+    report(&router, "jaco", networks, without)?;
     router.load(&rule_chain(networks))?;
     report(&router, "one rule per pair", networks, without)?;
     router.load(&verdict_map(networks, hosts))?;

@@ -147,6 +147,14 @@ fn damages(node: &Node, near: &Endpoint) -> Vec<Damage> {
             &[&format!("missing:element:jaco_pool/{block}")],
         ),
         Damage::of_rules(
+            format!("nft delete element inet jaco jaco_networks {{ {block} }}"),
+            &[&format!("missing:element:jaco_networks/{block}:{set}")],
+        ),
+        Damage::of_rules(
+            format!("nft flush chain inet jaco {set}"),
+            &[&format!("missing:rule:{set}[0]")],
+        ),
+        Damage::of_rules(
             format!("nft flush set inet jaco {set}"),
             &[&format!("missing:element:{set}/{block}")],
         ),

@@ -29,6 +29,8 @@ pub(super) const META_INTERFACE_NAME: u32 = 6;
 const META_LEAVING: u32 = 7;
 /// `NFT_FIB_RESULT_OIF`
 pub(super) const FIB_INTERFACE: u32 = 1;
+/// Number of the register of verdicts (`NFT_REG_VERDICT`).
+pub(super) const VERDICT_REGISTER: u32 = 0;
 /// `NFTA_FIB_F_SADDR`
 pub(super) const FIB_SOURCE: u32 = 1;
 /// `NFTA_FIB_F_IIF`
@@ -59,6 +61,8 @@ enum Expression {
     Differs(Vec<u8>),
     /// Ends the rule unless the set holds the value.
     Lookup(String),
+    /// Goes through the chain that the map has for the value, if there is one.
+    Select(String),
     /// Counts.
     Counter,
     /// Decides on the packet.
@@ -89,11 +93,20 @@ pub(super) fn rule(expressions: Attributes<'_>) -> Result<Rule, Error> {
             E::Header(DESTINATION, 4),
             E::Lookup(other),
             E::Verdict(verdict),
-        ] if *family == [IPV4] && set == other => match *verdict {
-            ACCEPT => Rule::AcceptWithin(set.clone()),
-            DROP => Rule::DropWithin(set.clone()),
-            _ => Rule::Foreign,
-        },
+        ] if *family == [IPV4] && set == other && *verdict == DROP => Rule::DropWithin(set.clone()),
+        [
+            E::Family,
+            E::Equal(family),
+            E::Header(SOURCE, 4),
+            E::Select(map),
+        ] if *family == [IPV4] => Rule::Select(map.clone()),
+        [
+            E::Family,
+            E::Equal(family),
+            E::Header(DESTINATION, 4),
+            E::Lookup(set),
+            E::Verdict(ACCEPT),
+        ] if *family == [IPV4] => Rule::AcceptTo(set.clone()),
         [
             E::Family,
             E::Equal(family),
@@ -264,6 +277,9 @@ fn decode(name: &str, data: &Attributes<'_>) -> Result<Option<Expression>, Error
         },
         "lookup" if register(2)? && data.find(3)?.is_none() && absent(5)? => {
             Some(Expression::Lookup(data.text(1)?))
+        }
+        "lookup" if register(2)? && data.number(3)? == Some(VERDICT_REGISTER) && absent(5)? => {
+            Some(Expression::Select(data.text(1)?))
         }
         "counter" => Some(Expression::Counter),
         "immediate" if data.number(1)? == Some(0) => {

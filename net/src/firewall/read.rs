@@ -1,6 +1,10 @@
 //! Reading of tables and chains.
 
-use std::{collections::BTreeMap, net::Ipv4Addr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+    sync::Arc,
+};
 
 use super::{
     Base, Chain, ChainRule, Elements, Error, Rule, RuleDrops, Set, TABLE, Table, expression,
@@ -24,6 +28,14 @@ const GET_GENERATION: u16 = 16;
 const ATTEMPTS: usize = 8;
 /// Flag of a set of intervals.
 const INTERVAL: u32 = 4;
+/// Flags of a map from intervals.
+const INTERVAL_MAP: u32 = INTERVAL | MAP;
+/// Flag of a map.
+pub(super) const MAP: u32 = 8;
+/// Data type of verdicts (`NFT_DATA_VERDICT`).
+pub(super) const VERDICT: u32 = 0xffff_ff00;
+/// Verdict that goes through a chain and returns (`NFT_JUMP`).
+pub(super) const JUMP: i32 = -3;
 /// Data type of IPv4 addresses.
 pub(super) const IPV4_ADDRESS: u32 = 7;
 /// Data type of IPv4 addresses with names of interfaces, as nft(8) numbers it: 6 bits for each part.
@@ -226,13 +238,27 @@ pub(super) fn parse_drops(bytes: &[u8]) -> Result<RuleDrops, Error> {
     Ok(drops)
 }
 
+/// Key of an element of a set of intervals.
+struct Key {
+    address: u32,
+    /// Whether it ends an interval.
+    ends: bool,
+    /// Chain of the element, in a map.
+    chain: Option<Arc<str>>,
+}
+
+/// First and last address, and the chain in a map.
+type Interval = ((u32, u32), Option<Arc<str>>);
+
 /// Collects the messages about a table.
 #[derive(Default)]
 struct Parser {
     table: Table,
     rules: BTreeMap<String, Vec<Rule>>,
-    /// Keys of the elements of each set of intervals, by its index; true at the end of one.
-    keys: BTreeMap<usize, Vec<(u32, bool)>>,
+    /// Keys of the elements of each set of intervals, by its index.
+    keys: BTreeMap<usize, Vec<Key>>,
+    /// Names of the chains in maps, most of which many elements have.
+    names: BTreeSet<Arc<str>>,
 }
 
 impl Parser {
@@ -255,8 +281,12 @@ impl Parser {
             }
             NEW_SET => {
                 let flags = attributes.number(3)?.unwrap_or_default();
+                let is_verdict = attributes.number(6)? == Some(VERDICT);
                 let elements = match (flags, attributes.number(4)?) {
                     (INTERVAL, Some(IPV4_ADDRESS)) => Elements::Intervals(Vec::new()),
+                    (INTERVAL_MAP, Some(IPV4_ADDRESS)) if is_verdict => {
+                        Elements::Chains(Vec::new())
+                    }
                     (0, Some(ADDRESS_AND_NAME)) => Elements::Interfaces(Vec::new()),
                     _ => Elements::Other,
                 };
@@ -277,10 +307,23 @@ impl Parser {
             let element = Attributes(element?.1);
             let key = element.nested(1)?;
             match &mut self.table.sets[set].elements {
-                Elements::Intervals(_) => {
+                elements @ (Elements::Intervals(_) | Elements::Chains(_)) => {
                     let flags = element.number(3)?.unwrap_or_default();
+                    let ends = flags & INTERVAL_END != 0;
+                    let chain = match elements {
+                        Elements::Chains(_) if !ends => Some(chain_of(&element)?),
+                        _ => None,
+                    };
+                    let chain = match chain {
+                        Some(name) => Some(shared(&mut self.names, name)),
+                        None => None,
+                    };
                     let keys = self.keys.entry(set).or_default();
-                    keys.push((key.number(1)?.ok_or(NO_KEY)?, flags & INTERVAL_END != 0));
+                    keys.push(Key {
+                        address: key.number(1)?.ok_or(NO_KEY)?,
+                        ends,
+                        chain,
+                    });
                 }
                 Elements::Interfaces(list) => {
                     let key = key.find(1)?.and_then(|key| key.split_first_chunk::<4>());
@@ -297,7 +340,18 @@ impl Parser {
 
     fn finish(mut self) -> Table {
         for (index, keys) in self.keys {
-            self.table.sets[index].elements = Elements::Intervals(intervals(keys));
+            let elements = &mut self.table.sets[index].elements;
+            let intervals = intervals(keys);
+            match elements {
+                Elements::Chains(list) => {
+                    let named = |(span, chain): (_, Option<_>)| Some((span, chain?));
+                    *list = intervals.into_iter().filter_map(named).collect();
+                }
+                _ => {
+                    let spans = intervals.into_iter().map(|(span, _)| span);
+                    *elements = Elements::Intervals(spans.collect());
+                }
+            }
         }
         for set in &mut self.table.sets {
             if let Elements::Interfaces(list) = &mut set.elements {
@@ -326,18 +380,39 @@ fn base(chain: &Attributes<'_>) -> Result<Option<Base>, Error> {
     }))
 }
 
+/// The name as it is kept already, or kept from now on.
+fn shared(names: &mut BTreeSet<Arc<str>>, name: String) -> Arc<str> {
+    if let Some(known) = names.get(name.as_str()) {
+        return Arc::clone(known);
+    }
+    let name: Arc<str> = name.into();
+    names.insert(Arc::clone(&name));
+    name
+}
+
+/// Chain of an element of a map; empty if the element has another verdict.
+fn chain_of(element: &Attributes<'_>) -> Result<String, Error> {
+    let verdict = element.nested(2)?.nested(2)?;
+    let code = verdict.number(1)?.unwrap_or_default();
+    match code.cast_signed() {
+        JUMP => verdict.text(2),
+        _ => Ok(String::new()),
+    }
+}
+
 /// Joins the first key of each interval and the one after it; the last interval may be open.
-fn intervals(mut keys: Vec<(u32, bool)>) -> Vec<(u32, u32)> {
+fn intervals(mut keys: Vec<Key>) -> Vec<Interval> {
     // An end sorts before the beginning of the next interval with the same key.
-    keys.sort_unstable_by_key(|(key, ends)| (*key, !ends));
+    keys.sort_unstable_by_key(|key| (key.address, !key.ends));
     let mut intervals = Vec::with_capacity(keys.len() / 2);
     let mut open = None;
-    for (key, ends) in keys {
-        if let Some(first) = open.take() {
-            intervals.push((first, key.saturating_sub(1).max(first)));
+    for key in keys {
+        if let Some((first, chain)) = open.take() {
+            let last = key.address.saturating_sub(1).max(first);
+            intervals.push(((first, last), chain));
         }
-        open = (!ends).then_some(key);
+        open = (!key.ends).then_some((key.address, key.chain));
     }
-    intervals.extend(open.map(|first| (first, u32::MAX)));
+    intervals.extend(open.map(|(first, chain)| ((first, u32::MAX), chain)));
     intervals
 }

@@ -58,6 +58,13 @@ fn intervals_mut(table: &mut Table, set: usize) -> &mut Vec<(u32, u32)> {
     }
 }
 
+fn chains_mut(table: &mut Table) -> &mut Vec<((u32, u32), std::sync::Arc<str>)> {
+    match &mut table.sets[2].elements {
+        Elements::Chains(chains) => chains,
+        other => panic!("{other:?}"),
+    }
+}
+
 fn chain(name: &str, hook: u32, rules: Vec<Rule>) -> Chain {
     Chain {
         name: name.to_owned(),
@@ -87,8 +94,26 @@ fn table(sets: Vec<Set>) -> Table {
         sent.push(Rule::DropSentOutside("jaco_pool".to_owned()));
     }
     rules.push(Rule::AcceptEstablished);
-    rules.extend(sets.iter().map(|set| Rule::AcceptWithin(set.name.clone())));
+    let of_network = |set: &Set| Chain {
+        base: None,
+        ..chain(&set.name, 0, vec![Rule::AcceptTo(set.name.clone())])
+    };
+    let networks: Vec<Chain> = sets.iter().map(of_network).collect();
     let mut sets = sets;
+    if !sets.is_empty() {
+        rules.push(Rule::Select("jaco_networks".to_owned()));
+        let chain_of = |set: &Set| {
+            let spans = intervals(set).to_vec();
+            let name: std::sync::Arc<str> = set.name.as_str().into();
+            spans.into_iter().map(move |span| (span, name.clone()))
+        };
+        let mut chains: Vec<_> = sets.iter().flat_map(chain_of).collect();
+        chains.sort_unstable();
+        sets.push(Set {
+            name: "jaco_networks".to_owned(),
+            elements: Elements::Chains(chains),
+        });
+    }
     if !pool.is_empty() {
         sets.push(set("jaco_pool", &pool));
         rules.push(Rule::DropWithin("jaco_pool".to_owned()));
@@ -112,15 +137,17 @@ fn table(sets: Vec<Set>) -> Table {
         ],
     );
     prerouting.base.as_mut().unwrap().priority = -300;
+    let mut chains = vec![
+        chain("forward", 2, rules),
+        chain("input", 1, vec![]),
+        chain("output", 3, sent),
+        prerouting,
+    ];
+    chains.extend(networks);
     Table {
         flags: 0,
         sets,
-        chains: vec![
-            chain("forward", 2, rules),
-            chain("input", 1, vec![]),
-            chain("output", 3, sent),
-            prerouting,
-        ],
+        chains,
     }
 }
 
@@ -147,6 +174,13 @@ table inet jaco {
 		elements = { 10.244.2.0/24 }
 	}
 
+	map jaco_networks {
+		type ipv4_addr : verdict
+		flags interval
+		elements = { 10.244.0.0/24 : jump dep_net_api__default, 10.244.1.0/24 : jump dep_net_api__default,
+			     10.244.2.0/24 : jump dep_net_web_front, 10.244.5.0/24 : jump dep_net_api__default }
+	}
+
 	set jaco_pool {
 		type ipv4_addr
 		flags interval
@@ -169,8 +203,7 @@ table inet jaco {
 		type filter hook forward priority filter; policy accept;
 		oifname != \"jaco*\" ip saddr @jaco_pool ip daddr @jaco_sources counter packets 0 bytes 0 drop
 		ct state established,related accept
-		ip saddr @dep_net_api__default ip daddr @dep_net_api__default accept
-		ip saddr @dep_net_web_front ip daddr @dep_net_web_front accept
+		ip saddr vmap @jaco_networks
 		ip saddr @jaco_pool ip daddr @jaco_pool drop
 	}
 
@@ -187,6 +220,14 @@ table inet jaco {
 		type filter hook prerouting priority raw; policy accept;
 		ip saddr . iifname @jaco_attachments accept
 		ip saddr @jaco_sources fib saddr . iif oif 0 counter packets 0 bytes 0 drop
+	}
+
+	chain dep_net_api__default {
+		ip daddr @dep_net_api__default accept
+	}
+
+	chain dep_net_web_front {
+		ip daddr @dep_net_web_front accept
 	}
 }
 ";
@@ -231,7 +272,7 @@ fn every_change_of_the_table_is_read() {
         }),
         (
             "insert rule inet jaco forward ip saddr @jaco_pool ip daddr @jaco_pool accept",
-            &|t| rules(&|r| r.insert(0, Rule::AcceptWithin("jaco_pool".into())), t),
+            &|t| rules(&|r| r.insert(0, Rule::Foreign), t),
         ),
         (
             "insert rule inet jaco forward ip saddr @jaco_pool ip daddr != @jaco_pool accept",
@@ -249,7 +290,7 @@ fn every_change_of_the_table_is_read() {
         ),
         (
             "delete element inet jaco jaco_pool { 10.244.2.0/24 }",
-            &|t| drop(intervals_mut(t, 2).drain(2..3)),
+            &|t| drop(intervals_mut(t, 3).drain(2..3)),
         ),
         (
             "add element inet jaco dep_net_web_front { 10.244.9.7-10.244.9.8 }",
@@ -265,7 +306,7 @@ fn every_change_of_the_table_is_read() {
         (
             "add element inet jaco jaco_attachments { 10.244.1.7 . \"br0\" }",
             &|t| {
-                let Elements::Interfaces(list) = &mut t.sets[4].elements else {
+                let Elements::Interfaces(list) = &mut t.sets[5].elements else {
                     panic!("no attachments");
                 };
                 list.insert(0, (Ipv4Addr::new(10, 244, 1, 7), "br0".to_owned()));
@@ -290,6 +331,35 @@ fn every_change_of_the_table_is_read() {
         (
             "add rule inet jaco prerouting ip saddr @jaco_sources fib saddr oif 0 counter drop",
             &|t| t.chains[3].rules.push(Rule::Foreign),
+        ),
+        (
+            "delete element inet jaco jaco_networks { 10.244.2.0/24 }",
+            &|t| drop(chains_mut(t).remove(2)),
+        ),
+        (
+            "add element inet jaco jaco_networks { 10.244.9.0/24 : jump dep_net_web_front }",
+            &|t| chains_mut(t).push((block(9), "dep_net_web_front".into())),
+        ),
+        (
+            "add element inet jaco jaco_networks { 10.244.9.0/24 : accept }",
+            &|t| chains_mut(t).push((block(9), "".into())),
+        ),
+        (
+            "add rule inet jaco forward ip daddr @jaco_pool accept",
+            &|t| rules(&|r| r.push(Rule::AcceptTo("jaco_pool".into())), t),
+        ),
+        (
+            "add rule inet jaco forward ip daddr vmap @jaco_networks",
+            &|t| rules(&|r| r.push(Rule::Foreign), t),
+        ),
+        (
+            "add map inet jaco x { type ipv4_addr : ipv4_addr; flags interval; }",
+            &|t| {
+                t.sets.push(Set {
+                    elements: Elements::Other,
+                    ..set("x", &[])
+                });
+            },
         ),
         ("add set inet jaco x { type inet_service; }", &|t| {
             t.sets.push(Set {
@@ -384,6 +454,18 @@ fn refused_batch_changes_nothing() {
         let mut named = example();
         named.sets[0].name = "x".repeat(300);
         assert!(matches!(replace_table(&named), Err(Error::Unsupported(_))));
+        let mut leading = example();
+        chains_mut(&mut leading)[0].1 = "x".repeat(300).into();
+        assert!(matches!(
+            replace_table(&leading),
+            Err(Error::Unsupported(_))
+        ));
+        // A chain that does not exist.
+        chains_mut(&mut leading)[0].1 = "x".into();
+        assert!(matches!(
+            replace_table(&leading),
+            Err(Error::Refused("commit a batch", _))
+        ));
         assert_eq!(nft("list ruleset"), LISTING);
     });
 }

@@ -5,6 +5,7 @@ use std::{
     ffi::{CStr, CString},
     net::Ipv4Addr,
     ptr::NonNull,
+    sync::Arc,
 };
 
 use nftnl::{
@@ -19,10 +20,10 @@ use super::{
     Base, Chain, Edit, Elements, Error, PairRule, Rule, Set, TABLE, Table,
     expression::{
         BEHIND_ADDRESS, FIB_FROM_INTERFACE, FIB_INTERFACE, FIB_SOURCE, LOOPBACK,
-        META_INTERFACE_NAME, OWN_INTERFACES,
+        META_INTERFACE_NAME, OWN_INTERFACES, VERDICT_REGISTER,
     },
     message::{self, APPEND, CREATE, Writer},
-    read::{ADDRESS_AND_NAME, INTERFACE_NAME},
+    read::{ADDRESS_AND_NAME, INTERFACE_NAME, JUMP, MAP, VERDICT},
     socket::Socket,
 };
 
@@ -31,8 +32,10 @@ const NEW_ELEMENT: u16 = 12;
 const INTERVAL: u32 = 4;
 /// Flag of an element that ends an interval.
 const INTERVAL_END: u32 = 1;
-/// Elements per message: an attribute is shorter than 64 KiB.
+/// Elements of a set per message: an attribute is shorter than 64 KiB.
 const ELEMENTS: usize = 1000;
+/// Elements of a map per message, which have names of chains of up to [`NAME_BYTES`].
+const MAP_ELEMENTS: usize = 200;
 /// Size of a name with its final zero (`NFT_NAME_MAXLEN`).
 const NAME_BYTES: usize = 256;
 /// Offset of the flags in a netlink header.
@@ -56,9 +59,19 @@ pub fn replace_table(table: &Table) -> Result<(), Error> {
     for (set, id) in table.sets.iter().zip(1..) {
         sets.push((&*set.name, add_set(&mut batch, &handle, set, id)?));
     }
-    sets.sort_unstable_by_key(|(name, _)| *name);
+    // Elements of a map name chains.
+    let mut chains = Vec::with_capacity(table.chains.len());
     for chain in &table.chains {
-        add_chain(&mut batch, &handle, chain, &sets)?;
+        chains.push(add_chain(&mut batch, &handle, chain)?);
+    }
+    for (set, id) in table.sets.iter().zip(1..) {
+        for keys in keys(set)?.chunks(per_message(set)) {
+            batch.add(&elements(&set.name, id, keys), MsgType::Add);
+        }
+    }
+    sets.sort_unstable_by_key(|(name, _)| *name);
+    for (chain, handle) in table.chains.iter().zip(&chains) {
+        add_rules(&mut batch, handle, &chain.rules, &sets)?;
     }
     commit(batch)
 }
@@ -105,20 +118,16 @@ fn add_set<'a>(
 ) -> Result<NftSet<'a, Ipv4Addr>, Error> {
     let name = text(&set.name)?;
     let handle = NftSet::<Ipv4Addr>::new_named(&name, id, table, ProtoFamily::Inet);
-    let (keys, attributes) = match &set.elements {
-        Elements::Intervals(intervals) => {
-            (keys(intervals), &[(sys::NFTNL_SET_FLAGS, INTERVAL)][..])
-        }
-        Elements::Interfaces(list) => {
-            let keys = list
-                .iter()
-                .map(|(address, name)| key_with_name(*address, name));
-            let attributes = &[
-                (sys::NFTNL_SET_KEY_TYPE, ADDRESS_AND_NAME),
-                (sys::NFTNL_SET_KEY_LEN, 4 + INTERFACE_NAME as u32),
-            ];
-            (keys.collect::<Result<_, _>>()?, &attributes[..])
-        }
+    let attributes = match &set.elements {
+        Elements::Intervals(_) => &[(sys::NFTNL_SET_FLAGS, INTERVAL)][..],
+        Elements::Chains(_) => &[
+            (sys::NFTNL_SET_FLAGS, INTERVAL | MAP),
+            (sys::NFTNL_SET_DATA_TYPE, VERDICT),
+        ],
+        Elements::Interfaces(_) => &[
+            (sys::NFTNL_SET_KEY_TYPE, ADDRESS_AND_NAME),
+            (sys::NFTNL_SET_KEY_LEN, 4 + INTERFACE_NAME as u32),
+        ],
         Elements::Other => return Err(Error::Unsupported(format!("the set {}", set.name))),
     };
     for (attribute, value) in attributes {
@@ -129,14 +138,45 @@ fn add_set<'a>(
         }
     }
     batch.add(&handle, MsgType::Add);
-    for keys in keys.chunks(ELEMENTS) {
-        batch.add(&elements(&set.name, id, keys), MsgType::Add);
-    }
     Ok(handle)
 }
 
-/// Key of an element: its bytes, and whether it ends an interval.
-type Key = (Vec<u8>, bool);
+/// Keys of the elements of a set.
+fn keys(set: &Set) -> Result<Vec<Key>, Error> {
+    match &set.elements {
+        Elements::Intervals(list) => Ok(interval_keys(list.iter().map(|span| (*span, None)))),
+        Elements::Chains(list) => {
+            // The buffer of a message has room for names of this length.
+            if let Some((_, chain)) = list.iter().find(|(_, chain)| chain.len() >= NAME_BYTES) {
+                return Err(Error::Unsupported(format!("the chain {chain:?}")));
+            }
+            let chains = list.iter().map(|(span, chain)| (*span, Some(chain)));
+            Ok(interval_keys(chains))
+        }
+        Elements::Interfaces(list) => list
+            .iter()
+            .map(|(address, name)| key_with_name(*address, name))
+            .collect(),
+        Elements::Other => Err(Error::Unsupported(format!("the set {}", set.name))),
+    }
+}
+
+/// Elements of a set in one message: an attribute is shorter than 64 KiB.
+fn per_message(set: &Set) -> usize {
+    match set.elements {
+        Elements::Chains(_) => MAP_ELEMENTS,
+        _ => ELEMENTS,
+    }
+}
+
+/// An element.
+struct Key {
+    bytes: Vec<u8>,
+    /// Whether it ends an interval.
+    ends: bool,
+    /// Chain of the element, in a map.
+    chain: Option<Arc<str>>,
+}
 
 /// Key of an address with the name of an interface.
 fn key_with_name(address: Ipv4Addr, name: &str) -> Result<Key, Error> {
@@ -145,20 +185,30 @@ fn key_with_name(address: Ipv4Addr, name: &str) -> Result<Key, Error> {
     }
     let mut key = [address.octets().as_slice(), name.as_bytes()].concat();
     key.resize(4 + INTERFACE_NAME, 0);
-    Ok((key, false))
+    Ok(Key {
+        bytes: key,
+        ends: false,
+        chain: None,
+    })
 }
 
-/// First key of each interval and the one after it; true at the end of an interval.
-fn keys(intervals: &[(u32, u32)]) -> Vec<Key> {
-    let key = |address: u32, ends| (address.to_be_bytes().to_vec(), ends);
-    let mut keys = Vec::with_capacity(2 * intervals.len() + 1);
-    if intervals.first().is_some_and(|(first, _)| *first > 0) {
-        // nft begins every set of intervals with the end of one.
-        keys.push(key(0, true));
-    }
-    for (first, last) in intervals {
-        keys.push(key(*first, false));
-        keys.extend(last.checked_add(1).map(|end| key(end, true)));
+/// First key of each interval, with its chain in a map, and the key after it.
+fn interval_keys<'a>(
+    intervals: impl Iterator<Item = ((u32, u32), Option<&'a Arc<str>>)>,
+) -> Vec<Key> {
+    let key = |address: u32, ends, chain: Option<&Arc<str>>| Key {
+        bytes: address.to_be_bytes().to_vec(),
+        ends,
+        chain: chain.cloned(),
+    };
+    let mut keys = Vec::new();
+    for ((first, last), chain) in intervals {
+        if keys.is_empty() && first > 0 {
+            // nft begins every set of intervals with the end of one.
+            keys.push(key(0, true, None));
+        }
+        keys.push(key(first, false, chain));
+        keys.extend(last.checked_add(1).map(|end| key(end, true, None)));
     }
     keys
 }
@@ -169,10 +219,18 @@ fn elements(set: &str, id: u32, keys: &[Key]) -> Raw {
     body.put_text(2, set);
     body.put_number(4, id);
     body.nest(3, |list| {
-        for (key, ends) in keys {
+        for key in keys {
             list.nest(1, |element| {
-                element.nest(1, |data| data.put(1, key));
-                if *ends {
+                element.nest(1, |data| data.put(1, &key.bytes));
+                if let Some(chain) = &key.chain {
+                    element.nest(2, |data| {
+                        data.nest(2, |verdict| {
+                            verdict.put_number(1, JUMP.cast_unsigned());
+                            verdict.put_text(2, chain);
+                        });
+                    });
+                }
+                if key.ends {
                     element.put_number(3, INTERVAL_END);
                 }
             });
@@ -185,23 +243,32 @@ fn elements(set: &str, id: u32, keys: &[Key]) -> Raw {
     }
 }
 
-fn add_chain(
+fn add_chain<'a>(
     batch: &mut Batch,
-    table: &NftTable,
+    table: &'a NftTable,
     chain: &Chain,
-    sets: &[(&str, NftSet<'_, Ipv4Addr>)],
-) -> Result<(), Error> {
+) -> Result<NftChain<'a>, Error> {
     let mut handle = NftChain::new(text(&chain.name)?, table);
     if let Some(base) = &chain.base {
         attach(&mut handle, base)?;
     }
     batch.add(&handle, MsgType::Add);
-    for rule in &chain.rules {
-        let mut written = NftRule::new(&handle);
+    Ok(handle)
+}
+
+fn add_rules(
+    batch: &mut Batch,
+    chain: &NftChain<'_>,
+    rules: &[Rule],
+    sets: &[(&str, NftSet<'_, Ipv4Addr>)],
+) -> Result<(), Error> {
+    for rule in rules {
+        let mut written = NftRule::new(chain);
         match rule {
             Rule::AcceptEstablished => add_established(&mut written),
-            Rule::AcceptWithin(set) => add_within(&mut written, find(sets, set)?, &Verdict::Accept),
-            Rule::DropWithin(set) => add_within(&mut written, find(sets, set)?, &Verdict::Drop),
+            Rule::Select(map) => add_select(&mut written, find(sets, map)?),
+            Rule::AcceptTo(set) => add_to(&mut written, find(sets, set)?),
+            Rule::DropWithin(set) => add_within(&mut written, find(sets, set)?),
             Rule::AcceptAttached(set) => add_attached(&mut written, find(sets, set)?),
             Rule::DropUnrouted(set) => add_unrouted(&mut written, find(sets, set)?),
             Rule::DropOutside { from, to } => {
@@ -254,20 +321,36 @@ fn add_established(rule: &mut NftRule<'_>) {
     rule.add_expr(&Verdict::Accept);
 }
 
-fn add_within(rule: &mut NftRule<'_>, set: &NftSet<'_, Ipv4Addr>, verdict: &Verdict) {
-    // Packets of IPv6 have other bytes at the place of the addresses.
+/// Ends the rule for packets of IPv6, which have other bytes at the place of the addresses.
+fn add_family(rule: &mut NftRule<'_>) {
     rule.add_expr(&expr::Meta::NfProto);
     rule.add_expr(&Cmp::new(CmpOp::Eq, message::IPV4));
+}
+
+fn add_select(rule: &mut NftRule<'_>, map: &NftSet<'_, Ipv4Addr>) {
+    add_family(rule);
+    rule.add_expr(&header(12, 4));
+    rule.add_expr(&Select(map));
+}
+
+fn add_to(rule: &mut NftRule<'_>, set: &NftSet<'_, Ipv4Addr>) {
+    add_family(rule);
+    rule.add_expr(&header(16, 4));
+    rule.add_expr(&expr::Lookup::new(set));
+    rule.add_expr(&Verdict::Accept);
+}
+
+fn add_within(rule: &mut NftRule<'_>, set: &NftSet<'_, Ipv4Addr>) {
+    add_family(rule);
     for offset in [12, 16] {
         rule.add_expr(&header(offset, 4));
         rule.add_expr(&expr::Lookup::new(set));
     }
-    rule.add_expr(verdict);
+    rule.add_expr(&Verdict::Drop);
 }
 
 fn add_attached(rule: &mut NftRule<'_>, set: &NftSet<'_, Ipv4Addr>) {
-    rule.add_expr(&expr::Meta::NfProto);
-    rule.add_expr(&Cmp::new(CmpOp::Eq, message::IPV4));
+    add_family(rule);
     rule.add_expr(&header(12, 4));
     rule.add_expr(&Numbers {
         name: c"meta",
@@ -281,8 +364,7 @@ fn add_attached(rule: &mut NftRule<'_>, set: &NftSet<'_, Ipv4Addr>) {
 }
 
 fn add_unrouted(rule: &mut NftRule<'_>, set: &NftSet<'_, Ipv4Addr>) {
-    rule.add_expr(&expr::Meta::NfProto);
-    rule.add_expr(&Cmp::new(CmpOp::Eq, message::IPV4));
+    add_family(rule);
     rule.add_expr(&header(12, 4));
     rule.add_expr(&expr::Lookup::new(set));
     rule.add_expr(&Numbers {
@@ -301,8 +383,7 @@ fn add_unrouted(rule: &mut NftRule<'_>, set: &NftSet<'_, Ipv4Addr>) {
 fn add_outside(rule: &mut NftRule<'_>, from: &NftSet<'_, Ipv4Addr>, to: &NftSet<'_, Ipv4Addr>) {
     // Most packets between containers end here.
     add_leaving(rule, &[OWN_INTERFACES]);
-    rule.add_expr(&expr::Meta::NfProto);
-    rule.add_expr(&Cmp::new(CmpOp::Eq, message::IPV4));
+    add_family(rule);
     for (offset, set) in [(12, from), (16, to)] {
         rule.add_expr(&header(offset, 4));
         rule.add_expr(&expr::Lookup::new(set));
@@ -313,8 +394,7 @@ fn add_outside(rule: &mut NftRule<'_>, from: &NftSet<'_, Ipv4Addr>, to: &NftSet<
 
 fn add_sent_outside(rule: &mut NftRule<'_>, to: &NftSet<'_, Ipv4Addr>) {
     add_leaving(rule, &[OWN_INTERFACES, LOOPBACK]);
-    rule.add_expr(&expr::Meta::NfProto);
-    rule.add_expr(&Cmp::new(CmpOp::Eq, message::IPV4));
+    add_family(rule);
     rule.add_expr(&header(16, 4));
     rule.add_expr(&expr::Lookup::new(to));
     rule.add_expr(&expr::Counter);
@@ -346,6 +426,21 @@ impl expr::Expression for Numbers {
             // SAFETY: as above.
             unsafe { sys::nftnl_expr_set_u32(made.as_ptr(), *attribute as u16, *value) };
         }
+        made
+    }
+}
+
+/// The expression that goes through the chain that a map has for the value in register 1; nftnl has one
+/// for sets only.
+struct Select<'a>(&'a NftSet<'a, Ipv4Addr>);
+
+impl expr::Expression for Select<'_> {
+    #[expect(unsafe_code, reason = "expressions are objects of libnftnl")]
+    fn to_expr(&self, rule: &NftRule<'_>) -> NonNull<sys::nftnl_expr> {
+        let made = expr::Lookup::new(self.0).to_expr(rule);
+        let attribute = sys::NFTNL_EXPR_LOOKUP_DREG as u16;
+        // SAFETY: a lookup has this attribute, which is a number.
+        unsafe { sys::nftnl_expr_set_u32(made.as_ptr(), attribute, VERDICT_REGISTER) };
         made
     }
 }
@@ -414,8 +509,8 @@ struct Raw {
     unsafe_code,
     reason = "nftnl's messages write into a buffer of libnftnl"
 )]
-// SAFETY: the buffer holds more than 64 KiB, and the body at most `ELEMENTS` elements of 48 bytes
-// and two names, each shorter than the 256 bytes that the kernel takes.
+// SAFETY: the buffer holds more than 64 KiB, and the body at most `ELEMENTS` elements of 48 bytes, or
+// `MAP_ELEMENTS` of 300, and two names, each shorter than the 256 bytes that the kernel takes.
 unsafe impl NlMsg for Raw {
     unsafe fn write(&self, buf: *mut std::ffi::c_void, seq: u32, _: MsgType) {
         let bytes = message::request(self.kind, self.flags, message::INET, seq, &self.body);

@@ -74,7 +74,8 @@ pub(super) fn disjoint(blocks: &mut Vec<Cidr>) {
 /// direction: between two addresses of containers only traffic within one network passes.
 ///
 /// `pool` holds the blocks of all networks. Its addresses without a row belong to no network: those
-/// of a block that left the rows may still be in use. Computed from the rows alone, so that it can
+/// of a block that left the rows may still be in use. Nor do addresses that rows of two networks have, which
+/// the allocation of blocks rules out. Computed from the rows alone, so that it can
 /// judge the ruleset.
 #[must_use]
 pub fn allowed(state: &State, pool: Cidr, from: Ipv4Addr, to: Ipv4Addr) -> bool {
@@ -91,7 +92,7 @@ pub fn allowed(state: &State, pool: Cidr, from: Ipv4Addr, to: Ipv4Addr) -> bool 
     let (of_from, of_to) = (owners(from), owners(to));
     outside(&of_from, from)
         || outside(&of_to, to)
-        || of_from.iter().any(|owner| of_to.contains(owner))
+        || matches!((&of_from[..], &of_to[..]), ([one], [other]) if one == other)
 }
 
 /// Network of a row with this key.

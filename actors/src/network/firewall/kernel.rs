@@ -2,7 +2,7 @@
 
 use std::{
     net::Ipv4Addr,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use futures::{StreamExt as _, stream, stream::BoxStream};
@@ -13,7 +13,7 @@ use jaco_policy::network::{
         exemptions::{
             ChainRule, ENGINE_CHAIN, Exemption, ExemptionRule, Outcome, Write, plan, removal,
         },
-        ruleset::{Attachment, Base, Chain, Elements, Rule, Ruleset, Set, Span},
+        ruleset::{Attachment, Base, Chain, Elements, Rule, Ruleset, Selection, Set, Span},
     },
     probe::drops::{DropReason, DropTotals, Drops},
 };
@@ -160,11 +160,18 @@ fn drops(read: nft::RuleDrops) -> Drops {
 /// Contents of the kernel's table as a value of the core.
 fn ruleset(table: nft::Table) -> Ruleset {
     let span = |(first, last)| Span { first, last };
+    let selection = |(ends, chain)| Selection {
+        span: span(ends),
+        chain,
+    };
     let attachment = |(address, interface)| Attachment { address, interface };
     let set = |set: nft::Set| Set {
         name: set.name,
         elements: match set.elements {
             nft::Elements::Intervals(list) => Elements::Spans(list.into_iter().map(span).collect()),
+            nft::Elements::Chains(list) => {
+                Elements::Selections(list.into_iter().map(selection).collect())
+            }
             nft::Elements::Interfaces(list) => {
                 Elements::Attachments(list.into_iter().map(attachment).collect())
             }
@@ -177,7 +184,8 @@ fn ruleset(table: nft::Table) -> Ruleset {
         nft::Rule::DropOutside { from, to } => Rule::DropOutside { from, to },
         nft::Rule::DropSentOutside(set) => Rule::DropSentOutside(set),
         nft::Rule::AcceptEstablished => Rule::AcceptEstablished,
-        nft::Rule::AcceptWithin(set) => Rule::AcceptWithin(set),
+        nft::Rule::Select(map) => Rule::Select(map),
+        nft::Rule::AcceptTo(set) => Rule::AcceptTo(set),
         nft::Rule::DropWithin(set) => Rule::DropWithin(set),
         nft::Rule::Foreign => Rule::Foreign,
     };
@@ -205,11 +213,15 @@ fn ruleset(table: nft::Table) -> Ruleset {
 /// The kernel's table with the contents of `ruleset`.
 fn table(ruleset: &Ruleset) -> nft::Table {
     let span = |span: &Span| (span.first, span.last);
+    let selection = |held: &Selection| (span(&held.span), Arc::clone(&held.chain));
     let attachment = |held: &Attachment| (held.address, held.interface.clone());
     let set = |set: &Set| nft::Set {
         name: set.name.clone(),
         elements: match &set.elements {
             Elements::Spans(list) => nft::Elements::Intervals(list.iter().map(span).collect()),
+            Elements::Selections(list) => {
+                nft::Elements::Chains(list.iter().map(selection).collect())
+            }
             Elements::Attachments(list) => {
                 nft::Elements::Interfaces(list.iter().map(attachment).collect())
             }
@@ -225,7 +237,8 @@ fn table(ruleset: &Ruleset) -> nft::Table {
         },
         Rule::DropSentOutside(set) => nft::Rule::DropSentOutside(set.clone()),
         Rule::AcceptEstablished => nft::Rule::AcceptEstablished,
-        Rule::AcceptWithin(set) => nft::Rule::AcceptWithin(set.clone()),
+        Rule::Select(map) => nft::Rule::Select(map.clone()),
+        Rule::AcceptTo(set) => nft::Rule::AcceptTo(set.clone()),
         Rule::DropWithin(set) => nft::Rule::DropWithin(set.clone()),
         Rule::Foreign => nft::Rule::Foreign,
     };

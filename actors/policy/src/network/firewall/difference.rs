@@ -77,6 +77,9 @@ impl Difference {
                 (Elements::Spans(expected), Elements::Spans(found)) => {
                     self.compare_elements(name, expected, found);
                 }
+                (Elements::Selections(expected), Elements::Selections(found)) => {
+                    self.compare_elements(name, expected, found);
+                }
                 (Elements::Attachments(expected), Elements::Attachments(found)) => {
                     self.compare_elements(name, expected, found);
                 }
@@ -168,6 +171,7 @@ impl Difference {
 fn kind(elements: &Elements) -> &'static str {
     match elements {
         Elements::Spans(_) => "ipv4_addr intervals",
+        Elements::Selections(_) => "ipv4_addr intervals : verdict",
         Elements::Attachments(_) => "ipv4_addr . ifname",
         Elements::Foreign => "other",
     }
@@ -238,7 +242,7 @@ mod tests {
             ),
             (
                 &|t| {
-                    t.sets[2]
+                    t.sets[3]
                         .spans_mut()
                         .unwrap()
                         .retain(|span| span.first != 0x0af4_0200)
@@ -250,8 +254,16 @@ mod tests {
                 "extra:element:dep_net_web_b/10.0.0.0/8",
             ),
             (
-                &|t| t.sets[4].elements = Elements::Attachments(vec![attachment.clone()]),
+                &|t| t.sets[5].elements = Elements::Attachments(vec![attachment.clone()]),
                 "extra:element:jaco_attachments/10.244.1.2@br0",
+            ),
+            (
+                &|t| {
+                    if let Elements::Selections(selections) = &mut t.sets[2].elements {
+                        selections.remove(0);
+                    }
+                },
+                "missing:element:jaco_networks/10.244.1.0/24:dep_net_web_a",
             ),
             (&|t| t.chains.push(foreign("x")), "extra:chain:x"),
             (
@@ -269,16 +281,16 @@ mod tests {
             ),
             (
                 &|t| drop(t.chains[0].rules.pop()),
-                "missing:rule:forward[4]",
+                "missing:rule:forward[3]",
             ),
             (
                 &|t| t.chains[0].rules.insert(0, Rule::Foreign),
                 "extra:rule:forward[0]",
             ),
             (
-                &|t| t.chains[0].rules.swap(3, 4),
-                "extra:rule:forward[3],extra:rule:forward[4],\
-                 missing:rule:forward[3],missing:rule:forward[4]",
+                &|t| t.chains[0].rules.swap(2, 3),
+                "extra:rule:forward[2],extra:rule:forward[3],\
+                 missing:rule:forward[2],missing:rule:forward[3]",
             ),
             (
                 &|t| t.chains[2].rules.push(Rule::Foreign),

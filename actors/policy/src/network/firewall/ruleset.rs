@@ -1,6 +1,6 @@
 //! The ruleset as a value.
 
-use std::{collections::BTreeMap, fmt, net::Ipv4Addr};
+use std::{collections::BTreeMap, fmt, net::Ipv4Addr, sync::Arc};
 
 use jaco_engine::cidr::Cidr;
 use jaco_state::State;
@@ -11,6 +11,8 @@ use crate::network::{
     scopes::{Scope, disjoint, scopes},
 };
 
+/// Map from the addresses of each network to the chain of the network, which has the name of its set.
+pub const NETWORK_MAP: &str = "jaco_networks";
 /// Set with the blocks of all scopes.
 pub const POOL_SET: &str = "jaco_pool";
 /// Set with the addresses that containers and hosts of the cluster can have, used or not.
@@ -35,7 +37,7 @@ pub struct Ruleset {
     pub chains: Vec<Chain>,
 }
 
-/// A set.
+/// A set or a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Set {
     /// Name.
@@ -49,10 +51,21 @@ pub struct Set {
 pub enum Elements {
     /// Intervals of IPv4 addresses.
     Spans(Vec<Span>),
+    /// Intervals of IPv4 addresses, each with the name of a chain.
+    Selections(Vec<Selection>),
     /// IPv4 addresses with the name of an interface.
     Attachments(Vec<Attachment>),
     /// Those of a set of any other kind.
     Foreign,
+}
+
+/// Addresses of a network and its chain, through which packets from there go.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Selection {
+    /// The addresses.
+    pub span: Span,
+    /// Name of the chain.
+    pub chain: Arc<str>,
 }
 
 /// Interface by which packets from an address of a container may come besides that to which the
@@ -106,8 +119,11 @@ pub struct Base {
 pub enum Rule {
     /// `ct state established,related accept`
     AcceptEstablished,
-    /// `ip saddr @set ip daddr @set accept`
-    AcceptWithin(String),
+    /// `ip saddr vmap @map`: goes through the chain that the map has for the source, whatever the number
+    /// of networks.
+    Select(String),
+    /// `ip daddr @set accept`
+    AcceptTo(String),
     /// `ip saddr @set ip daddr @set drop`
     DropWithin(String),
     /// `ip saddr . iifname @set accept`
@@ -178,10 +194,11 @@ impl Ruleset {
         sources.extend(&pool);
         disjoint(&mut sources);
         let attachments = inputs.attachments.clone();
-        let mut sets: Vec<Set> = { scopes.iter() }
-            .map(|scope| Set::of_blocks(&scope.set, &scope.blocks))
-            .collect();
-        let within = { sets.iter() }.map(|set| set.name.clone()).collect();
+        let mut sets = scope_sets(scopes);
+        let within: Vec<String> = sets.iter().map(|set| set.name.clone()).collect();
+        if !sets.is_empty() {
+            sets.push(Set::of_networks(&sets));
+        }
         if !pool.is_empty() {
             sets.push(Set::of_blocks(POOL_SET, &pool));
         }
@@ -193,7 +210,7 @@ impl Ruleset {
         Self {
             flags: 0,
             sets,
-            chains: chains(within, !pool.is_empty()),
+            chains: chains(&within, !pool.is_empty()),
         }
     }
 
@@ -203,9 +220,9 @@ impl Ruleset {
     pub fn is_consistent(&self) -> bool {
         let named = |name| self.sets.iter().filter(move |set| set.name == name);
         let pool: Vec<&Set> = named(POOL_SET).collect();
-        let scopes: Vec<&Set> = self.scope_sets().collect();
-        let within = scopes.iter().map(|set| set.name.clone()).collect();
-        let expected = chains(within, !pool.is_empty());
+        let scopes: Vec<Set> = self.scope_sets().cloned().collect();
+        let within: Vec<String> = scopes.iter().map(|set| set.name.clone()).collect();
+        let expected = chains(&within, !pool.is_empty());
         let mut spans: Vec<&Span> = scopes.iter().flat_map(|set| set.spans()).collect();
         spans.sort_unstable();
         let covered = |span: &&Span| {
@@ -213,9 +230,16 @@ impl Ruleset {
             pool.any(|held| held.first <= span.first && span.last <= held.last)
         };
         let is_of_kind = |set: &Set| match &set.elements {
-            Elements::Spans(_) => set.name != ATTACHMENT_SET,
+            Elements::Spans(_) => ![ATTACHMENT_SET, NETWORK_MAP].contains(&set.name.as_str()),
+            Elements::Selections(_) => set.name == NETWORK_MAP,
             Elements::Attachments(_) => set.name == ATTACHMENT_SET,
             Elements::Foreign => false,
+        };
+        let networks: Vec<&Set> = named(NETWORK_MAP).collect();
+        let selects_all = match networks[..] {
+            [] => scopes.is_empty(),
+            [map] => !scopes.is_empty() && *map == Set::of_networks(&scopes),
+            _ => false,
         };
         self.flags == 0
             && self.sets.iter().all(is_of_kind)
@@ -225,6 +249,7 @@ impl Ruleset {
             && are_alike(&self.chains, &expected)
             && spans.is_sorted_by(|one, next| one.last < next.first)
             && spans.iter().all(covered)
+            && selects_all
     }
 
     /// Whether a network has an address here that it does not have in `before`.
@@ -242,7 +267,7 @@ impl Ruleset {
 
     /// The sets of the networks.
     pub fn scope_sets(&self) -> impl Iterator<Item = &Set> {
-        let others = [POOL_SET, SOURCE_SET, ATTACHMENT_SET];
+        let others = [NETWORK_MAP, POOL_SET, SOURCE_SET, ATTACHMENT_SET];
         { self.sets.iter() }.filter(move |set| !others.contains(&set.name.as_str()))
     }
 
@@ -273,19 +298,20 @@ impl Ruleset {
     /// Fate of a forwarded packet under these rules.
     #[must_use]
     pub fn verdict(&self, from: Ipv4Addr, to: Ipv4Addr, established: bool) -> Verdict {
-        let within = |name: &str| {
-            let set = self.sets.iter().find(|set| set.name == name);
-            set.is_some_and(|set| set.contains(from) && set.contains(to))
-        };
         let forward = self.chains.iter().find(|chain| chain.name == FORWARD);
         for rule in forward.into_iter().flat_map(|chain| &chain.rules) {
             match rule {
                 Rule::AcceptEstablished if established => return Verdict::Accept,
-                Rule::AcceptWithin(set) if within(set) => return Verdict::Accept,
-                Rule::DropWithin(set) if within(set) => return Verdict::Drop,
+                Rule::Select(map) if self.is_accepted(map, from, to) => return Verdict::Accept,
+                Rule::DropWithin(set) => {
+                    let set = self.sets.iter().find(|held| held.name == *set);
+                    if set.is_some_and(|set| set.contains(from) && set.contains(to)) {
+                        return Verdict::Drop;
+                    }
+                }
                 Rule::AcceptEstablished
-                | Rule::AcceptWithin(_)
-                | Rule::DropWithin(_)
+                | Rule::Select(_)
+                | Rule::AcceptTo(_)
                 | Rule::AcceptAttached(_)
                 | Rule::DropUnrouted(_)
                 | Rule::DropOutside { .. }
@@ -294,6 +320,18 @@ impl Ruleset {
             }
         }
         Verdict::Accept
+    }
+
+    /// Whether the chain that `map` has for the source accepts a packet.
+    fn is_accepted(&self, map: &str, from: Ipv4Addr, to: Ipv4Addr) -> bool {
+        let find = |name: &str| self.sets.iter().find(|set| set.name == name);
+        let name = find(map).and_then(|map| map.selected(from));
+        let chain = name.and_then(|name| self.chains.iter().find(|chain| chain.name == name));
+        let mut rules = chain.into_iter().flat_map(|chain| &chain.rules);
+        rules.any(|rule| match rule {
+            Rule::AcceptTo(set) => find(set).is_some_and(|set| set.contains(to)),
+            _ => false,
+        })
     }
 
     /// Whether a forwarded packet is dropped that would leave by an interface of another program.
@@ -323,13 +361,40 @@ impl Ruleset {
         let holds_both = |set: &Set| set.contains(from) && set.contains(to);
         let mut pool = self.sets.iter().filter(|set| set.name == POOL_SET);
         // Few connections of a host are between containers.
-        pool.any(holds_both) && !self.scope_sets().any(holds_both)
+        pool.any(holds_both) && !self.is_accepted(NETWORK_MAP, from, to)
     }
+}
+
+/// The sets of the scopes. An address that several of them have, which the allocation of blocks rules
+/// out, is in none.
+fn scope_sets(scopes: &[Scope]) -> Vec<Set> {
+    let all = scopes.iter().flat_map(|scope| &scope.blocks);
+    let mut all: Vec<Span> = all.copied().map(Span::from).collect();
+    all.sort_unstable();
+    let (mut shared, mut end) = (Vec::new(), None);
+    for span in all {
+        if let Some(end) = end.filter(|end| span.first <= *end) {
+            let last = span.last.min(end);
+            shared.push(Span { last, ..span });
+        }
+        end = end.max(Some(span.last));
+    }
+    let set = |scope: &Scope| {
+        let mut set = Set::of_blocks(&scope.set, &scope.blocks);
+        if let Some(spans) = set.spans_mut().filter(|_| !shared.is_empty()) {
+            *spans = spans
+                .iter()
+                .flat_map(|span| span.without(&shared))
+                .collect();
+        }
+        set
+    };
+    scopes.iter().map(set).collect()
 }
 
 /// The chains of a ruleset that accepts packets within each of these sets; `pooled` is whether there is
 /// any block.
-fn chains(within: Vec<String>, pooled: bool) -> Vec<Chain> {
+fn chains(within: &[String], pooled: bool) -> Vec<Chain> {
     let pool = || POOL_SET.to_owned();
     let (mut paths, mut sent) = (Vec::new(), Vec::new());
     if pooled {
@@ -341,7 +406,9 @@ fn chains(within: Vec<String>, pooled: bool) -> Vec<Chain> {
         sent.push(Rule::DropSentOutside(pool()));
     }
     paths.push(Rule::AcceptEstablished);
-    paths.extend(within.into_iter().map(Rule::AcceptWithin));
+    if !within.is_empty() {
+        paths.push(Rule::Select(NETWORK_MAP.to_owned()));
+    }
     if pooled {
         paths.push(Rule::DropWithin(pool()));
     }
@@ -359,32 +426,27 @@ fn chains(within: Vec<String>, pooled: bool) -> Vec<Chain> {
         Rule::AcceptAttached(ATTACHMENT_SET.to_owned()),
         Rule::DropUnrouted(SOURCE_SET.to_owned()),
     ];
-    vec![
+    let of_network = |set: &String| Chain {
+        name: set.clone(),
+        base: None,
+        rules: vec![Rule::AcceptTo(set.clone())],
+    };
+    let base = [
         chain(FORWARD, 0, paths),
         chain("input", 0, Vec::new()),
         chain("output", 0, sent),
         chain(PREROUTING, RAW, sources),
-    ]
+    ];
+    base.into_iter()
+        .chain(within.iter().map(of_network))
+        .collect()
 }
 
-/// Whether the chains have the same rules; the accepting rules of the networks may have another order,
-/// as may the chains.
+/// Whether the chains have the same rules; their order does not matter.
 fn are_alike(found: &[Chain], expected: &[Chain]) -> bool {
     let sorted = |chains: &[Chain]| {
         let mut chains = chains.to_vec();
         chains.sort_unstable_by(|one, other| one.name.cmp(&other.name));
-        for chain in &mut chains {
-            let name = |rule: &Rule| match rule {
-                Rule::AcceptWithin(set) => set.clone(),
-                _ => String::new(),
-            };
-            for run in chain
-                .rules
-                .chunk_by_mut(|one, other| !name(one).is_empty() && !name(other).is_empty())
-            {
-                run.sort_by_key(name);
-            }
-        }
         chains
     };
     sorted(found) == sorted(expected)
@@ -398,12 +460,30 @@ impl Set {
         }
     }
 
+    /// The map from the addresses of the sets of networks, which are disjoint, to chains of their names.
+    fn of_networks(sets: &[Self]) -> Self {
+        let selections = sets.iter().flat_map(|set| {
+            let chain: Arc<str> = set.name.as_str().into();
+            let selection = move |span: &Span| Selection {
+                span: *span,
+                chain: Arc::clone(&chain),
+            };
+            set.spans().iter().map(selection)
+        });
+        let mut selections: Vec<_> = selections.collect();
+        selections.sort_unstable_by_key(|selection| selection.span);
+        Self {
+            name: NETWORK_MAP.to_owned(),
+            elements: Elements::Selections(selections),
+        }
+    }
+
     /// Its intervals; none if it is of another kind.
     #[must_use]
     pub fn spans(&self) -> &[Span] {
         match &self.elements {
             Elements::Spans(spans) => spans,
-            Elements::Attachments(_) | Elements::Foreign => &[],
+            Elements::Selections(_) | Elements::Attachments(_) | Elements::Foreign => &[],
         }
     }
 
@@ -411,7 +491,7 @@ impl Set {
     pub fn spans_mut(&mut self) -> Option<&mut Vec<Span>> {
         match &mut self.elements {
             Elements::Spans(spans) => Some(spans),
-            Elements::Attachments(_) | Elements::Foreign => None,
+            Elements::Selections(_) | Elements::Attachments(_) | Elements::Foreign => None,
         }
     }
 
@@ -422,6 +502,17 @@ impl Set {
         let after = spans.partition_point(|span| span.first <= address);
         let span = after.checked_sub(1).map(|index| spans[index]);
         span.is_some_and(|span| address <= span.last)
+    }
+
+    /// Chain that the map has for `address`.
+    fn selected(&self, address: Ipv4Addr) -> Option<&str> {
+        let Elements::Selections(selections) = &self.elements else {
+            return None;
+        };
+        let address = u32::from(address);
+        let after = selections.partition_point(|held| held.span.first <= address);
+        let found = &selections[after.checked_sub(1)?];
+        (address <= found.span.last).then_some(&*found.chain)
     }
 
     /// Whether the set holds `address` with `interface`.
@@ -435,6 +526,12 @@ impl Set {
     }
 }
 
+impl fmt::Display for Selection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.span, self.chain)
+    }
+}
+
 impl fmt::Display for Attachment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{}", self.address, self.interface)
@@ -442,6 +539,30 @@ impl fmt::Display for Attachment {
 }
 
 impl Span {
+    /// The parts of this range outside `others`, which are sorted by their first addresses.
+    fn without(self, others: &[Self]) -> Vec<Self> {
+        let mut parts = Vec::new();
+        let mut next = Some(self.first);
+        for other in others {
+            let Some(first) = next.filter(|first| *first <= self.last) else {
+                break;
+            };
+            if other.last < first || other.first > self.last {
+                continue;
+            }
+            if other.first > first {
+                let last = other.first - 1;
+                parts.push(Self { first, last });
+            }
+            next = other.last.checked_add(1);
+        }
+        if let Some(first) = next.filter(|first| *first <= self.last) {
+            let last = self.last;
+            parts.push(Self { first, last });
+        }
+        parts
+    }
+
     /// The largest blocks that the part of this range in `pool` consists of, in order.
     pub(super) fn blocks_within(self, pool: Cidr) -> impl Iterator<Item = Cidr> {
         let mut next = u64::from(self.first).max(pool.first());

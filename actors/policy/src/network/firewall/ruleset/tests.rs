@@ -24,14 +24,15 @@ fn ruleset_lists_sets_and_rules_in_order() {
         [
             "dep_net_api__default",
             "dep_net_web_front",
+            NETWORK_MAP,
             POOL_SET,
             SOURCE_SET,
             ATTACHMENT_SET
         ]
     );
     let spans = |set: &Set| -> Vec<_> { set.spans().iter().map(Span::to_string).collect() };
-    assert_eq!(spans(&ruleset.sets[2]), ["10.244.1.0/24", "10.244.2.0/24"]);
-    assert_eq!(spans(&ruleset.sets[3]), ["10.99.0.0/24", "10.244.0.0/16"]);
+    assert_eq!(spans(&ruleset.sets[3]), ["10.244.1.0/24", "10.244.2.0/24"]);
+    assert_eq!(spans(&ruleset.sets[4]), ["10.99.0.0/24", "10.244.0.0/16"]);
     assert_eq!(
         ruleset.chains[0].rules,
         [
@@ -40,11 +41,28 @@ fn ruleset_lists_sets_and_rules_in_order() {
                 to: SOURCE_SET.to_owned(),
             },
             Rule::AcceptEstablished,
-            Rule::AcceptWithin("dep_net_api__default".to_owned()),
-            Rule::AcceptWithin("dep_net_web_front".to_owned()),
+            Rule::Select(NETWORK_MAP.to_owned()),
             Rule::DropWithin(POOL_SET.to_owned()),
         ]
     );
+    let Elements::Selections(selections) = &ruleset.sets[2].elements else {
+        panic!("{:?}", ruleset.sets[2]);
+    };
+    let selections: Vec<_> = selections.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        selections,
+        [
+            "10.244.1.0/24:dep_net_web_front",
+            "10.244.2.0/24:dep_net_api__default"
+        ]
+    );
+    let [.., api, web] = &ruleset.chains[..] else {
+        panic!("{:?}", ruleset.chains);
+    };
+    for (chain, name) in [(api, "dep_net_api__default"), (web, "dep_net_web_front")] {
+        assert_eq!((chain.name.as_str(), &chain.base), (name, &None));
+        assert_eq!(chain.rules, [Rule::AcceptTo(name.to_owned())]);
+    }
     assert_eq!(
         ruleset.chains[2].rules,
         [Rule::DropSentOutside(POOL_SET.to_owned())]
@@ -157,10 +175,17 @@ fn ruleset_of_any_blocks_is_consistent() {
             let other = table.sets[1].elements.clone();
             table.sets[0].elements = other;
         },
-        |table| table.sets[2].spans_mut().unwrap().clear(),
+        |table| table.sets[3].spans_mut().unwrap().clear(),
+        |table| drop(table.sets.remove(2)),
+        |table| {
+            if let Elements::Selections(selections) = &mut table.sets[2].elements {
+                selections.pop();
+            }
+        },
+        |table| table.chains[4].rules.clear(),
         |table| table.sets[0].elements = Elements::Foreign,
         |table| drop(table.sets.pop()),
-        |table| drop(table.sets.remove(3)),
+        |table| drop(table.sets.remove(4)),
         |table| drop(table.chains[3].rules.pop()),
         |table| drop(table.chains[2].rules.pop()),
         |table| drop(table.chains[0].rules.remove(0)),
@@ -196,6 +221,31 @@ fn retired_block_reaches_no_other_block() {
     assert_eq!(ruleset.verdict(gone, outside, false), Verdict::Accept);
     assert!(allowed(&state, pool(), gone, outside));
     assert_eq!(ruleset.scope_sets().count(), 1);
+}
+
+#[test]
+fn address_of_two_networks_reaches_neither() {
+    let state = state(&[
+        ("web", "a", "n1", "10.244.1.0/24"),
+        ("web", "a", "n2", "10.244.3.0/24"),
+        ("web", "b", "n1", "10.244.1.64/26"),
+        ("web", "b", "n2", "10.244.2.0/24"),
+    ]);
+    let ruleset = Ruleset::of_state(&state);
+    assert!(ruleset.is_consistent());
+    let (shared, a, b) = ([10, 244, 1, 70], [10, 244, 1, 7], [10, 244, 2, 7]);
+    for (from, to, passes) in [
+        (a, [10, 244, 3, 7], true),
+        (a, [10, 244, 1, 200], true),
+        (shared, a, false),
+        (a, shared, false),
+        (shared, b, false),
+        (b, shared, false),
+        (a, b, false),
+    ] {
+        let verdict = ruleset.verdict(from.into(), to.into(), false);
+        assert_eq!(verdict == Verdict::Accept, passes, "{from:?} to {to:?}");
+    }
 }
 
 #[test]
