@@ -64,7 +64,7 @@ impl Router {
             Namespace::create()?,
             Namespace::create()?,
         ];
-        for (host, name, address) in [(&sender, "left", from), (&receiver, "right", to)] {
+        for (host, name, address) in [(&sender, "jaco-left", from), (&receiver, "jaco-right", to)] {
             let process = std::process::id();
             let host_path = format!("/proc/{process}/fd/{}", host.file().as_raw_fd());
             run(
