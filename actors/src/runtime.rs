@@ -79,6 +79,7 @@ impl Networks for BridgeDirectory {
         use crate::network::{bridge, ipam};
         match Self::ensure(self, deployment, network).await {
             Ok(bridge) => Ok(Attachment {
+                network: network.to_owned(),
                 engine_network: bridge.engine_network,
                 gateway: bridge.gateway.to_string(),
             }),

@@ -8,6 +8,8 @@ mod cases;
 mod examples;
 #[path = "manifest/order.rs"]
 mod order;
+#[path = "manifest/reference.rs"]
+mod reference;
 #[path = "manifest/schema.rs"]
 mod schema;
 #[path = "manifest/table.rs"]

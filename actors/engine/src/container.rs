@@ -6,7 +6,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 
-use crate::{Credential, EngineError, spec::ContainerSpec};
+use crate::{
+    Credential, EngineError,
+    spec::{ContainerSpec, EndpointConfig},
+};
 
 /// Lifecycle state of a container as the engine reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,13 +181,14 @@ pub trait Engine: Send + Sync + 'static {
     /// Inspects one container.
     async fn inspect(&self, container: &str) -> Result<Inspected, EngineError>;
 
-    /// Pulls an image from its registry.
+    /// Pulls an image from its registry, for `platform` or else for the engine's own.
     ///
     /// Yields an item for every progress message. The image is present if the stream ends without
     /// an error; dropping the stream cancels the pull.
     fn pull(
         &self,
         image: &str,
+        platform: Option<&str>,
         auth: Option<&Credential>,
     ) -> BoxStream<'static, Result<(), EngineError>>;
 
@@ -203,7 +207,7 @@ pub trait Engine: Send + Sync + 'static {
         &self,
         network: &str,
         container: &str,
-        aliases: &[String],
+        config: &EndpointConfig,
     ) -> Result<(), EngineError>;
 
     /// Starts a container.

@@ -7,7 +7,7 @@ use bollard::{
     Docker,
     auth::DockerCredentials,
     container::LogOutput,
-    models::{EndpointSettings, NetworkConnectRequest},
+    models::NetworkConnectRequest,
     query_parameters::{
         CreateContainerOptions, CreateImageOptions, KillContainerOptions, LogsOptions,
         RemoveContainerOptions, StartContainerOptions, StopContainerOptions,
@@ -20,14 +20,16 @@ use crate::{
     Credential, DEFAULT_GRACE, Engine, EngineError, Event, Found, Inspected, LogFrame, LogRequest,
     LogStream, StartSlot,
     labels::{LABEL_CLUSTER, LABEL_REPLICA},
-    spec::ContainerSpec,
+    spec::{ContainerSpec, EndpointConfig},
 };
 use connection::{Connection, REQUEST_TIMEOUT};
+use projection::endpoint_settings;
 
 mod connection;
 mod convert;
 mod networks;
 mod projection;
+mod support;
 
 pub use bollard::models::ContainerCreateBody;
 pub use projection::project;
@@ -128,10 +130,12 @@ impl Engine for DockerEngine {
     fn pull(
         &self,
         image: &str,
+        platform: Option<&str>,
         auth: Option<&Credential>,
     ) -> BoxStream<'static, Result<(), EngineError>> {
         let options = CreateImageOptions {
             from_image: Some(tagged(image)),
+            platform: platform.unwrap_or_default().to_owned(),
             ..Default::default()
         };
         let credentials = auth.map(|credential| DockerCredentials {
@@ -160,13 +164,11 @@ impl Engine for DockerEngine {
     async fn create(&self, name: &str, spec: &ContainerSpec) -> Result<String, EngineError> {
         let options = CreateContainerOptions {
             name: Some(name.to_owned()),
-            ..Default::default()
+            platform: spec.service.platform.clone().unwrap_or_default(),
         };
-        let answer = self
-            .client()
-            .await?
-            .create_container(Some(options), project(spec))
-            .await;
+        let client = self.client().await?;
+        support::check(spec, &client.client_version())?;
+        let answer = client.create_container(Some(options), project(spec)).await;
         Ok(self.map_result(answer)?.id)
     }
 
@@ -174,14 +176,11 @@ impl Engine for DockerEngine {
         &self,
         network: &str,
         container: &str,
-        aliases: &[String],
+        config: &EndpointConfig,
     ) -> Result<(), EngineError> {
         let request = NetworkConnectRequest {
             container: container.to_owned(),
-            endpoint_config: Some(EndpointSettings {
-                aliases: Some(aliases.to_vec()),
-                ..Default::default()
-            }),
+            endpoint_config: Some(endpoint_settings(config)),
         };
         let answer = self.client().await?.connect_network(network, request).await;
         self.map_result(answer)

@@ -14,7 +14,7 @@ use crate::{
     Credential, Engine, EngineError, Event, EventKind, Found, Inspected, LogFrame, LogRequest,
     LogStream, NetworkNamespace, Status,
     labels::{LABEL_CLUSTER, LABEL_RAFT_INDEX, LABEL_REPLICA},
-    spec::ContainerSpec,
+    spec::{ContainerSpec, EndpointConfig},
 };
 use networks::FakeNetworks;
 
@@ -397,6 +397,7 @@ impl Engine for FakeEngine {
     fn pull(
         &self,
         image: &str,
+        _: Option<&str>,
         auth: Option<&Credential>,
     ) -> BoxStream<'static, Result<(), EngineError>> {
         let account = auth.map(|credential| credential.username.clone());
@@ -417,7 +418,7 @@ impl Engine for FakeEngine {
         Ok(id)
     }
 
-    async fn connect(&self, _: &str, _: &str, _: &[String]) -> Result<(), EngineError> {
+    async fn connect(&self, _: &str, _: &str, _: &EndpointConfig) -> Result<(), EngineError> {
         self.call().map(drop)
     }
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 
 use futures::{future::BoxFuture, stream::BoxStream};
 
-use crate::{EngineError, cidr::Cidr};
+use crate::{EngineError, cidr::Cidr, spec::EndpointConfig};
 
 /// Network as reported by the engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,8 +58,8 @@ pub struct NetworkedContainer {
 pub struct Endpoint {
     /// Engine id of the container.
     pub container: String,
-    /// Names under which other containers of the network find it.
-    pub aliases: Vec<String>,
+    /// Its names, and other settings.
+    pub config: EndpointConfig,
     /// Its address; when attaching, `None` lets the engine choose one.
     pub address: Option<Ipv4Addr>,
 }

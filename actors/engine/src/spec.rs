@@ -18,6 +18,8 @@ pub const DEFAULT_NETWORK: &str = "_default";
 /// Network of this host that is ready for containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
+    /// Name of the network in the document.
+    pub network: String,
     /// Name of the network in the engine.
     pub engine_network: String,
     /// Address of the bridge, on which its DNS resolver listens.
@@ -48,8 +50,8 @@ pub struct ContainerSpec {
     pub volumes: BTreeMap<String, VolumeDeclaration>,
     /// Network configuration.
     pub networking: Networking,
-    /// Containers whose namespaces it shares, by service.
-    pub namespace_containers: BTreeMap<String, String>,
+    /// Containers whose namespaces or volumes it shares, by service.
+    pub shared_containers: BTreeMap<String, String>,
     /// Home directory of the daemon's user; replaces `~` in bind paths.
     pub home: String,
 }
@@ -102,15 +104,40 @@ pub fn networks(spec: Option<&ServiceSpec>, service: &Service) -> Vec<String> {
     resolved
 }
 
-/// DNS names of a replica on each of its networks.
+/// Settings of a container on one network.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EndpointConfig {
+    /// DNS names of the container on this network.
+    pub aliases: Vec<String>,
+    /// Priority as default route; the highest wins.
+    pub gateway_priority: Option<i64>,
+}
+
+/// Returns the settings of a replica on `network`, by its name in the document.
 #[must_use]
-pub fn aliases(row: &ReplicaDesired) -> Vec<String> {
-    let (service, deployment) = (&row.service, &row.deployment);
-    vec![
-        service.clone(),
-        format!("{service}.{deployment}"),
-        format!("{service}.{deployment}.jaco.internal"),
-    ]
+pub fn endpoint_config(row: &ReplicaDesired, service: &Service, network: &str) -> EndpointConfig {
+    let (name, deployment) = (&row.service, &row.deployment);
+    let settings = service.network_settings.get(network);
+    let given = settings.map(|settings| settings.aliases.as_slice());
+    let own = [
+        name.clone(),
+        format!("{name}.{deployment}"),
+        format!("{name}.{deployment}.jaco.internal"),
+    ];
+    let mut aliases: Vec<String> = own.into();
+    for alias in service
+        .container_name
+        .iter()
+        .chain(given.unwrap_or_default())
+    {
+        if !aliases.contains(alias) {
+            aliases.push(alias.clone());
+        }
+    }
+    EndpointConfig {
+        aliases,
+        gateway_priority: settings.and_then(|settings| settings.gateway_priority),
+    }
 }
 
 /// Name of a replica's container.
@@ -146,10 +173,16 @@ pub fn joined_service(service: &Service) -> Option<&str> {
     }
 }
 
-/// Services of which a replica must run on this host because a namespace of it is shared.
+/// Services of which a replica must run on this host because a namespace or the volumes of it are
+/// shared.
 #[must_use]
-pub fn namespace_services(service: &Service) -> BTreeSet<&str> {
+pub fn shared_services(service: &Service) -> BTreeSet<&str> {
     let others = [&service.ipc, &service.pid, &service.uts];
     let others = others.into_iter().flatten().filter_map(Namespace::service);
-    joined_service(service).into_iter().chain(others).collect()
+    let volumes = service
+        .volumes_from
+        .iter()
+        .map(|from| from.service.as_str());
+    let joined = joined_service(service).into_iter();
+    joined.chain(others).chain(volumes).collect()
 }

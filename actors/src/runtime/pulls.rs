@@ -28,6 +28,7 @@ pub(crate) struct Pulls(Mutex<Vec<InFlightPull>>);
 
 struct InFlightPull {
     image: String,
+    platform: Option<String>,
     credential: Option<Credential>,
     attempt: WeakShared<Attempt>,
     progress: watch::Receiver<Instant>,
@@ -45,12 +46,14 @@ impl Pulls {
         &self,
         engine: &Arc<dyn Engine>,
         image: &str,
+        platform: Option<&str>,
         credential: Option<Credential>,
     ) -> Pull {
         let mut flights = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         flights.retain(|flight| flight.pull().is_some());
         let same = |flight: &&InFlightPull| {
             flight.image == image
+                && flight.platform.as_deref() == platform
                 && flight.credential == credential
                 && flight.progress.borrow().elapsed() < STALLED_AFTER
         };
@@ -61,12 +64,14 @@ impl Pulls {
         let attempt = attempt(
             Arc::clone(engine),
             image.to_owned(),
+            platform.map(str::to_owned),
             credential.clone(),
             progress_sender,
         );
         let attempt = attempt.boxed().shared();
         flights.extend(attempt.downgrade().map(|attempt| InFlightPull {
             image: image.to_owned(),
+            platform: platform.map(str::to_owned),
             credential,
             attempt,
             progress: progress.clone(),
@@ -113,10 +118,11 @@ impl Pull {
 async fn attempt(
     engine: Arc<dyn Engine>,
     image: String,
+    platform: Option<String>,
     credential: Option<Credential>,
     progress_sender: watch::Sender<Instant>,
 ) -> Result<(), EngineError> {
-    let mut progress = engine.pull(&image, credential.as_ref());
+    let mut progress = engine.pull(&image, platform.as_deref(), credential.as_ref());
     while let Some(step) = progress.next().await {
         step.map_err(|error| match &credential {
             Some(credential) => error.map(|message| credential.redact(&message)),
@@ -157,11 +163,11 @@ mod tests {
         let pulls = Pulls::default();
         let refused = EngineError::Conflict("no".into());
         fake.script_pull(stream::iter([Ok(()), Err(refused.clone())]));
-        let shares = [(); 3].map(|()| pulls.join(&engine, "a", login("s")));
+        let shares = [(); 3].map(|()| pulls.join(&engine, "a", None, login("s")));
         let others = [
-            pulls.join(&engine, "b", login("s")),
-            pulls.join(&engine, "a", login("t")),
-            pulls.join(&engine, "a", None),
+            pulls.join(&engine, "b", None, login("s")),
+            pulls.join(&engine, "a", None, login("t")),
+            pulls.join(&engine, "a", None, None),
         ];
         for share in shares {
             assert_eq!(outcome(share).await, Err(refused.clone()));
@@ -171,7 +177,10 @@ mod tests {
         }
         assert_eq!(fake.pulls().len(), 4);
         // A finished attempt is not joined.
-        assert_eq!(outcome(pulls.join(&engine, "a", login("s"))).await, Ok(()));
+        assert_eq!(
+            outcome(pulls.join(&engine, "a", None, login("s"))).await,
+            Ok(())
+        );
         assert_eq!(fake.pulls().len(), 5);
     }
 
@@ -185,9 +194,9 @@ mod tests {
             drop(held);
             Ok(())
         }));
-        let mut first = Box::pin(outcome(pulls.join(&engine, "a", None)));
+        let mut first = Box::pin(outcome(pulls.join(&engine, "a", None, None)));
         assert!(first.as_mut().now_or_never().is_none());
-        let second = pulls.join(&engine, "a", None);
+        let second = pulls.join(&engine, "a", None, None);
         drop(first);
         assert!(
             dropped
@@ -202,7 +211,7 @@ mod tests {
             drop(held);
             Ok(())
         }));
-        let mut only = Box::pin(outcome(pulls.join(&engine, "a", None)));
+        let mut only = Box::pin(outcome(pulls.join(&engine, "a", None, None)));
         assert!(only.as_mut().now_or_never().is_none());
         drop(only);
         assert!(dropped.await.is_err(), "the attempt was cancelled");
@@ -219,13 +228,13 @@ mod tests {
         fake.script_pull(steps);
         let reports = [(); 2].map(|()| Arc::new(std::sync::atomic::AtomicU32::new(0)));
         let shares = reports.clone().map(|reports| {
-            let pull = pulls.join(&engine, "a", None);
+            let pull = pulls.join(&engine, "a", None, None);
             tokio::spawn(pull.finish(Duration::from_secs(1), move || {
                 reports.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             }))
         });
         tokio::time::sleep(STALLED_AFTER * 5).await;
-        let late = pulls.join(&engine, "a", None);
+        let late = pulls.join(&engine, "a", None, None);
         assert_eq!(fake.pulls().len(), 1);
         assert_eq!(outcome(late).await, Ok(()));
         for share in shares {
@@ -236,9 +245,9 @@ mod tests {
         }
 
         fake.script_pull(stream::pending());
-        let stuck = tokio::spawn(outcome(pulls.join(&engine, "a", None)));
+        let stuck = tokio::spawn(outcome(pulls.join(&engine, "a", None, None)));
         tokio::time::sleep(STALLED_AFTER).await;
-        assert_eq!(outcome(pulls.join(&engine, "a", None)).await, Ok(()));
+        assert_eq!(outcome(pulls.join(&engine, "a", None, None)).await, Ok(()));
         stuck.abort();
     }
 }

@@ -30,6 +30,7 @@ struct NoNetworks;
 impl Networks for NoNetworks {
     async fn ensure(&self, _: &str, network: &str) -> Result<Attachment, NetworkError> {
         Ok(Attachment {
+            network: network.to_owned(),
             engine_network: network.to_owned(),
             gateway: "10.0.0.1".to_owned(),
         })

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use jaco_proto::manifest::compose::SERVICE_KEYS;
+use jaco_proto::manifest::compose::service_keys;
 use serde_json::Value;
 
 use crate::{
@@ -27,7 +27,7 @@ fn create_requests_match_the_table() {
 #[test]
 fn every_service_key_is_in_the_table() {
     let cases = cases::all();
-    for key in SERVICE_KEYS {
+    for key in service_keys() {
         // The client resolves `env_file`, so it never gets here.
         let question = if key == "env_file" { "fold" } else { "body" };
         let line = format!("{key}:");
@@ -61,11 +61,12 @@ H.Sysctls {"net.ipv4.tcp_mtu_probing":"1"}
     );
 }
 
-/// Keys of the create request, those of the host configuration apart, and the networks joined after
-/// it.
+/// Keys of the create request, those of the host configuration apart, its platform, and the networks
+/// joined after it.
 #[derive(Default)]
 struct Request {
     keys: BTreeMap<String, Value>,
+    platform: Option<String>,
     connects: Vec<String>,
 }
 
@@ -86,6 +87,7 @@ fn request(jaco: &str, compose: &str, name: &str) -> Request {
         .map(|(key, value)| (format!("H.{key}"), value));
     Request {
         keys: top.chain(host).collect(),
+        platform: start.platform,
         connects: start.connects,
     }
 }
@@ -111,6 +113,9 @@ fn difference(plain: &Request, request: &Request) -> String {
         .filter(|key| !request.keys.contains_key(*key))
     {
         let _ = writeln!(text, "{key} none");
+    }
+    if let Some(platform) = &request.platform {
+        let _ = writeln!(text, "platform {platform}");
     }
     for network in &request.connects {
         let _ = writeln!(text, "connect {network}");

@@ -18,7 +18,7 @@ use jaco_proto::{
     ErrorCode,
     manifest::{
         self, Resolved, SpecHasher,
-        compose::{Project, SERVICE_KEYS},
+        compose::{Project, service_keys},
         env_file,
     },
     v1::{self, NodeStatus, command::Payload},
@@ -37,7 +37,29 @@ use crate::request::{Anything, project};
 /// `;`.
 fn values(key: &str) -> &'static str {
     match key {
-        "build" | "restart" | "name" => "x;{a: [b]};[1];5|",
+        "attach" | "build" | "cpu_count" | "cpu_percent" | "credential_spec" | "develop"
+        | "expose" | "external_links" | "isolation" | "models" | "name" | "pre_start"
+        | "provider" | "pull_refresh_after" | "restart" | "umask" | "use_api_socket" => {
+            "x;{a: [b]};[1];5|"
+        }
+        "annotations" | "storage_opt" => "{a: b};{a: 1, b: };{}|x;{a: [1]}",
+        "blkio_config" => {
+            "{weight: 300};{device_read_bps: [{path: /a, rate: 1m}]};{}\
+             |{weight: 1001};{weight_device: [{path: /a}]};[a]"
+        }
+        "container_name" => "a;a.b;''|a b;[a];1",
+        "cpu_period" | "cpu_quota" | "cpu_rt_period" | "cpu_rt_runtime" => "5;'5';1ms;-1|x;[1]",
+        "device_cgroup_rules" => "['c 1:3 mr'];[]|x;[1];[a, a]",
+        "group_add" => "[audio, 5];[]|[~];x;[a, a]",
+        "links" => "[s0];['s1:db'];[]|[s9];['s0:a b'];s0",
+        "mac_address" => "'02:42:ac:11:65:43';''|x;[a]",
+        "mem_swappiness" => "0;'100'|101;-1;x",
+        "memswap_limit" => "2g;-1;0|-2;x",
+        "oom_kill_disable" | "stdin_open" | "tty" => "true;'no';~|1;maybe",
+        "oom_score_adj" => "-1000;'1000';0|1001;x",
+        "platform" | "runtime" => "linux/amd64;a;''|1;[a]",
+        "scale" => "2;'0'|-1;10001;x",
+        "volumes_from" => "[s0];['s1:ro'];[]|[s9];['s0:x'];['container:a'];s0",
         "cap_add" | "cap_drop" => "[ALL];[A, B];[];~|ALL;[A, A];[1]",
         "cgroup" => "host;private;''|shared;1",
         "cgroup_parent" | "userns_mode" => "/p;host;''|1;[a]",
@@ -79,7 +101,10 @@ fn values(key: &str) -> &'static str {
         "logging" => "{driver: none};{driver: json-file, options: {a: 1}};{}|x;{drivr: x}",
         "mem_limit" | "mem_reservation" | "shm_size" => "64M;'1.5gb';67108864;0|lots;-1;9e99",
         "network_mode" => "none;'';service:s0;service:s1;~|host;service:;service:s9;[none]",
-        "networks" => "[n0];[n1, n0];{n0: {priority: 5}, n1: };[default];[_default];{}|[n9];n0",
+        "networks" => {
+            "[n0];[n1, n0];{n0: {priority: 5}, n1: };[default];[_default];{};\
+             {n0: {aliases: [a, b], gw_priority: 1}}|[n9];n0;{n0: {aliases: ['a b']}}"
+        }
         "pids_limit" => "50;'50';0;-1|1.5;x",
         "ports" => {
             "['9001:80'];['9002:80/udp', 81];[9003-9004:1-2];[{target: 80, published: 9005}];[];\
@@ -87,14 +112,16 @@ fn values(key: &str) -> &'static str {
              |['80:80'];['1-2:1-3'];['9001:1', '9001:2'];[{target: 1, published: 0x50}];[0]"
         }
         "privileged" => "false;'no'|true;'yes';1",
-        "pull_policy" => "always;missing;build;never;''|daily;1",
-        "security_opt" => "[]|[a];x",
+        "pull_policy" => "always;missing;build;never;daily;every_12h;''|hourly;1",
+        "security_opt" => "[];['no-new-privileges:true']|[a];x",
         "stop_grace_period" => "10s;1m30s;500ms;0|10;soon;-1s",
         "tmpfs" => "/run;['/tmp:size=1m', /x];[]|{a: b}",
         "ulimits" => "{nofile: 5};{nofile: {soft: 1, hard: 2}};{}|{nofile: {soft: 1}};{nofile: x}",
         "volumes" => {
             "['v0:/d'];['/h:/c:ro'];[/anon];['~/x:/y'];[{type: tmpfs, target: /t}];[];\
-             [{type: volume, source: v1, target: /d}];[{type: bind, source: /a, target: /b}]\
+             [{type: volume, source: v1, target: /d}];[{type: bind, source: /a, target: /b}];\
+             [{type: volume, source: v1, target: /d, volume: {subpath: a}}];\
+             [{type: tmpfs, target: /t, tmpfs: {size: 1m, mode: 0700}}]\
              |['./x:/y'];['a:b'];[{type: bnid, source: /a, target: /b}];['v0:/d', 'v0:/d']"
         }
         other => panic!("no values for {other}"),
@@ -128,7 +155,7 @@ fn mapping(keys: &'static [(&'static str, &'static str)], most: usize) -> BoxedS
 }
 
 fn service() -> BoxedStrategy<String> {
-    let keys: Vec<_> = SERVICE_KEYS.map(|key| (key, values(key))).to_vec();
+    let keys: Vec<_> = service_keys().map(|key| (key, values(key))).collect();
     let keys: &'static [(&str, &str)] = Box::leak(keys.into_boxed_slice());
     mapping(keys, 6)
 }
@@ -141,7 +168,7 @@ fn compose() -> impl Strategy<Value = String> {
         ),
         (
             "volumes",
-            "{v0: , v1: {name: x}};{v0: {external: true}};{}|{v0: {external: 1, driver: x}}",
+            "{v0: , v1: {name: x}};{v0: {external: true}};{v0: {driver: a, driver_opts: {b: c}}};{}|{v0: {external: 1, driver: x}}",
         ),
         ("name", "x;5|"),
         ("x-a", "1;{b: [c]}|"),

@@ -44,6 +44,8 @@ impl ClusterView for Anything {
 pub(crate) struct Start {
     /// The create request.
     pub(crate) body: ContainerCreateBody,
+    /// Platform of the pull and of the create request.
+    pub(crate) platform: Option<String>,
     /// Networks joined between create and start.
     pub(crate) connects: Vec<String>,
 }
@@ -71,11 +73,12 @@ pub(crate) fn project(
         .iter()
         .enumerate()
         .map(|(index, network)| Attachment {
+            network: network.clone(),
             engine_network: NetworkId::new(deployment, network).engine_name(),
             gateway: format!("10.0.{index}.1"),
         })
         .collect();
-    let namespace_containers: BTreeMap<String, String> = spec::namespace_services(service)
+    let shared_containers: BTreeMap<String, String> = spec::shared_services(service)
         .into_iter()
         .map(|name| (name.to_owned(), format!("<id of {name}>")))
         .collect();
@@ -97,12 +100,13 @@ pub(crate) fn project(
         service: service.clone(),
         volumes: document.volumes.clone(),
         networking,
-        namespace_containers,
+        shared_containers,
         home: "/home/jaco".to_owned(),
     });
     let rest = bridges.into_iter().skip(1);
     Start {
         body,
+        platform: service.platform.clone(),
         connects: rest.map(|bridge| bridge.engine_network).collect(),
     }
 }

@@ -43,6 +43,7 @@ struct Ready;
 impl Networks for Ready {
     async fn ensure(&self, deployment: &str, network: &str) -> Result<Attachment, NetworkError> {
         Ok(Attachment {
+            network: network.to_owned(),
             engine_network: format!("jaco_{deployment}_{network}"),
             gateway: "127.0.0.1".to_owned(),
         })

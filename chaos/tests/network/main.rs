@@ -16,6 +16,7 @@
 
 mod engine;
 mod fixture;
+mod further_names;
 mod gate;
 mod held;
 mod path_mtu;

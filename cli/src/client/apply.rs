@@ -28,6 +28,7 @@ use super::{
     get::replicas,
     output::{Format, Ui, View},
     replica,
+    validate::refuse_warnings,
 };
 
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -46,6 +47,10 @@ pub(crate) struct Args {
     /// Show the changes without applying them
     #[arg(long)]
     dry_run: bool,
+
+    /// Fail if there are warnings, before anything is applied
+    #[arg(long)]
+    strict: bool,
 
     /// Return without waiting until all replicas run
     #[arg(long)]
@@ -141,6 +146,9 @@ pub(crate) async fn run(
     let manifests = blocking(move || resolve::manifests(&jaco, compose.as_deref())).await??;
     for warning in &manifests.warnings {
         ui.warn(warning);
+    }
+    if args.strict {
+        refuse_warnings(&manifests.warnings)?;
     }
     let client = connect()?;
     // The earlier replicas, to tell which ones the revision has replaced.

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use jaco_proto::manifest;
+use jaco_proto::{Error, ErrorCode, manifest};
 use serde::Serialize;
 
 use super::{
@@ -24,6 +24,10 @@ pub(crate) struct Args {
     /// Compose file
     #[arg(long, value_name = "FILE")]
     compose: Option<PathBuf>,
+
+    /// Fail if there are warnings
+    #[arg(long)]
+    strict: bool,
 }
 
 /// The result for valid files.
@@ -69,11 +73,29 @@ pub(crate) fn run(args: &Args, ui: &mut Ui<'_>) -> Result<(), Stop> {
         }
         Format::Json | Format::Yaml => {}
     }
+    if args.strict {
+        refuse_warnings(&warnings)?;
+    }
     ui.data(&ValidView {
         valid: true,
         files,
         warnings,
     })
+}
+
+/// Turns warnings into an error, for `--strict`.
+pub(crate) fn refuse_warnings(warnings: &[String]) -> Result<(), Failure> {
+    let Some(first) = warnings.first() else {
+        return Ok(());
+    };
+    let count = warnings.len();
+    let message = match count {
+        1 => format!("--strict: {first}"),
+        _ => format!("--strict: {first} (and {} more)", count - 1),
+    };
+    Err(Error::new(ErrorCode::ValidationFailed, message)
+        .with("warnings", count)
+        .into())
 }
 
 /// Reads a whole file.
@@ -101,6 +123,7 @@ mod tests {
         let args = Args {
             jaco: None,
             compose: Some(path),
+            strict: false,
         };
         let words = "service \"web\" publishes port 9001, which stays closed";
         let (result, output) = fake::capture(Format::Table, async |ui| run(&args, ui)).await;
@@ -111,6 +134,15 @@ mod tests {
         let object: serde_json::Value = serde_json::from_str(&output.out).unwrap();
         let warning = object["warnings"][0].as_str().unwrap();
         assert!(warning.starts_with(words), "{warning}");
+        let args = Args {
+            strict: true,
+            ..args
+        };
+        let (result, output) = fake::capture(Format::Table, async |ui| run(&args, ui)).await;
+        let failure = fake::failure(result);
+        assert_eq!(failure.code, "validation_failed");
+        assert!(failure.message.contains(words), "{}", failure.message);
+        assert!(output.err.starts_with(&format!("warning: {words}")));
     }
 
     #[tokio::test]
@@ -121,6 +153,7 @@ mod tests {
         let args = Args {
             jaco: None,
             compose: Some(path),
+            strict: false,
         };
         let (result, _) = fake::capture(Format::Table, async |ui| run(&args, ui)).await;
         let failure = fake::failure(result);

@@ -18,12 +18,13 @@ mod tests;
 
 pub use model::*;
 
-pub use check::SERVICE_KEYS;
-
 use document::Document;
 
 use super::fault::bounded;
-use crate::{Error, yaml::Position};
+use crate::{
+    Error,
+    yaml::{Node, Position, Value},
+};
 
 /// File name in error details.
 pub(super) const FILE: &str = "compose.yaml";
@@ -37,6 +38,16 @@ impl Project {
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
         Ok(Compose::checked(bytes)?.project)
     }
+}
+
+/// Returns the keys that a service may have, sorted; `env_file` and others are resolved by clients.
+pub fn service_keys() -> impl Iterator<Item = &'static str> {
+    keys::SERVICE.names()
+}
+
+/// Returns a table in Markdown per kind of mapping: its keys and what JACO does with each.
+pub fn key_reference() -> String {
+    keys::reference()
 }
 
 /// A compose file that passed all rules.
@@ -74,6 +85,22 @@ impl Compose {
             .service(service)
             .and_then(|s| s.as_map()?.get("image"));
         image.is_some_and(|node| node.text().is_some_and(|text| !text.is_empty()))
+    }
+
+    /// Position of a key of a service.
+    pub(super) fn field(&self, service: &str, key: &str) -> Option<Position> {
+        let (key, _) = self.document.service(service)?.as_map()?.entry(key)?;
+        Some(key.at)
+    }
+
+    /// Directory from which a service is built, if it is; `.` if the file does not say.
+    pub(super) fn build_context(&self, service: &str) -> Option<&str> {
+        let node = self.document.service(service)?.as_map()?.get("build")?;
+        match &node.value {
+            Value::Scalar(scalar) => (!scalar.is_null()).then_some(scalar.text.as_str()),
+            Value::Map(map) => Some(map.get("context").and_then(Node::text).unwrap_or(".")),
+            Value::Seq(_) => None,
+        }
     }
 
     /// Returns warnings about settings that have no effect.

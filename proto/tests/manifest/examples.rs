@@ -197,8 +197,8 @@ fn example_11_repeated_and_similar_paths() {
 
 #[test]
 fn example_12_a_key_outside_the_list() {
-    let result = apply("", "mac_address: 02:42:ac:11:65:43");
-    let details = [("service", "web"), ("field", "mac_address")];
+    let result = apply("", "mac_adress: 02:42:ac:11:65:43");
+    let details = [("service", "web"), ("field", "mac_adress")];
     refused(
         result,
         "validation_failed",
@@ -209,8 +209,7 @@ fn example_12_a_key_outside_the_list() {
 
 #[test]
 fn example_13_extensions_on_service_and_top_level() {
-    let details = [("service", "web"), ("field", "x-note")];
-    refused(apply("", "x-note: 1"), "validation_failed", "", &details);
+    apply("", "x-note: 1").unwrap();
     let text = compose("").replacen("services:", "x-note: 1\nservices:", 1);
     manifest::resolve(jaco("").as_bytes(), text.as_bytes(), &TOKEN).unwrap();
 }

@@ -10,6 +10,7 @@ use crate::{
     NetworkNamespace, NetworkedContainer, Status,
     labels::{LABEL_RAFT_INDEX, LABEL_REPLICA},
     printable,
+    spec::EndpointConfig,
 };
 
 /// Converts one progress message of a pull, which may carry its failure.
@@ -110,6 +111,9 @@ struct EndpointSettings {
     address: String,
     #[serde(rename = "Aliases")]
     aliases: Option<Vec<String>>,
+    /// Only engines from version 28 on have it.
+    #[serde(rename = "GwPriority")]
+    gateway_priority: Option<i64>,
 }
 
 impl NetworkSettings {
@@ -146,7 +150,10 @@ impl Details {
         let own = |alias: &String| !container.starts_with(alias.as_str());
         let aliases = endpoint.aliases.unwrap_or_default();
         Some(Endpoint {
-            aliases: aliases.into_iter().filter(own).collect(),
+            config: EndpointConfig {
+                aliases: aliases.into_iter().filter(own).collect(),
+                gateway_priority: endpoint.gateway_priority.filter(|priority| *priority != 0),
+            },
             address: endpoint.address.parse().ok(),
             container,
         })
@@ -438,11 +445,12 @@ mod tests {
         let details: Details = read(json!({
             "Id": "0123456789abcdef",
             "NetworkSettings": { "Networks": { "n": {
-                "IPAddress": "10.0.0.7", "Aliases": ["web", "0123456789ab"],
+                "IPAddress": "10.0.0.7", "Aliases": ["web", "0123456789ab"], "GwPriority": 3,
             } } },
         }));
         let endpoint = details.endpoint("n").unwrap();
-        assert_eq!(endpoint.aliases, ["web"]);
+        assert_eq!(endpoint.config.aliases, ["web"]);
+        assert_eq!(endpoint.config.gateway_priority, Some(3));
         assert_eq!(endpoint.address, Some([10, 0, 0, 7].into()));
     }
 

@@ -26,6 +26,7 @@ use super::{
     DockerEngine,
     connection::{Connection, REQUEST_TIMEOUT},
     convert,
+    projection::endpoint_settings,
 };
 use crate::{
     Endpoint, EngineError, EngineNetwork, EngineResult, NetworkEngine, NetworkEvent, NetworkSpec,
@@ -157,9 +158,8 @@ impl NetworkEngine for DockerEngine {
         let request = NetworkConnectRequest {
             container: endpoint.container,
             endpoint_config: Some(EndpointSettings {
-                aliases: Some(endpoint.aliases),
                 ipam_config: address,
-                ..Default::default()
+                ..endpoint_settings(&endpoint.config)
             }),
         };
         self.connection

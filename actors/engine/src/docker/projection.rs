@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, HashMap};
 
 use bollard::models::{
     ContainerCreateBody, DeviceMapping, DeviceRequest, EndpointSettings, HealthConfig, HostConfig,
-    HostConfigCgroupnsModeEnum, HostConfigLogConfig, NetworkingConfig, ResourcesUlimits,
+    HostConfigCgroupnsModeEnum, HostConfigLogConfig, NetworkingConfig, ResourcesBlkioWeightDevice,
+    ResourcesUlimits, ThrottleDevice,
 };
-use jaco_proto::manifest::compose::{Healthcheck, Logging, Namespace, Service};
+use jaco_proto::manifest::compose::{Blkio, Healthcheck, Logging, Namespace, Service, VolumesFrom};
 
-use crate::spec::{Attachment, ContainerSpec, Networking, aliases, image};
+use crate::spec::{Attachment, ContainerSpec, EndpointConfig, Networking, endpoint_config, image};
 
 mod mounts;
 #[cfg(test)]
@@ -32,6 +33,8 @@ pub fn project(source: &ContainerSpec) -> ContainerCreateBody {
         user: service.user.clone(),
         hostname: service.hostname.clone().filter(|_| attached),
         domainname: service.domainname.clone().filter(|_| attached),
+        tty: service.tty.then_some(true),
+        open_stdin: service.stdin_open.then_some(true),
         env: Some(environment(&service.environment)),
         labels: Some(source.labels()),
         healthcheck: service.healthcheck.as_ref().map(healthcheck),
@@ -71,13 +74,23 @@ fn first_network(source: &ContainerSpec) -> Option<NetworkingConfig> {
         return None;
     };
     let first = bridges.first()?;
+    let config = endpoint_config(&source.row, &source.service, &first.network);
     let endpoint = EndpointSettings {
-        aliases: Some(aliases(&source.row)),
-        ..Default::default()
+        mac_address: source.service.mac_address.clone(),
+        ..endpoint_settings(&config)
     };
     Some(NetworkingConfig {
         endpoints_config: Some(HashMap::from([(first.engine_network.clone(), endpoint)])),
     })
+}
+
+/// Settings of an attachment in the engine's form.
+pub(super) fn endpoint_settings(config: &EndpointConfig) -> EndpointSettings {
+    EndpointSettings {
+        aliases: Some(config.aliases.clone()),
+        gw_priority: config.gateway_priority,
+        ..Default::default()
+    }
 }
 
 fn host_config(source: &ContainerSpec) -> HostConfig {
@@ -102,7 +115,7 @@ fn host_config(source: &ContainerSpec) -> HostConfig {
         extra_hosts: if_attached(&service.extra_hosts),
         binds: some(binds),
         mounts: some(mounts),
-        tmpfs: (!service.tmpfs.is_empty()).then(|| service.tmpfs.clone().into_iter().collect()),
+        tmpfs: texts(&service.tmpfs),
         readonly_rootfs: Some(service.read_only),
         privileged: Some(service.privileged),
         init: service.init,
@@ -114,6 +127,12 @@ fn host_config(source: &ContainerSpec) -> HostConfig {
         ulimits: some(ulimits(service)),
         devices: some(devices(service)),
         device_requests: some(device_requests(service)),
+        device_cgroup_rules: some(service.device_cgroup_rules.clone()),
+        group_add: some(service.group_add.clone()),
+        runtime: service.runtime.clone(),
+        annotations: texts(&service.annotations),
+        storage_opt: texts(&service.storage_opt),
+        volumes_from: some(volumes_from(source)),
         ipc_mode: namespace(source, service.ipc.as_ref()),
         pid_mode: namespace(source, service.pid.as_ref()),
         uts_mode: namespace(source, service.uts.as_ref()),
@@ -127,8 +146,55 @@ fn host_config(source: &ContainerSpec) -> HostConfig {
         pids_limit: resources.pids.filter(|pids| *pids > 0),
         cpu_shares: resources.cpu_shares,
         cpuset_cpus: resources.cpuset.clone(),
+        cpu_period: resources.cpu_period,
+        cpu_quota: resources.cpu_quota,
+        cpu_realtime_period: resources.cpu_rt_period,
+        cpu_realtime_runtime: resources.cpu_rt_runtime,
+        memory_swap: resources.memory_swap,
+        memory_swappiness: resources.memory_swappiness,
+        oom_score_adj: resources.oom_score_adj,
+        oom_kill_disable: resources.oom_kill_disable,
+        blkio_weight: resources.blkio.weight,
+        blkio_weight_device: some(weights(&resources.blkio)),
+        blkio_device_read_bps: some(rates(&resources.blkio.read_bps)),
+        blkio_device_read_iops: some(rates(&resources.blkio.read_iops)),
+        blkio_device_write_bps: some(rates(&resources.blkio.write_bps)),
+        blkio_device_write_iops: some(rates(&resources.blkio.write_iops)),
         ..Default::default()
     }
+}
+
+fn weights(blkio: &Blkio) -> Vec<ResourcesBlkioWeightDevice> {
+    let devices = blkio.weight_device.iter();
+    let weight = |(path, weight): &(String, u16)| ResourcesBlkioWeightDevice {
+        path: Some(path.clone()),
+        weight: Some(usize::from(*weight)),
+    };
+    devices.map(weight).collect()
+}
+
+fn rates(devices: &[(String, i64)]) -> Vec<ThrottleDevice> {
+    let rate = |(path, rate): &(String, i64)| ThrottleDevice {
+        path: Some(path.clone()),
+        rate: Some(*rate),
+    };
+    devices.iter().map(rate).collect()
+}
+
+/// Containers whose volumes are mounted, in the engine's syntax.
+fn volumes_from(source: &ContainerSpec) -> Vec<String> {
+    let sources = source.service.volumes_from.iter();
+    let container = |from: &VolumesFrom| {
+        let container = source.shared_containers.get(&from.service)?;
+        let mode = if from.read_only { "ro" } else { "rw" };
+        Some(format!("{container}:{mode}"))
+    };
+    sources.filter_map(container).collect()
+}
+
+/// `None` for an empty mapping, so that the engine applies its default.
+fn texts(map: &BTreeMap<String, String>) -> Option<HashMap<String, String>> {
+    (!map.is_empty()).then(|| map.clone().into_iter().collect())
 }
 
 /// `None` when the service does not configure logging.
@@ -151,7 +217,7 @@ fn namespace(source: &ContainerSpec, namespace: Option<&Namespace>) -> Option<St
 
 /// Namespace of the container that runs `service`.
 fn namespace_of(source: &ContainerSpec, service: &str) -> Option<String> {
-    let container = source.namespace_containers.get(service)?;
+    let container = source.shared_containers.get(service)?;
     Some(format!("container:{container}"))
 }
 

@@ -13,7 +13,7 @@ use tokio::sync::broadcast;
 use super::FakeEngine;
 use crate::{
     Endpoint, EngineError, EngineNetwork, EngineResult, NetworkEngine, NetworkEvent, NetworkSpec,
-    NetworkedContainer,
+    NetworkedContainer, spec::EndpointConfig,
 };
 
 /// Calls that changed the engine, in order.
@@ -343,7 +343,10 @@ impl NetworkEngine for FakeNetworks {
             let endpoint = |container: String| {
                 let found = inner.containers.iter().find(|c| c.id == container);
                 Endpoint {
-                    aliases: vec![format!("alias-of-{container}")],
+                    config: EndpointConfig {
+                        aliases: vec![format!("alias-of-{container}")],
+                        ..Default::default()
+                    },
                     address: found.and_then(|found| *found.networks.get(&network.name)?),
                     container,
                 }

@@ -1,6 +1,6 @@
 //! Repairs of networks that were changed outside JACO.
 
-use jaco_engine::{Endpoint, NetworkEngine, fake::networks::Event};
+use jaco_engine::{Endpoint, NetworkEngine, fake::networks::Event, spec::EndpointConfig};
 use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::StateReader;
 
@@ -80,9 +80,12 @@ fn created(network: &str) -> Event {
 fn connected(address: Option<[u8; 4]>) -> Event {
     let endpoint = Endpoint {
         container: "c1".into(),
-        aliases: ["web", "web.app", "web.app.jaco.internal"]
-            .map(str::to_owned)
-            .into(),
+        config: EndpointConfig {
+            aliases: ["web", "web.app", "web.app.jaco.internal"]
+                .map(str::to_owned)
+                .into(),
+            ..Default::default()
+        },
         address: address.map(Into::into),
     };
     Event::Connected("jaco_app_front".into(), endpoint)
@@ -153,7 +156,10 @@ async fn network_with_deleted_bridge_is_recreated_in_place() {
         tokio::time::sleep(if announced { AFTER_EVENT } else { AFTER_TICK }).await;
         let endpoint = Endpoint {
             container: "c1".into(),
-            aliases: vec!["alias-of-c1".into()],
+            config: EndpointConfig {
+                aliases: vec!["alias-of-c1".into()],
+                ..Default::default()
+            },
             address: Some([10, 244, 0, 9].into()),
         };
         let done = [

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use jaco_engine::{
     EngineError, Status, printable,
     spec::{
-        Attachment, ContainerSpec, Networking, aliases, container_name, image, joined_service,
-        namespace_services, networks,
+        Attachment, ContainerSpec, EndpointConfig, Networking, container_name, endpoint_config,
+        image, joined_service, networks, shared_services,
     },
 };
 use jaco_policy::runtime::{
@@ -22,14 +22,14 @@ use crate::runtime::{Deps, NetworkError, RuntimeContext};
 #[derive(Clone, Debug)]
 pub(super) struct Launch {
     image: String,
+    platform: Option<String>,
     name: String,
     deployment: String,
     service: String,
     /// Redacted because it contains the environment.
     spec: Redacted<ContainerSpec>,
-    /// Networks after the first.
-    rest: Vec<String>,
-    aliases: Vec<String>,
+    /// Networks after the first, by name in the engine.
+    rest: Vec<(String, EndpointConfig)>,
 }
 
 /// Reads the row's service, ensures its networks and determines the container's parameters.
@@ -61,17 +61,20 @@ pub(super) async fn prepare(
     for network in networks(spec, service) {
         bridges.push(ensure(deps, &row.deployment, &network).await?);
     }
-    let mut namespace_containers = BTreeMap::new();
-    for name in namespace_services(service) {
+    let mut shared_containers = BTreeMap::new();
+    for name in shared_services(service) {
         let container = assignment::running_here(&state, &deps.host, &row.deployment, name);
         let container = running(deps, container).await?;
         let container = container.ok_or_else(|| {
             PrepareError::Retry(format!("no running same-host replica of {name}"))
         })?;
-        namespace_containers.insert(name.to_owned(), container);
+        shared_containers.insert(name.to_owned(), container);
     }
-    let rest = bridges.iter().skip(1);
-    let rest = rest.map(|bridge| bridge.engine_network.clone()).collect();
+    let rest = bridges.iter().skip(1).map(|bridge| {
+        let config = endpoint_config(&row, service, &bridge.network);
+        (bridge.engine_network.clone(), config)
+    });
+    let rest = rest.collect();
     let networking = match (joined_service(service), bridges.is_empty()) {
         (Some(name), _) => Networking::Joined(name.to_owned()),
         (None, true) => Networking::None,
@@ -80,18 +83,18 @@ pub(super) async fn prepare(
     let home = std::env::var("HOME").unwrap_or_else(|_| "/root".to_owned());
     Ok(Launch {
         image: image(&row, service).to_owned(),
+        platform: service.platform.clone(),
         deployment: row.deployment.clone(),
         service: row.service.clone(),
         name: container_name(&row.id),
         rest,
-        aliases: aliases(&row),
         spec: Redacted(ContainerSpec {
             cluster_id: cluster.cluster_id.clone(),
             row: ReplicaDesired::clone(&row),
             service: service.clone(),
             volumes: document.volumes.clone(),
             networking,
-            namespace_containers,
+            shared_containers,
             home,
         }),
     })
@@ -133,7 +136,11 @@ pub(super) async fn pull(
             status: 0,
             message: printable(&error.to_string()),
         })?;
-    let pull = shared.pulls.join(&deps.engine, &launch.image, credential);
+    let pull = {
+        let platform = launch.platform.as_deref();
+        let pulls = &shared.pulls;
+        pulls.join(&deps.engine, &launch.image, platform, credential)
+    };
     pull.finish(PROGRESS_EVERY, progressed).await
 }
 
@@ -186,8 +193,8 @@ async fn create_and_start(permit: &Permit, launch: Launch) -> Result<String, Sta
     let container = engine.create(&launch.name, &launch.spec.0).await?;
     drop(slot);
     let finished = async {
-        for network in &launch.rest {
-            engine.connect(network, &container, &launch.aliases).await?;
+        for (network, config) in &launch.rest {
+            engine.connect(network, &container, config).await?;
         }
         start(permit, &container).await
     };

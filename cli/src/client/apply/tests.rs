@@ -21,6 +21,7 @@ impl Project {
             jaco: self.0.path().join("jaco.yaml"),
             compose: None,
             dry_run: false,
+            strict: false,
             detach: false,
             timeout: Duration::from_secs(60),
         }
@@ -139,6 +140,19 @@ async fn settings_without_effect_are_warned_about() {
         assert!(ports.starts_with(expected), "{ports}");
         assert!(!output.out.contains("warning"), "{}", output.out);
     }
+    let args = Args {
+        strict: true,
+        ..args
+    };
+    let (result, _, server) = apply(&args, Format::Table, |s| s.apply = committed()).await;
+    let failure = fake::failure(result);
+    assert_eq!(failure.code, "validation_failed");
+    assert!(
+        failure.message.starts_with("--strict: "),
+        "{}",
+        failure.message
+    );
+    assert!(server.applies().is_empty(), "nothing was sent");
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 //! A node of the wrong type is skipped here and rejected by the typed reading.
 
 mod cycles;
-mod keys;
+mod security;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,19 +16,33 @@ use crate::{
     yaml::{Map, Node, Position, Resolved, Value},
 };
 
-use super::{document::Document, ports};
-use keys::LEGACY;
-
-pub use keys::SERVICE_KEYS;
+use super::{
+    document::Document,
+    keys::{Effect, SERVICE},
+    ports,
+};
+use security::widens;
 
 /// Label that a service with privileged fields must have.
 const ALLOW_PRIVILEGED: &str = "jaco.io/allow-privileged";
+
+/// Keys of the first compose formats, with their replacements.
+const LEGACY: [(&str, &str); 5] = [
+    ("dockerfile", "build.dockerfile"),
+    ("log_driver", "logging.driver"),
+    ("log_opt", "logging.options"),
+    ("net", "network_mode"),
+    (
+        "volume_driver",
+        "no direct equivalent, long-form volumes: with driver:",
+    ),
+];
 
 /// Ports of the ingress.
 const RESERVED: [u16; 2] = [80, 443];
 
 /// Checks every service by name, then the dependencies between them.
-pub(super) fn services(document: &Document, open_variables: bool) -> Result<(), Error> {
+pub(super) fn services(document: &Document, unresolved: bool) -> Result<(), Error> {
     let mut edges = BTreeMap::new();
     for (key, node) in document.services() {
         let Some(map) = node.as_map() else {
@@ -38,7 +52,7 @@ pub(super) fn services(document: &Document, open_variables: bool) -> Result<(), 
             document,
             name: &key.text,
             map,
-            open_variables,
+            unresolved,
         };
         checks.legacy()?;
         checks.allowlist()?;
@@ -47,9 +61,37 @@ pub(super) fn services(document: &Document, open_variables: bool) -> Result<(), 
         checks.pull_policy()?;
         checks.privileged_label()?;
         checks.namespaces()?;
+        checks.references()?;
         edges.insert(key.text.as_str(), (checks.depends_on()?, key.at));
     }
+    container_names(document, unresolved)?;
     cycles::check(edges)
+}
+
+/// Fails if two services have one `container_name`, in any case of its letters, as names have none.
+fn container_names(document: &Document, unresolved: bool) -> Result<(), Error> {
+    let mut owners: BTreeMap<String, &str> = BTreeMap::new();
+    for (key, node) in document.services() {
+        let given = node.as_map().and_then(|map| map.get("container_name"));
+        let Some((node, name)) = given.and_then(|node| Some((node, node.text()?))) else {
+            continue;
+        };
+        if name.is_empty() || node.is_null() || (unresolved && name.contains('$')) {
+            continue;
+        }
+        if let Some(other) = owners.insert(name.to_ascii_lowercase(), &key.text) {
+            let message = format!(
+                "services {other:?} and {:?} have the same container_name {name:?}",
+                key.text
+            );
+            return Err(invalid(message)
+                .with("service", &key.text)
+                .with("field", "container_name")
+                .with("value", name)
+                .at(node.at));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the fields that make a service privileged and their positions, in a fixed order.
@@ -62,9 +104,10 @@ pub(super) fn privileged_fields(map: &Map) -> Vec<(&'static str, Position)> {
                 Resolved::Null | Resolved::Int(_) | Resolved::Float(_) => false,
             })
     });
-    let security_opt = map
-        .entry("security_opt")
-        .filter(|(_, node)| node.as_seq().is_some_and(|items| !items.is_empty()));
+    let security_opt = map.entry("security_opt").filter(|(_, node)| {
+        let mut options = node.as_seq().unwrap_or_default().iter();
+        options.any(|option| option.text().is_none_or(widens))
+    });
     let fields = [("privileged", privileged), ("security_opt", security_opt)];
     let fields = fields.into_iter();
     fields
@@ -76,12 +119,12 @@ struct Checks<'a> {
     document: &'a Document,
     name: &'a str,
     map: &'a Map,
-    open_variables: bool,
+    unresolved: bool,
 }
 
 impl<'a> Checks<'a> {
     fn is_open(&self, text: &str) -> bool {
-        self.open_variables && text.contains('$')
+        self.unresolved && text.contains('$')
     }
 
     fn invalid(&self, field: &str, message: String, at: Position) -> Error {
@@ -111,14 +154,19 @@ impl<'a> Checks<'a> {
     fn allowlist(&self) -> Result<(), Error> {
         for (key, _) in self.map.sorted() {
             let field = key.text.as_str();
-            if !SERVICE_KEYS.contains(&field) {
-                let near = suggestion(field, SERVICE_KEYS);
-                let message = format!(
-                    "unsupported compose field {field:?} on service {:?}{near}",
-                    self.name
-                );
-                return Err(self.invalid(field, message, key.at));
-            }
+            let why = match SERVICE.effect(field) {
+                // The typed error for it follows after all checks.
+                Some(Effect::Client) if self.unresolved || field == "env_file" => continue,
+                Some(Effect::Client) => ", which only `jaco apply` resolves".to_owned(),
+                Some(Effect::Kept | Effect::Noted(_) | Effect::Silent) => continue,
+                None if field.starts_with("x-") => continue,
+                None => suggestion(field, SERVICE.names()),
+            };
+            let message = format!(
+                "unsupported compose field {field:?} on service {:?}{why}",
+                self.name
+            );
+            return Err(self.invalid(field, message, key.at));
         }
         Ok(())
     }
@@ -151,10 +199,12 @@ impl<'a> Checks<'a> {
                 continue;
             };
             if let Some(port) = RESERVED.into_iter().find(|port| range.contains(port)) {
+                let target = ports::target(item, port).unwrap_or_else(|| "<port>".to_owned());
                 let message = format!(
-                    "service {:?} publishes port {port} ({entry}), which the ingress uses; \
-                     add a route to jaco.yaml instead",
-                    self.name
+                    "service {:?} publishes port {port} ({entry}), which the ingress uses; remove \
+                     the entry and add to jaco.yaml: routes: [{{domain: <your domain>, service: \
+                     {}, port: {target}}}]",
+                    self.name, self.name
                 );
                 return Err(Error::new(ErrorCode::ReservedPort, message)
                     .with("service", self.name)
@@ -171,16 +221,29 @@ impl<'a> Checks<'a> {
             return Ok(());
         };
         let value = node.text().unwrap_or_default();
-        let known = ["", "always", "missing", "build", "never"];
+        let known = [
+            "",
+            "always",
+            "build",
+            "daily",
+            "if_not_present",
+            "missing",
+            "never",
+            "refresh",
+            "weekly",
+        ];
         let is_string = node
             .as_scalar()
             .is_some_and(|scalar| matches!(scalar.resolve(), Resolved::Str(_)));
-        if (is_string && known.contains(&value)) || self.is_open(value) {
+        let is_interval = value
+            .strip_prefix("every_")
+            .is_some_and(|interval| grammar::duration(interval).is_some());
+        if (is_string && (known.contains(&value) || is_interval)) || self.is_open(value) {
             return Ok(());
         }
         let near = suggestion(value, known.into_iter().skip(1));
         let message = format!(
-            "service {:?} has pull_policy {}, want always, missing, build or never{near}",
+            "service {:?} has pull_policy {}, want always, missing, never or build{near}",
             self.name,
             shown(node)
         );
@@ -282,6 +345,29 @@ impl<'a> Checks<'a> {
             .with("target_service", target))
     }
 
+    /// Checks the services of `links` and `volumes_from`.
+    fn references(&self) -> Result<(), Error> {
+        for field in ["links", "volumes_from"] {
+            let items = self.map.get(field).and_then(Node::as_seq);
+            for item in items.unwrap_or_default() {
+                let Some(text) = item.text() else {
+                    continue;
+                };
+                if field == "volumes_from" && text.starts_with("container:") {
+                    let message = format!(
+                        "service {:?} mounts the volumes of {text}, but containers outside the \
+                         deployment may be on another node; name a service of this file",
+                        self.name
+                    );
+                    return Err(self.invalid(field, message, item.at).with("value", text));
+                }
+                let target = text.split(':').next().unwrap_or_default();
+                self.namespace_target(field, item, target)?;
+            }
+        }
+        Ok(())
+    }
+
     fn is_declared(&self, service: &str) -> bool {
         self.document.service(service).is_some()
     }
@@ -323,6 +409,11 @@ impl<'a> Checks<'a> {
         for field in ["network_mode", "ipc", "pid", "uts"] {
             let mode = self.map.get(field).and_then(Node::text);
             required.extend(mode.and_then(|mode| mode.strip_prefix("service:")));
+        }
+        for field in ["links", "volumes_from"] {
+            let items = self.map.get(field).and_then(Node::as_seq);
+            let texts = items.unwrap_or_default().iter().filter_map(Node::text);
+            required.extend(texts.filter_map(|text| text.split(':').next()));
         }
         Ok(required)
     }

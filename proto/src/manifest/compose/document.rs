@@ -50,7 +50,7 @@ impl Document {
         for (key, node) in self.root.sorted() {
             let text = key.text.as_str();
             if !TOP_LEVEL.has(text) {
-                let near = suggestion(text, TOP_LEVEL.all());
+                let near = suggestion(text, TOP_LEVEL.names());
                 let message = format!("unsupported compose field {text:?} at the top level{near}");
                 return Err(invalid(message).with("field", text).at(key.at));
             }

@@ -1,147 +1,396 @@
 //! Keys of the mappings of a compose file, by the effect of their values.
+//!
+//! The checks, the warnings and the tables in `docs/compose.md` all read these lists.
 
-/// Keys that one kind of mapping may have, besides `x-*`.
+mod reference;
+mod service;
+
+pub(super) use reference::reference;
+pub(super) use service::SERVICE;
+
+/// Effect of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// Read into the [`Project`](super::Project).
+    Kept,
+    /// Resolved by `jaco apply` before it sends the document; daemons refuse it.
+    Client,
+    /// Accepted without an effect; a warning names the key and this reason.
+    Noted(&'static str),
+    /// Accepted without an effect and without a warning: documentation, or a request for what
+    /// happens anyway.
+    Silent,
+}
+
+/// A key of one kind of mapping.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Key {
+    pub(super) name: &'static str,
+    pub(super) effect: Effect,
+    /// Description for `docs/compose.md`; empty where the name says it.
+    pub(super) about: &'static str,
+}
+
+/// Keys that one kind of mapping may have, besides `x-*`, sorted by name.
 #[derive(Debug)]
 pub(super) struct Keys {
-    /// Read into the [`Project`](super::Project).
-    pub(super) used: &'static [&'static str],
-    /// Accepted without an effect; a warning names each key that is set.
-    pub(super) unused: &'static [&'static str],
-    /// Accepted without an effect and without a warning: other tools' documentation and labels.
-    pub(super) silent: &'static [&'static str],
+    /// Path of the mapping, for the documentation.
+    pub(super) path: &'static str,
+    pub(super) keys: &'static [Key],
+}
+
+const fn kept(name: &'static str, about: &'static str) -> Key {
+    let effect = Effect::Kept;
+    Key {
+        name,
+        effect,
+        about,
+    }
+}
+
+const fn client(name: &'static str, about: &'static str) -> Key {
+    let effect = Effect::Client;
+    Key {
+        name,
+        effect,
+        about,
+    }
+}
+
+const fn noted(name: &'static str, reason: &'static str) -> Key {
+    Key {
+        name,
+        effect: Effect::Noted(reason),
+        about: reason,
+    }
+}
+
+const fn silent(name: &'static str, about: &'static str) -> Key {
+    let effect = Effect::Silent;
+    Key {
+        name,
+        effect,
+        about,
+    }
 }
 
 impl Keys {
-    /// Keys that all have an effect.
-    const fn used(used: &'static [&'static str]) -> Self {
-        Self {
-            used,
-            unused: &[],
-            silent: &[],
-        }
-    }
-
-    /// Returns every accepted key.
-    pub(super) fn all(&self) -> impl Iterator<Item = &'static str> {
-        let lists = [self.used, self.unused, self.silent].into_iter();
-        lists.flatten().copied()
+    /// Returns the names of the accepted keys.
+    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.keys.iter().map(|key| key.name)
     }
 
     /// Whether `key` is accepted.
     pub(super) fn has(&self, key: &str) -> bool {
-        key.starts_with("x-") || self.all().any(|known| known == key)
+        key.starts_with("x-") || self.effect(key).is_some()
+    }
+
+    /// Returns the effect of a key.
+    pub(super) fn effect(&self, key: &str) -> Option<Effect> {
+        let found = self.keys.iter().find(|known| known.name == key);
+        found.map(|known| known.effect)
+    }
+
+    /// Returns the keys without an effect, each with the reason.
+    pub(super) fn noted(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        self.keys.iter().filter_map(|key| match key.effect {
+            Effect::Noted(reason) => Some((key.name, reason)),
+            Effect::Kept | Effect::Client | Effect::Silent => None,
+        })
     }
 }
 
+/// Every list, in the order of the documentation.
+const ALL: [&Keys; 25] = [
+    &TOP_LEVEL,
+    &NETWORK,
+    &VOLUME,
+    &SERVICE,
+    &SERVICE_NETWORK,
+    &DEPENDENCY,
+    &HEALTHCHECK,
+    &LOGGING,
+    &BLKIO,
+    &BLKIO_WEIGHT,
+    &BLKIO_RATE,
+    &ULIMIT,
+    &DEVICE,
+    &GPU,
+    &PORT,
+    &MOUNT,
+    &MOUNT_BIND,
+    &MOUNT_VOLUME,
+    &MOUNT_TMPFS,
+    &MOUNT_IMAGE,
+    &DEPLOY,
+    &ROLLOUT,
+    &RESOURCES,
+    &LIMITS,
+    &RESERVATIONS,
+];
+
+const NO_ROLLOUT: &str = "rolling updates are not configured by compose files yet";
+const ENGINE_ONLY: &str =
+    "containers are reached through JACO's networks, not through the engine's";
+const ADDRESSES: &str = "JACO assigns addresses itself";
+
 pub(super) const TOP_LEVEL: Keys = Keys {
-    used: &["networks", "services", "volumes"],
-    unused: &["configs", "models", "secrets"],
-    silent: &["name", "version"],
+    path: "",
+    keys: &[
+        noted("configs", "configs are not mounted yet"),
+        noted("jobs", "only services become containers"),
+        noted("models", "JACO runs no models"),
+        silent("name", "the deployment's name is in `jaco.yaml`"),
+        kept("networks", "networks of the deployment"),
+        noted("secrets", "secrets are not mounted yet"),
+        kept("services", "the containers"),
+        silent("version", "obsolete in compose too"),
+        kept("volumes", "named volumes"),
+    ],
 };
 
 pub(super) const NETWORK: Keys = Keys {
-    used: &[],
-    unused: &[
-        "attachable",
-        "driver",
-        "driver_opts",
-        "enable_ipv4",
-        "enable_ipv6",
-        "external",
-        "internal",
-        "ipam",
-        "name",
+    path: "networks.*",
+    keys: &[
+        noted("attachable", ENGINE_ONLY),
+        noted("driver", ENGINE_ONLY),
+        noted("driver_opts", ENGINE_ONLY),
+        noted("enable_ipv4", ADDRESSES),
+        noted("enable_ipv6", ADDRESSES),
+        noted(
+            "external",
+            "every deployment has networks of its own, which no other can join",
+        ),
+        noted("internal", "networks reach the outside of the cluster"),
+        noted("ipam", ADDRESSES),
+        silent("labels", "not copied to the engine's network"),
+        noted("name", "the engine's networks are named by JACO"),
     ],
-    silent: &["labels"],
 };
 
 pub(super) const VOLUME: Keys = Keys {
-    used: &["external", "name"],
-    unused: &["driver", "driver_opts"],
-    silent: &["labels"],
+    path: "volumes.*",
+    keys: &[
+        kept("driver", "driver of a volume that does not exist yet"),
+        kept("driver_opts", "options of the driver"),
+        kept("external", "the volume is not named after the deployment"),
+        kept("labels", "labels of a volume that does not exist yet"),
+        kept("name", "name of the volume in the engine"),
+    ],
 };
 
-/// Keys of a service that have no effect, `restart` except for its usual values.
-pub(super) const SERVICE_UNUSED: [&str; 3] = ["build", "name", "restart"];
+pub(super) const SERVICE_NETWORK: Keys = Keys {
+    path: "services.*.networks.*",
+    keys: &[
+        kept("aliases", "further names of the service on this network"),
+        noted("driver_opts", ENGINE_ONLY),
+        kept(
+            "gw_priority",
+            "the network with the highest is the default route, from engine 28 on",
+        ),
+        noted("interface_name", "the engine names the interfaces"),
+        noted("ipv4_address", ADDRESSES),
+        noted("ipv6_address", ADDRESSES),
+        noted("link_local_ips", ADDRESSES),
+        noted("mac_address", ADDRESSES),
+        kept("priority", "order in which networks are attached"),
+        noted(
+            "use_service_name_alias",
+            "a service always has its name on its networks",
+        ),
+    ],
+};
 
 pub(super) const DEPLOY: Keys = Keys {
-    used: &["replicas", "resources"],
-    unused: &[
-        "endpoint_mode",
-        "labels",
-        "mode",
-        "placement",
-        "restart_policy",
-        "rollback_config",
-        "update_config",
+    path: "services.*.deploy",
+    keys: &[
+        noted(
+            "endpoint_mode",
+            "a name always leads to the addresses of the replicas",
+        ),
+        noted("labels", "containers have the labels of the service only"),
+        noted("mode", "`placement: global` in jaco.yaml is its place"),
+        noted(
+            "placement",
+            "`placement` and `hosts` in jaco.yaml are its place",
+        ),
+        kept("replicas", "number of replicas unless `jaco.yaml` has one"),
+        kept("resources", "limits; see below"),
+        noted("restart_policy", "replicas are restarted three times"),
+        noted("rollback_config", NO_ROLLOUT),
+        noted("update_config", NO_ROLLOUT),
     ],
-    silent: &[],
 };
 
 /// Keys of `update_config` and `rollback_config`; warnings name those mappings as a whole.
 pub(super) const ROLLOUT: Keys = Keys {
-    used: &[],
-    unused: &[
-        "delay",
-        "failure_action",
-        "max_failure_ratio",
-        "monitor",
-        "order",
-        "parallelism",
+    path: "services.*.deploy.update_config",
+    keys: &[
+        noted("delay", NO_ROLLOUT),
+        noted("failure_action", NO_ROLLOUT),
+        noted("max_failure_ratio", NO_ROLLOUT),
+        noted("monitor", NO_ROLLOUT),
+        noted("order", NO_ROLLOUT),
+        noted("parallelism", NO_ROLLOUT),
     ],
-    silent: &[],
 };
 
-pub(super) const RESOURCES: Keys = Keys::used(&["limits", "reservations"]);
+pub(super) const RESOURCES: Keys = Keys {
+    path: "services.*.deploy.resources",
+    keys: &[kept("limits", ""), kept("reservations", "")],
+};
 
-pub(super) const LIMITS: Keys = Keys::used(&["cpus", "memory", "pids"]);
+pub(super) const LIMITS: Keys = Keys {
+    path: "services.*.deploy.resources.limits",
+    keys: &[kept("cpus", ""), kept("memory", ""), kept("pids", "")],
+};
+
+const NO_RESERVATION: &str = "placement does not count reserved resources";
 
 pub(super) const RESERVATIONS: Keys = Keys {
-    used: &["memory"],
-    unused: &["cpus", "devices", "generic_resources", "pids"],
-    silent: &[],
+    path: "services.*.deploy.resources.reservations",
+    keys: &[
+        noted("cpus", NO_RESERVATION),
+        kept("devices", "accelerators, as in `gpus`"),
+        noted("generic_resources", NO_RESERVATION),
+        kept("memory", ""),
+        noted("pids", NO_RESERVATION),
+    ],
 };
 
 pub(super) const HEALTHCHECK: Keys = Keys {
-    used: &[
-        "disable",
-        "interval",
-        "retries",
-        "start_period",
-        "test",
-        "timeout",
+    path: "services.*.healthcheck",
+    keys: &[
+        kept("disable", ""),
+        kept("interval", ""),
+        kept("retries", ""),
+        noted("start_interval", "the interval applies from the start on"),
+        kept("start_period", ""),
+        kept("test", ""),
+        kept("timeout", ""),
     ],
-    unused: &["start_interval"],
-    silent: &[],
 };
 
-pub(super) const LOGGING: Keys = Keys::used(&["driver", "options"]);
+pub(super) const LOGGING: Keys = Keys {
+    path: "services.*.logging",
+    keys: &[kept("driver", ""), kept("options", "")],
+};
 
 pub(super) const DEPENDENCY: Keys = Keys {
-    used: &["condition", "required"],
-    unused: &["restart"],
-    silent: &[],
+    path: "services.*.depends_on.*",
+    keys: &[
+        kept("condition", "`service_started` or `service_healthy`"),
+        kept("required", ""),
+        noted(
+            "restart",
+            "a service outlives restarts of those that it depends on",
+        ),
+    ],
 };
 
-pub(super) const ULIMIT: Keys = Keys::used(&["hard", "soft"]);
+pub(super) const BLKIO: Keys = Keys {
+    path: "services.*.blkio_config",
+    keys: &[
+        kept("device_read_bps", ""),
+        kept("device_read_iops", ""),
+        kept("device_write_bps", ""),
+        kept("device_write_iops", ""),
+        kept("weight", ""),
+        kept("weight_device", ""),
+    ],
+};
 
-pub(super) const DEVICE: Keys = Keys::used(&["permissions", "source", "target"]);
+pub(super) const BLKIO_WEIGHT: Keys = Keys {
+    path: "services.*.blkio_config.weight_device.*",
+    keys: &[kept("path", ""), kept("weight", "")],
+};
 
-pub(super) const GPU: Keys =
-    Keys::used(&["capabilities", "count", "device_ids", "driver", "options"]);
+pub(super) const BLKIO_RATE: Keys = Keys {
+    path: "services.*.blkio_config.device_*.*",
+    keys: &[kept("path", ""), kept("rate", "")],
+};
+
+pub(super) const ULIMIT: Keys = Keys {
+    path: "services.*.ulimits.*",
+    keys: &[kept("hard", ""), kept("soft", "")],
+};
+
+pub(super) const DEVICE: Keys = Keys {
+    path: "services.*.devices.*",
+    keys: &[
+        kept("permissions", ""),
+        kept("source", ""),
+        kept("target", ""),
+    ],
+};
+
+pub(super) const GPU: Keys = Keys {
+    path: "services.*.gpus.*",
+    keys: &[
+        kept("capabilities", ""),
+        kept("count", ""),
+        kept("device_ids", ""),
+        kept("driver", ""),
+        kept("options", ""),
+    ],
+};
 
 pub(super) const MOUNT: Keys = Keys {
-    used: &["bind", "read_only", "source", "target", "type", "volume"],
-    // `driver` is not a key of compose, but named as the replacement of `volume_driver`.
-    unused: &["consistency", "driver", "image", "tmpfs"],
-    silent: &[],
+    path: "services.*.volumes.*",
+    keys: &[
+        kept("bind", ""),
+        noted("consistency", "only engines on macOS know it"),
+        // Not a key of compose, but named as the replacement of `volume_driver`.
+        noted(
+            "driver",
+            "`driver` of the volume at the top level is its place",
+        ),
+        kept("image", ""),
+        kept("read_only", ""),
+        kept("source", ""),
+        kept("target", ""),
+        kept("tmpfs", ""),
+        kept("type", ""),
+        kept("volume", ""),
+    ],
+};
+
+pub(super) const MOUNT_BIND: Keys = Keys {
+    path: "services.*.volumes.*.bind",
+    keys: &[
+        kept("create_host_path", ""),
+        kept("propagation", ""),
+        kept("recursive", ""),
+        kept("selinux", ""),
+    ],
+};
+
+pub(super) const MOUNT_VOLUME: Keys = Keys {
+    path: "services.*.volumes.*.volume",
+    keys: &[kept("labels", ""), kept("nocopy", ""), kept("subpath", "")],
+};
+
+pub(super) const MOUNT_TMPFS: Keys = Keys {
+    path: "services.*.volumes.*.tmpfs",
+    keys: &[kept("mode", ""), kept("size", "")],
+};
+
+pub(super) const MOUNT_IMAGE: Keys = Keys {
+    path: "services.*.volumes.*.image",
+    keys: &[kept("subpath", "")],
 };
 
 pub(super) const PORT: Keys = Keys {
-    used: &["host_ip", "protocol", "published", "target"],
-    unused: &["mode"],
-    // Documentation of the entry.
-    silent: &["app_protocol", "name"],
+    path: "services.*.ports.*",
+    keys: &[
+        silent("app_protocol", "documentation of the entry"),
+        kept("host_ip", ""),
+        noted("mode", "every node listens on a published port"),
+        silent("name", "documentation of the entry"),
+        kept("protocol", ""),
+        kept("published", ""),
+        kept("target", ""),
+    ],
 };
 
 #[cfg(test)]

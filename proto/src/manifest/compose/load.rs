@@ -4,6 +4,8 @@ mod deploy;
 mod hardware;
 mod lifecycle;
 mod network;
+mod references;
+mod volume;
 
 use std::collections::BTreeMap;
 
@@ -13,35 +15,35 @@ use crate::{
         fault::{Located, invalid, suggestion},
         grammar,
     },
-    yaml::{Key, Map, Node, Position, Resolved, Scalar, Value},
+    yaml::{Key, Map, Node, Position, Value},
 };
 
 use super::{
-    Project, Resources, Service, VolumeDeclaration,
+    Project, Resources, Service,
     document::{DEFAULT_NETWORK, Document},
-    keys::{Keys, NETWORK, SERVICE_UNUSED, VOLUME},
+    keys::{Effect, Keys, NETWORK, SERVICE},
     mounts, ports,
     reader::Reader,
 };
 
-/// Reads all services; see [`Reader`] for `open_variables`.
-pub(super) fn project(document: &Document, open_variables: bool) -> Result<Project, Error> {
+/// Reads all services; see [`Reader`] for `unresolved`.
+pub(super) fn project(document: &Document, unresolved: bool) -> Result<Project, Error> {
     let mut project = Project::default();
     for (key, node) in document.networks() {
         check_name("networks", key)?;
-        declaration("networks", key, node, &NETWORK, open_variables)?;
+        declaration("networks", key, node, &NETWORK, unresolved)?;
         project.networks.push(key.text.clone());
     }
     for (key, node) in document.volumes() {
         check_name("volumes", key)?;
-        let declaration = volume(key, node, open_variables)?;
+        let declaration = volume::read(key, node, unresolved)?;
         project.volumes.insert(key.text.clone(), declaration);
     }
     for (key, node) in document.services() {
         check_name("services", key)?;
         let reader = Reader {
             service: &key.text,
-            open_variables,
+            unresolved,
         };
         project
             .services
@@ -70,12 +72,12 @@ fn declaration<'n>(
     key: &Key,
     node: &'n Node,
     keys: &Keys,
-    open_variables: bool,
+    unresolved: bool,
 ) -> Result<Option<&'n Map>, Error> {
     let map = match &node.value {
         Value::Map(map) => map,
         Value::Scalar(scalar) if scalar.is_null() => return Ok(None),
-        Value::Scalar(scalar) if open_variables && scalar.text.contains('$') => return Ok(None),
+        Value::Scalar(scalar) if unresolved && scalar.text.contains('$') => return Ok(None),
         Value::Scalar(_) | Value::Seq(_) => {
             let what = format!("must be a mapping, not {}", node.kind());
             return Err(invalid_declaration(table, key, &what, node.at));
@@ -84,7 +86,7 @@ fn declaration<'n>(
     for (inner, _) in map.iter() {
         let text = inner.text.as_str();
         if !keys.has(text) {
-            let near = suggestion(text, keys.all());
+            let near = suggestion(text, keys.names());
             let what = format!("has no key {text:?}{near}");
             return Err(invalid_declaration(table, key, &what, inner.at));
         }
@@ -97,47 +99,6 @@ fn invalid_declaration(table: &str, key: &Key, what: &str, at: Position) -> Erro
         .with("field", table)
         .with("value", &key.text)
         .at(at)
-}
-
-fn volume(key: &Key, node: &Node, open_variables: bool) -> Result<VolumeDeclaration, Error> {
-    let fail = |what: &str, at: Position| invalid_declaration("volumes", key, what, at);
-    let Some(map) = declaration("volumes", key, node, &VOLUME, open_variables)? else {
-        return Ok(VolumeDeclaration::default());
-    };
-    let is_open = |text: &str| open_variables && text.contains('$');
-    let text = |map: &Map| match map.get("name") {
-        Some(node) if node.is_null() => Ok(None),
-        Some(node) => match node.as_scalar().map(Scalar::resolve) {
-            Some(Resolved::Str(text)) => Ok(Some(text.to_owned()).filter(|text| !text.is_empty())),
-            Some(Resolved::Null | Resolved::Bool(_) | Resolved::Int(_) | Resolved::Float(_))
-            | None => Err(fail("needs a string as name", node.at)),
-        },
-        None => Ok(None),
-    };
-    let mut name = text(map)?;
-    let mut external = false;
-    if let Some(node) = map.get("external") {
-        external = match &node.value {
-            Value::Map(older) => {
-                let inner = text(older)?;
-                if name.is_some() && inner.is_some() && name != inner {
-                    return Err(fail("has two names, name and external.name", node.at));
-                }
-                name = name.or(inner);
-                true
-            }
-            Value::Scalar(scalar) if scalar.is_null() || is_open(&scalar.text) => false,
-            Value::Scalar(scalar) => grammar::boolean(&scalar.text)
-                .ok_or_else(|| fail("needs a boolean as external", node.at))?,
-            Value::Seq(_) => return Err(fail("needs a boolean as external", node.at)),
-        };
-    }
-    let foreign = |key: &str| !matches!(key, "name" | "external") && !key.starts_with("x-");
-    if external && let Some((other, _)) = map.iter().find(|(key, _)| foreign(&key.text)) {
-        let what = format!("is external, so {:?} has no place in it", other.text);
-        return Err(fail(&what, other.at));
-    }
-    Ok(VolumeDeclaration { name, external })
 }
 
 fn service(reader: &Reader<'_>, node: &Node) -> Result<Service, Error> {
@@ -155,12 +116,15 @@ fn service(reader: &Reader<'_>, node: &Node) -> Result<Service, Error> {
         field(reader, &mut service, &mut flat, &key.text, node)?;
     }
     deploy::choose_resources(&mut service, flat, map);
+    if let Some(node) = map.get("scale") {
+        deploy::scale(reader, &mut service, node)?;
+    }
     if service.network_mode.is_some() {
         network::leave_networks(&mut service);
     } else if service.networks.is_empty() {
         service.networks.push(DEFAULT_NETWORK.to_owned());
     }
-    lifecycle::add_namespace_dependencies(&mut service);
+    references::add_dependencies(&mut service);
     Ok(service)
 }
 
@@ -176,6 +140,18 @@ fn field(
         "image" => service.image = reader.name(key, node)?,
         "command" => service.command = reader.command(key, node)?,
         "entrypoint" => service.entrypoint = reader.command(key, node)?,
+        "annotations" => service.annotations = reader.labels(key, node)?,
+        "tty" => service.tty = reader.boolean(key, node)?.unwrap_or(false),
+        "stdin_open" => service.stdin_open = reader.boolean(key, node)?.unwrap_or(false),
+        "platform" => service.platform = reader.name(key, node)?,
+        "container_name" => service.container_name = network::name(reader, key, node)?,
+        "links" => service.links = references::links(reader, node)?,
+        "mac_address" => service.mac_address = network::mac_address(reader, node)?,
+        "volumes_from" => service.volumes_from = references::volumes_from(reader, node)?,
+        "group_add" => service.group_add = hardware::group_add(reader, node)?,
+        "runtime" => service.runtime = reader.name(key, node)?,
+        "device_cgroup_rules" => service.device_cgroup_rules = reader.string_list(key, node)?,
+        "storage_opt" => service.storage_opt = hardware::storage_opt(reader, node)?,
         "environment" => service.environment = reader.dict(key, node)?.into(),
         "labels" => service.labels = reader.labels(key, node)?,
         "working_dir" => service.working_dir = reader.name(key, node)?,
@@ -195,8 +171,10 @@ fn field(
         "privileged" => service.privileged = reader.boolean(key, node)?.unwrap_or(false),
         "security_opt" => service.security_opt = reader.string_list(key, node)?,
         "devices" => service.devices = hardware::devices(reader, node)?,
-        "gpus" => service.gpus = hardware::gpus(reader, node)?,
-        "networks" => service.networks = network::networks(reader, node)?,
+        "gpus" => service.gpus.extend(hardware::gpus(reader, key, node)?),
+        "networks" => {
+            (service.networks, service.network_settings) = network::networks(reader, node)?;
+        }
         "network_mode" => service.network_mode = network::network_mode(reader, node)?,
         "ports" => service.ports = ports::read(reader, node)?,
         "dns" => service.dns = reader.string_or_list(key, node)?,
@@ -222,10 +200,22 @@ fn field(
         "pids_limit" => flat.pids = deploy::positive(reader.int(key, node)?),
         "cpu_shares" => flat.cpu_shares = deploy::positive(reader.int(key, node)?),
         "cpuset" => flat.cpuset = reader.name(key, node)?,
+        "cpu_period" => flat.cpu_period = hardware::microseconds(reader, key, node)?,
+        "cpu_quota" => flat.cpu_quota = hardware::microseconds(reader, key, node)?,
+        "cpu_rt_period" => flat.cpu_rt_period = hardware::microseconds(reader, key, node)?,
+        "cpu_rt_runtime" => flat.cpu_rt_runtime = hardware::microseconds(reader, key, node)?,
+        "memswap_limit" => flat.memory_swap = hardware::memory_swap(reader, node)?,
+        "mem_swappiness" => flat.memory_swappiness = reader.int_within(key, node, 0..=100)?,
+        "oom_score_adj" => flat.oom_score_adj = reader.int_within(key, node, -1000..=1000)?,
+        "oom_kill_disable" => flat.oom_kill_disable = reader.boolean(key, node)?,
+        "blkio_config" => flat.blkio = hardware::blkio(reader, node)?,
         "depends_on" => service.depends_on = lifecycle::depends_on(reader, node)?,
         "pull_policy" => service.pull_policy = lifecycle::pull_policy(reader, node)?,
-        // The client resolves `env_file`.
-        _ => debug_assert!(key == "env_file" || SERVICE_UNUSED.contains(&key), "{key}"),
+        // `scale` is read after `deploy`, and the client resolves its keys.
+        _ => debug_assert!(
+            key == "scale" || SERVICE.effect(key) != Some(Effect::Kept),
+            "{key}"
+        ),
     }
     Ok(())
 }

@@ -24,6 +24,12 @@ pub struct VolumeDeclaration {
     pub name: Option<String>,
     /// The volume exists outside the deployment.
     pub external: bool,
+    /// Driver of a volume that does not exist yet; empty for the engine's default.
+    pub driver: String,
+    /// Options of the driver.
+    pub driver_opts: BTreeMap<String, String>,
+    /// Labels of a volume that does not exist yet.
+    pub labels: BTreeMap<String, String>,
 }
 
 /// Settings of a service's containers.
@@ -39,6 +45,20 @@ pub struct Service {
     pub environment: Environment,
     /// Container labels.
     pub labels: BTreeMap<String, String>,
+    /// Annotations for the container runtime.
+    pub annotations: BTreeMap<String, String>,
+    /// Whether the container has a terminal.
+    pub tty: bool,
+    /// Whether the container's standard input stays open.
+    pub stdin_open: bool,
+    /// Platform of the image, as `os/arch[/variant]`.
+    pub platform: Option<String>,
+    /// Further name of the service on each of its networks.
+    pub container_name: Option<String>,
+    /// Names that only this service resolves.
+    pub links: Vec<Link>,
+    /// Hardware address of the interface on the first network.
+    pub mac_address: Option<String>,
     /// Working directory.
     pub working_dir: Option<String>,
     /// `user[:group]`, names or ids.
@@ -55,6 +75,8 @@ pub struct Service {
     pub healthcheck: Option<Healthcheck>,
     /// Mounts in file order.
     pub volumes: Vec<Mount>,
+    /// Services whose volumes a container mounts too, from a replica on the same node.
+    pub volumes_from: Vec<VolumesFrom>,
     /// tmpfs options by path.
     pub tmpfs: BTreeMap<String, String>,
     /// Read-only root file system.
@@ -69,14 +91,24 @@ pub struct Service {
     pub ulimits: BTreeMap<String, Ulimit>,
     /// Full access to the host; requires a label and a token flag.
     pub privileged: bool,
-    /// Security options; they require the same as `privileged`.
+    /// Security options; those that widen rights require the same as `privileged`.
     pub security_opt: Vec<String>,
+    /// Supplementary groups of the process, names or ids.
+    pub group_add: Vec<String>,
+    /// Container runtime of the engine, such as `runsc`.
+    pub runtime: Option<String>,
     /// Host devices.
     pub devices: Vec<Device>,
+    /// Rules of the cgroup's device list, such as `c 1:3 mr`.
+    pub device_cgroup_rules: Vec<String>,
+    /// Options of the storage driver.
+    pub storage_opt: BTreeMap<String, String>,
     /// Accelerators.
     pub gpus: Vec<GpuRequest>,
     /// Networks in attach order: priority descending, then name.
     pub networks: Vec<String>,
+    /// Settings of those networks of [`Self::networks`] that have any.
+    pub network_settings: BTreeMap<String, NetworkSettings>,
     /// Network namespace in place of networks.
     pub network_mode: Option<NetworkMode>,
     /// Published ports in file order, ranges expanded pairwise.
@@ -117,6 +149,33 @@ pub struct Service {
     pub pull_policy: PullPolicy,
 }
 
+/// A name for another service that only one service resolves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Service in the same file.
+    pub service: String,
+    /// Name under which it is reached; the service's own without an alias.
+    pub alias: String,
+}
+
+/// A service whose volumes another one mounts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumesFrom {
+    /// Service in the same file.
+    pub service: String,
+    /// Whether the volumes are mounted read-only.
+    pub read_only: bool,
+}
+
+/// Settings of a service on one network.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NetworkSettings {
+    /// Further names of the service on this network.
+    pub aliases: Vec<String>,
+    /// Priority as default route; the highest wins.
+    pub gateway_priority: Option<i64>,
+}
+
 /// Health check of a container; absent durations have the engine's defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Healthcheck {
@@ -147,6 +206,49 @@ pub struct Mount {
     pub propagation: Option<String>,
     /// SELinux relabelling of a bind, `z` (shared) or `Z` (private).
     pub selinux: Option<String>,
+    /// Treatment of mounts below the source of a bind.
+    pub recursive: Recursive,
+    /// Directory inside the volume or the image.
+    pub subpath: Option<String>,
+    /// Labels of a volume that does not exist yet.
+    pub labels: BTreeMap<String, String>,
+    /// Size of a memory file system in bytes.
+    pub size: Option<i64>,
+    /// Permissions of the root of a memory file system.
+    pub mode: Option<u32>,
+}
+
+impl Mount {
+    /// Creates a mount without further settings.
+    pub fn new(source: MountSource, target: impl Into<String>) -> Self {
+        Self {
+            source,
+            target: target.into(),
+            read_only: false,
+            no_copy: false,
+            propagation: None,
+            selinux: None,
+            recursive: Recursive::default(),
+            subpath: None,
+            labels: BTreeMap::new(),
+            size: None,
+            mode: None,
+        }
+    }
+}
+
+/// Treatment of the mounts below the source of a bind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Recursive {
+    /// Mounted too, read-only ones if the kernel can.
+    #[default]
+    Enabled,
+    /// Not mounted.
+    Disabled,
+    /// Mounted too, and writable below a read-only bind.
+    Writable,
+    /// Mounted too; the start fails if the kernel cannot make them read-only.
+    ReadOnly,
 }
 
 /// Source of a [`Mount`].
@@ -297,6 +399,41 @@ pub struct Resources {
     pub cpu_shares: Option<i64>,
     /// CPUs the container may use.
     pub cpuset: Option<String>,
+    /// Period of the CPU quota in microseconds.
+    pub cpu_period: Option<i64>,
+    /// CPU time per period in microseconds.
+    pub cpu_quota: Option<i64>,
+    /// Period of the real-time scheduler in microseconds.
+    pub cpu_rt_period: Option<i64>,
+    /// Time per period of the real-time scheduler in microseconds.
+    pub cpu_rt_runtime: Option<i64>,
+    /// Limit of memory and swap together in bytes; -1 for none.
+    pub memory_swap: Option<i64>,
+    /// Tendency of the kernel to swap, 0 to 100.
+    pub memory_swappiness: Option<i64>,
+    /// Preference of the out-of-memory killer, -1000 to 1000.
+    pub oom_score_adj: Option<i64>,
+    /// Whether the out-of-memory killer spares the container.
+    pub oom_kill_disable: Option<bool>,
+    /// Weights and limits of block devices.
+    pub blkio: Blkio,
+}
+
+/// Weights and limits of block devices, by path of the device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Blkio {
+    /// Relative weight, 10 to 1000.
+    pub weight: Option<u16>,
+    /// Relative weight of single devices.
+    pub weight_device: Vec<(String, u16)>,
+    /// Bytes read per second.
+    pub read_bps: Vec<(String, i64)>,
+    /// Read operations per second.
+    pub read_iops: Vec<(String, i64)>,
+    /// Bytes written per second.
+    pub write_bps: Vec<(String, i64)>,
+    /// Write operations per second.
+    pub write_iops: Vec<(String, i64)>,
 }
 
 /// Rollout settings of a service.

@@ -9,7 +9,11 @@ use crate::{
     yaml::{Map, Node, Value},
 };
 
-use super::{Mount, MountSource, keys::MOUNT, reader::Reader};
+use super::{
+    Mount, MountSource, Recursive,
+    keys::{MOUNT, MOUNT_BIND, MOUNT_IMAGE, MOUNT_TMPFS, MOUNT_VOLUME},
+    reader::Reader,
+};
 
 const PROPAGATIONS: [&str; 6] = [
     "private", "rprivate", "shared", "rshared", "slave", "rslave",
@@ -82,12 +86,11 @@ fn short(reader: &Reader<'_>, item: &Node, text: &str) -> Result<Mount, Error> {
         given.map(|option| (*option).to_owned())
     };
     Ok(Mount {
-        source,
-        target: clean_target(reader, item, target)?,
         read_only: options.contains(&"ro"),
         no_copy: options.contains(&"nocopy"),
         propagation: one_of(&PROPAGATIONS),
         selinux: one_of(&SELINUX),
+        ..Mount::new(source, clean_target(reader, item, target)?)
     })
 }
 
@@ -96,39 +99,26 @@ fn long(reader: &Reader<'_>, item: &Node) -> Result<Option<Mount>, Error> {
     let Some(map) = reader.map("volumes", item, &MOUNT)? else {
         return Ok(None);
     };
-    let text = |map: &Map, key: &str| match map.get(key) {
-        Some(node) => reader.name(&format!("volumes.{key}"), node),
-        None => Ok(None),
-    };
-    let flag = |map: &Map, key: &str| match map.get(key) {
-        Some(node) => reader.boolean(&format!("volumes.{key}"), node),
-        None => Ok(None),
-    };
-    let options = |key: &str| match map.get(key) {
-        Some(node) => reader.any_map(&format!("volumes.{key}"), node),
-        None => Ok(None),
-    };
-    let is_open = |key: &str| map.get(key).is_some_and(|node| reader.is_open(node));
+    let is_open = |key: &str| reader.is_open_in(map, key);
     if is_open("type") || is_open("source") || is_open("target") {
         return Ok(None);
     }
-    let Some(kind) = text(map, "type")? else {
+    let Some(kind) = text(reader, map, "volumes.", "type")? else {
         return Err(reader.fault("volumes", item, "needs a type in the long form"));
     };
-    let Some(target) = text(map, "target")? else {
+    let Some(target) = text(reader, map, "volumes.", "target")? else {
         return Err(reader.fault("volumes", item, "needs a target"));
     };
     let place = |key: &str| map.get(key).unwrap_or(item);
-    let source = text(map, "source")?;
-    let bind_options = options("bind")?;
-    let source = match (kind.as_str(), source) {
-        ("bind", Some(path)) => {
-            let create = match bind_options {
-                Some(options) => flag(options, "create_host_path")?.unwrap_or(true),
-                None => true,
-            };
-            bind(reader, place("source"), &path, create)?
-        }
+    let mut mount = Mount::new(
+        MountSource::Anonymous,
+        clean_target(reader, place("target"), &target)?,
+    );
+    mount.read_only = flag(reader, map, "volumes.", "read_only")?.unwrap_or(false);
+    let create = options(reader, map, &mut mount)?;
+    let source = text(reader, map, "volumes.", "source")?;
+    mount.source = match (kind.as_str(), source) {
+        ("bind", Some(path)) => bind(reader, place("source"), &path, create)?,
         ("bind", None) => return Err(reader.fault("volumes", item, "needs a source to bind")),
         ("volume", Some(key)) => volume(reader, place("source"), &key)?,
         ("volume", None) => MountSource::Anonymous,
@@ -144,29 +134,78 @@ fn long(reader: &Reader<'_>, item: &Node) -> Result<Option<Mount>, Error> {
             return Err(reader.fault("volumes.type", place("type"), what));
         }
     };
-    let bind_text = |key: &str| match bind_options {
-        Some(options) => text(options, key),
+    Ok(Some(mount))
+}
+
+/// Reads the settings per type into `mount`, and whether a missing path of the host is created.
+fn options(reader: &Reader<'_>, map: &Map, mount: &mut Mount) -> Result<bool, Error> {
+    let inner = |key: &str, keys| match map.get(key) {
+        Some(node) => reader.map(&format!("volumes.{key}"), node, keys),
         None => Ok(None),
     };
-    Ok(Some(Mount {
-        source,
-        target: clean_target(reader, place("target"), &target)?,
-        read_only: flag(map, "read_only")?.unwrap_or(false),
-        no_copy: match options("volume")? {
-            Some(options) => flag(options, "nocopy")?.unwrap_or(false),
-            None => false,
-        },
-        propagation: bind_text("propagation")?.filter(|text| PROPAGATIONS.contains(&text.as_str())),
-        selinux: bind_text("selinux")?.filter(|text| SELINUX.contains(&text.as_str())),
-    }))
+    let mut create = true;
+    if let Some(map) = inner("bind", &MOUNT_BIND)? {
+        let path = "volumes.bind.";
+        create = flag(reader, map, path, "create_host_path")?.unwrap_or(true);
+        let known = |words: &'static [&str]| move |text: &String| words.contains(&text.as_str());
+        mount.propagation = text(reader, map, path, "propagation")?.filter(known(&PROPAGATIONS));
+        mount.selinux = text(reader, map, path, "selinux")?.filter(known(&SELINUX));
+        if let Some(node) = map.get("recursive") {
+            let words = [
+                ("enabled", Recursive::Enabled),
+                ("disabled", Recursive::Disabled),
+                ("writable", Recursive::Writable),
+                ("readonly", Recursive::ReadOnly),
+            ];
+            let chosen = reader.choice("volumes.bind.recursive", node, &words)?;
+            mount.recursive = chosen.unwrap_or_default();
+        }
+    }
+    if let Some(map) = inner("volume", &MOUNT_VOLUME)? {
+        let path = "volumes.volume.";
+        mount.no_copy = flag(reader, map, path, "nocopy")?.unwrap_or(false);
+        mount.subpath = text(reader, map, path, "subpath")?;
+        if let Some(node) = map.get("labels") {
+            mount.labels = reader.labels("volumes.volume.labels", node)?;
+        }
+    }
+    if let Some(map) = inner("image", &MOUNT_IMAGE)? {
+        mount.subpath = text(reader, map, "volumes.image.", "subpath")?;
+    }
+    if let Some(map) = inner("tmpfs", &MOUNT_TMPFS)? {
+        if let Some(node) = map.get("size") {
+            let size = reader.bytes("volumes.tmpfs.size", node)?;
+            mount.size = size.filter(|size| *size > 0);
+        }
+        if let Some(node) = map.get("mode") {
+            mount.mode = reader.permissions("volumes.tmpfs.mode", node)?;
+        }
+    }
+    Ok(create)
+}
+
+fn text(reader: &Reader<'_>, map: &Map, path: &str, key: &str) -> Result<Option<String>, Error> {
+    match map.get(key) {
+        Some(node) => reader.name(&format!("{path}{key}"), node),
+        None => Ok(None),
+    }
+}
+
+fn flag(reader: &Reader<'_>, map: &Map, path: &str, key: &str) -> Result<Option<bool>, Error> {
+    match map.get(key) {
+        Some(node) => reader.boolean(&format!("{path}{key}"), node),
+        None => Ok(None),
+    }
 }
 
 fn bind(reader: &Reader<'_>, node: &Node, path: &str, create: bool) -> Result<MountSource, Error> {
     // The daemon has neither the directory of the compose file nor the home directories of other
-    // users to resolve a relative path.
+    // users to resolve a relative path; a client has.
     let is_home = path == "~" || path.starts_with("~/");
-    if !path.starts_with('/') && !is_home {
-        let what = format!("binds the relative path {path:?}, use an absolute one");
+    if !path.starts_with('/') && !is_home && !reader.unresolved {
+        let what = format!(
+            "binds the relative path {path:?}, which only `jaco apply` resolves; write an absolute one"
+        );
         return Err(reader.fault("volumes", node, what).with("value", path));
     }
     Ok(MountSource::Bind {

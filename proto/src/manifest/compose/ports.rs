@@ -51,6 +51,23 @@ pub(super) fn published(item: &Node) -> Option<(RangeInclusive<u16>, String)> {
     }
 }
 
+/// Returns the container port behind host port `published` of an entry; `None` if it does not
+/// parse.
+pub(super) fn target(item: &Node, published: u16) -> Option<String> {
+    match &item.value {
+        Value::Scalar(scalar) => {
+            let entry = Short::parse(&scalar.text)?;
+            let offset = published.checked_sub(*entry.host?.start())?;
+            let first = *entry.container.start();
+            let paired = first.saturating_add(offset);
+            let is_paired = entry.container.contains(&paired);
+            Some(if is_paired { paired } else { first }.to_string())
+        }
+        Value::Map(map) => decimal(map.get("target")?),
+        Value::Seq(_) => None,
+    }
+}
+
 /// Returns the text of a scalar; a whole number is converted to decimal notation.
 fn decimal(node: &Node) -> Option<String> {
     let scalar = node.as_scalar()?;

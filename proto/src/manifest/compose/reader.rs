@@ -1,10 +1,11 @@
 //! Typed reading of the nodes of one service.
 //!
-//! A null value counts as an absent key. With `open_variables`, so does a scalar that contains a
-//! `$`: its value is not known yet.
+//! A null value counts as an absent key. In an `unresolved` document, so does a scalar that contains
+//! a `$`: its value is not known yet.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
     time::Duration,
 };
 
@@ -23,7 +24,7 @@ use super::keys::Keys;
 #[derive(Clone, Copy)]
 pub(super) struct Reader<'a> {
     pub(super) service: &'a str,
-    pub(super) open_variables: bool,
+    pub(super) unresolved: bool,
 }
 
 impl Reader<'_> {
@@ -58,7 +59,12 @@ impl Reader<'_> {
 
     /// Whether the value is unknown until interpolation.
     pub(super) fn is_open(&self, node: &Node) -> bool {
-        self.open_variables && node.text().is_some_and(|text| text.contains('$'))
+        self.unresolved && node.text().is_some_and(|text| text.contains('$'))
+    }
+
+    /// Whether the value of `key` is unknown until interpolation.
+    pub(super) fn is_open_in(&self, map: &Map, key: &str) -> bool {
+        map.get(key).is_some_and(|node| self.is_open(node))
     }
 
     fn scalar<'n>(
@@ -121,6 +127,23 @@ impl Reader<'_> {
         }
     }
 
+    /// Reads a whole number within `range`.
+    pub(super) fn int_within(
+        &self,
+        field: &str,
+        node: &Node,
+        range: RangeInclusive<i64>,
+    ) -> Result<Option<i64>, Error> {
+        let value = self.int(field, node)?;
+        match value.filter(|value| !range.contains(value)) {
+            Some(_) => {
+                let want = format!("{} to {}", range.start(), range.end());
+                Err(self.wrong(field, node, &want))
+            }
+            None => Ok(value),
+        }
+    }
+
     /// Reads a number or text and parses it.
     pub(super) fn parsed<T>(
         &self,
@@ -151,6 +174,24 @@ impl Reader<'_> {
 
     pub(super) fn bytes(&self, field: &str, node: &Node) -> Result<Option<i64>, Error> {
         self.parsed(field, node, "a size such as 64M", grammar::bytes)
+    }
+
+    /// Reads permissions of a file: a number, which YAML takes as octal with a leading zero, or
+    /// octal digits as text.
+    pub(super) fn permissions(&self, field: &str, node: &Node) -> Result<Option<u32>, Error> {
+        let expected = "permissions such as 0644";
+        let Some(scalar) = self.scalar(field, node, expected)? else {
+            return Ok(None);
+        };
+        let value = match scalar.resolve() {
+            Resolved::Int(value) => u32::try_from(value).ok(),
+            Resolved::Str(text) => u32::from_str_radix(text, 8).ok(),
+            Resolved::Null | Resolved::Bool(_) | Resolved::Float(_) => None,
+        };
+        match value.filter(|mode| *mode <= 0o7777) {
+            Some(mode) => Ok(Some(mode)),
+            None => Err(self.wrong(field, node, expected)),
+        }
     }
 
     /// Reads one of the given words.
@@ -209,7 +250,7 @@ impl Reader<'_> {
         for (key, _) in map.iter() {
             let text = key.text.as_str();
             if !keys.has(text) {
-                let near = suggestion(text, keys.all());
+                let near = suggestion(text, keys.names());
                 let field = format!("{field}.{text}");
                 let message = format!(
                     "compose load: services.{}.{field} is not a known key{near}",

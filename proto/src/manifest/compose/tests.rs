@@ -95,9 +95,8 @@ fn scalar_settings_are_read_unchanged() {
 
 #[test]
 fn null_counts_as_absent() {
-    let keys: String = check::SERVICE_KEYS
-        .iter()
-        .filter(|key| **key != "env_file")
+    let keys: String = service_keys()
+        .filter(|key| *key != "env_file")
         .map(|key| format!("{key}:\n"))
         .collect();
     assert_eq!(service(&keys), service("image: "));
@@ -134,16 +133,9 @@ fn mounts_take_short_and_long_form() {
          - {type: volume, source: data, target: /f, read_only: true, volume: {nocopy: true}}\n  \
          - {type: volume, target: /g}\n  \
          - {type: bind, source: /h, target: /i, bind: {create_host_path: false, propagation: shared}}\n  \
-         - {type: tmpfs, target: /t, tmpfs: {size: 1}}\n  - {type: npipe, source: p, target: /n}",
+         - {type: tmpfs, target: /t}\n  - {type: npipe, source: p, target: /n}",
     );
-    let mount = |source, target: &str| Mount {
-        source,
-        target: target.to_owned(),
-        read_only: false,
-        no_copy: false,
-        propagation: None,
-        selinux: None,
-    };
+    let mount = |source, target: &str| Mount::new(source, target);
     let bind = |path: &str, create| MountSource::Bind {
         path: path.to_owned(),
         create,
@@ -188,12 +180,132 @@ fn mounts_take_short_and_long_form() {
 }
 
 #[test]
+fn mounts_keep_options_of_their_type() {
+    let web = service(
+        "volumes:\n  - {type: volume, source: data, target: /a, volume: {subpath: x/y, labels: [a=b]}}\n  \
+         - {type: tmpfs, target: /t, tmpfs: {size: 64m, mode: 0700}}\n  \
+         - {type: tmpfs, target: /u, tmpfs: {mode: '1777'}}\n  \
+         - {type: image, source: assets, target: /i, image: {subpath: css}}\n  \
+         - {type: bind, source: /h, target: /b, bind: {recursive: readonly}}",
+    );
+    let [volume, tmpfs, text, image, bind] = &web.volumes[..] else {
+        panic!("{:?}", web.volumes);
+    };
+    assert_eq!(volume.subpath.as_deref(), Some("x/y"));
+    assert_eq!(volume.labels, map(&[("a", "b")]));
+    assert_eq!((tmpfs.size, tmpfs.mode), (Some(64 << 20), Some(0o700)));
+    assert_eq!((text.size, text.mode), (None, Some(0o1777)));
+    assert_eq!(image.subpath.as_deref(), Some("css"));
+    assert_eq!(bind.recursive, Recursive::ReadOnly);
+    for (mount, words) in [
+        (
+            "{type: tmpfs, target: /t, tmpfs: {mode: '8'}}",
+            "such as 0644",
+        ),
+        (
+            "{type: tmpfs, target: /t, tmpfs: {mode: 010000}}",
+            "such as 0644",
+        ),
+        (
+            "{type: bind, source: /a, target: /b, bind: {recursive: no}}",
+            "enabled or",
+        ),
+        (
+            "{type: volume, source: a, target: /b, volume: {path: x}}",
+            "not a known key",
+        ),
+    ] {
+        let text = format!("services: {{web: {{volumes: [{mount}]}}}}");
+        let error = Project::parse(text.as_bytes()).unwrap_err();
+        assert!(error.message.contains(words), "{mount}: {}", error.message);
+    }
+}
+
+#[test]
+fn times_of_the_scheduler_take_both_forms() {
+    let web = service(
+        "cpu_period: 100000\ncpu_quota: '-1'\ncpu_rt_period: 400ms\ncpu_rt_runtime: '95000'",
+    );
+    let resources = web.resources;
+    assert_eq!(resources.cpu_period, Some(100_000));
+    assert_eq!(resources.cpu_quota, Some(-1));
+    assert_eq!(resources.cpu_rt_period, Some(400_000));
+    assert_eq!(resources.cpu_rt_runtime, Some(95_000));
+}
+
+#[test]
+fn networks_keep_aliases_and_gateway_priority() {
+    let text = "networks: {front: , back: }\nservices:\n  web:\n    networks:\n      \
+                front: {aliases: [www, api.v1], gw_priority: 5}\n      back:";
+    let web = &Project::parse(text.as_bytes()).unwrap().services["web"];
+    assert_eq!(web.networks, ["back", "front"]);
+    let expected = NetworkSettings {
+        aliases: strings(&["www", "api.v1"]),
+        gateway_priority: Some(5),
+    };
+    assert_eq!(
+        web.network_settings,
+        [("front".to_owned(), expected)].into()
+    );
+    let text = text.replace("api.v1", "'a b'");
+    let error = Project::parse(text.as_bytes()).unwrap_err();
+    assert_eq!(error.details["field"], "networks.front.aliases");
+}
+
+#[test]
+fn one_container_name_has_one_service() {
+    let text = "services: {a: {container_name: db}, b: {container_name: DB}}";
+    let error = Project::parse(text.as_bytes()).unwrap_err();
+    assert_eq!(error.details["service"], "b");
+    assert!(error.message.contains("same container_name"));
+}
+
+#[test]
+fn linked_services_become_dependencies() {
+    let text = "services: {db: {}, files: {}, web: {links: ['db:data', files], volumes_from: ['files:ro']}}";
+    let web = &Project::parse(text.as_bytes()).unwrap().services["web"];
+    assert_eq!(web.links[0].alias, "data");
+    assert_eq!(web.links[1].alias, "files");
+    assert!(web.volumes_from[0].read_only);
+    let names: Vec<&str> = web.depends_on.keys().map(String::as_str).collect();
+    assert_eq!(names, ["db", "files"]);
+    assert!(
+        web.depends_on
+            .values()
+            .all(|dependency| dependency.required)
+    );
+    let cycle = "services: {db: {links: [web]}, web: {links: [db]}}";
+    let error = Project::parse(cycle.as_bytes()).unwrap_err();
+    assert_eq!(error.code, crate::ErrorCode::InvalidDependsOn);
+}
+
+#[test]
+fn volume_declarations_keep_driver_and_labels() {
+    let text = "volumes: {nfs: {driver: local, driver_opts: {type: nfs, o: addr=1}, labels: [a=b]}}\nservices: {}";
+    let declared = &Project::parse(text.as_bytes()).unwrap().volumes["nfs"];
+    assert_eq!(declared.driver, "local");
+    assert_eq!(
+        declared.driver_opts,
+        map(&[("type", "nfs"), ("o", "addr=1")])
+    );
+    assert_eq!(declared.labels, map(&[("a", "b")]));
+    let wrong = "volumes: {nfs: {driver_opts: 5}}\nservices: {}";
+    let error = Project::parse(wrong.as_bytes()).unwrap_err();
+    assert!(
+        error.message.contains("mapping of texts"),
+        "{}",
+        error.message
+    );
+}
+
+#[test]
 fn volume_declarations_keep_name_and_external() {
-    let text = "volumes: {a: , b: {}, c: {name: x, driver: y}, d: {external: true}, e: {external: {name: z}}}";
+    let text = "volumes: {a: , b: {}, c: {name: x}, d: {external: true}, e: {external: {name: z}}}";
     let volumes = Project::parse(text.as_bytes()).unwrap().volumes;
     let declaration = |name: Option<&str>, external| VolumeDeclaration {
         name: name.map(str::to_owned),
         external,
+        ..Default::default()
     };
     assert_eq!(volumes["a"], declaration(None, false));
     assert_eq!(volumes["b"], declaration(None, false));

@@ -2,7 +2,7 @@
 //!
 //! They are accepted, because other tools read the same file; a warning names each of them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     manifest::grammar,
@@ -13,30 +13,35 @@ use super::{
     Port, Project, Service,
     document::Document,
     keys::{
-        DEPENDENCY, DEPLOY, HEALTHCHECK, NETWORK, PORT, RESERVATIONS, SERVICE_UNUSED, TOP_LEVEL,
-        VOLUME,
+        DEPENDENCY, DEPLOY, HEALTHCHECK, Keys, MOUNT, NETWORK, PORT, RESERVATIONS, SERVICE,
+        SERVICE_NETWORK, TOP_LEVEL, VOLUME,
     },
 };
+
+/// Keys without an effect, as paths below their subject, each with the reason.
+type Unused = BTreeMap<String, &'static str>;
 
 /// Limits that apply only without a block in `deploy.resources`.
 const FLAT_LIMITS: [&str; 4] = ["cpus", "mem_limit", "mem_reservation", "pids_limit"];
 /// Keys that have no meaning for a container without networks of its own.
-const NETWORKED: [&str; 7] = [
+const NETWORKED: [&str; 10] = [
+    "container_name",
     "dns",
     "dns_opt",
     "dns_search",
     "domainname",
     "extra_hosts",
     "hostname",
+    "links",
+    "mac_address",
     "networks",
 ];
 /// Keys that take null in compose, or whose absence has a warning of its own.
 const NULLABLE: [&str; 4] = ["command", "entrypoint", "env_file", "image"];
 /// Values of keys without an effect that ask for what happens anyway. Containers that end are restarted
 /// three times whatever a service asks for, which is close to two values of `restart`.
-const DEFAULTS: [(&str, &str); 7] = [
+const DEFAULTS: [(&str, &str); 6] = [
     ("driver", "bridge"),
-    ("driver", "local"),
     ("endpoint_mode", "vip"),
     ("mode", "ingress"),
     ("mode", "replicated"),
@@ -45,30 +50,31 @@ const DEFAULTS: [(&str, &str); 7] = [
 ];
 
 /// Keys without an effect whose values are booleans in any spelling, and which one is the default.
-const BOOLEANS: [(&str, bool); 5] = [
+const BOOLEANS: [(&str, bool); 6] = [
     ("attachable", false),
     ("enable_ipv4", true),
     ("enable_ipv6", false),
     ("external", false),
     ("internal", false),
+    ("use_service_name_alias", true),
 ];
 
-/// Returns a warning per service, network or volume with such settings.
+/// Returns the warnings: one per service, network or volume and reason.
 pub(super) fn warnings(document: &Document, project: &Project) -> Vec<String> {
     let mut warnings = Vec::new();
-    let tables = TOP_LEVEL.unused.iter().filter(|table| {
+    let tables = TOP_LEVEL.noted().filter(|(table, _)| {
         let node = document.get(table);
         node.is_some_and(is_set)
     });
-    let tables: Vec<String> = tables.map(|&table| table.to_owned()).collect();
-    warnings.extend(without_effect("the compose file", &tables));
+    let tables = tables.map(|(table, reason)| (table.to_owned(), reason));
+    warnings.extend(without_effect("the compose file", &tables.collect()));
     let declared = [
         ("network", document.networks(), &NETWORK),
         ("volume", document.volumes(), &VOLUME),
     ];
     for (kind, entries, keys) in declared {
         for (key, node) in entries {
-            let keys = node.as_map().map(|map| set_keys(map, "", keys.unused));
+            let keys = node.as_map().map(|map| noted(map, "", keys));
             let subject = format!("{kind} {:?}", key.text);
             warnings.extend(without_effect(&subject, &keys.unwrap_or_default()));
         }
@@ -122,52 +128,58 @@ fn unopened_ports(name: &str, service: &Service) -> Option<String> {
     ))
 }
 
-fn without_effect(subject: &str, keys: &[String]) -> Option<String> {
-    let verb = match keys.len() {
-        0 => return None,
-        1 => "has",
-        _ => "have",
+/// Returns a warning per reason, in the order of the reasons' first keys.
+fn without_effect(subject: &str, unused: &Unused) -> Vec<String> {
+    let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (key, reason) in unused {
+        match reasons.iter_mut().find(|(known, _)| known == reason) {
+            Some((_, keys)) => keys.push(key),
+            None => reasons.push((reason, vec![key])),
+        }
+    }
+    let warning = |(reason, keys): (&str, Vec<&str>)| {
+        let verb = if keys.len() == 1 { "has" } else { "have" };
+        let keys = keys.join(", ");
+        format!("{subject} sets {keys}, which {verb} no effect: {reason}")
     };
-    Some(format!(
-        "{subject} sets {}, which {verb} no effect",
-        keys.join(", ")
-    ))
+    reasons.into_iter().map(warning).collect()
 }
 
-/// Keys of a service without an effect, as paths below the service.
-fn unused_keys(map: &Map) -> Vec<String> {
-    let mut unused = BTreeSet::new();
-    unused.extend(set_keys(map, "", &SERVICE_UNUSED));
+/// Keys of a service without an effect.
+fn unused_keys(map: &Map) -> Unused {
+    let mut unused = noted(map, "", &SERVICE);
     let table = |key: &str| map.get(key).and_then(Node::as_map);
     if let Some(deploy) = table("deploy") {
-        unused.extend(set_keys(deploy, "deploy.", DEPLOY.unused));
+        unused.extend(noted(deploy, "deploy.", &DEPLOY));
         let resources = deploy.get("resources").and_then(Node::as_map);
         let part = |key: &str| resources?.get(key).filter(|node| !node.is_null());
         if let Some(reservations) = part("reservations").and_then(Node::as_map) {
             let path = "deploy.resources.reservations.";
-            unused.extend(set_keys(reservations, path, RESERVATIONS.unused));
+            unused.extend(noted(reservations, path, &RESERVATIONS));
         }
         if part("limits").or(part("reservations")).is_some() {
-            unused.extend(set_keys(map, "", &FLAT_LIMITS));
+            let reason = "deploy.resources replaces them as a whole";
+            unused.extend(set_keys(map, &FLAT_LIMITS, reason));
         }
     }
     if let Some(check) = table("healthcheck") {
-        unused.extend(set_keys(check, "healthcheck.", HEALTHCHECK.unused));
+        unused.extend(noted(check, "healthcheck.", &HEALTHCHECK));
     }
     if map.get("network_mode").is_some_and(is_set) {
-        unused.extend(set_keys(map, "", &NETWORKED));
+        let reason = "with network_mode the container joins no network";
+        unused.extend(set_keys(map, &NETWORKED, reason));
     } else if let Some(networks) = table("networks") {
         for (network, node) in networks.iter() {
             let path = format!("networks.{}.", network.text);
             let settings = node.as_map().into_iter();
-            unused.extend(settings.flat_map(|map| other_keys(map, &path, &["priority"])));
+            unused.extend(settings.flat_map(|map| noted(map, &path, &SERVICE_NETWORK)));
         }
     }
     if let Some(dependencies) = table("depends_on") {
         for (service, node) in dependencies.iter() {
             let path = format!("depends_on.{}.", service.text);
             let settings = node.as_map().into_iter();
-            unused.extend(settings.flat_map(|map| set_keys(map, &path, DEPENDENCY.unused)));
+            unused.extend(settings.flat_map(|map| noted(map, &path, &DEPENDENCY)));
         }
     }
     let items = |key: &str| {
@@ -175,56 +187,43 @@ fn unused_keys(map: &Map) -> Vec<String> {
         items.unwrap_or_default().iter().filter_map(Node::as_map)
     };
     for mount in items("volumes") {
-        unused.extend(unused_mount_keys(mount));
+        unused.extend(noted(mount, "volumes.", &MOUNT));
     }
     for port in items("ports") {
-        unused.extend(set_keys(port, "ports.", PORT.unused));
-    }
-    unused.into_iter().collect()
-}
-
-fn unused_mount_keys(mount: &Map) -> Vec<String> {
-    let mut unused = set_keys(mount, "volumes.", &["consistency", "driver"]);
-    let used: [(&str, &[&str]); 4] = [
-        ("bind", &["create_host_path", "propagation", "selinux"]),
-        ("image", &[]),
-        ("tmpfs", &[]),
-        ("volume", &["nocopy"]),
-    ];
-    for (kind, used) in used {
-        if let Some(options) = mount.get(kind).and_then(Node::as_map) {
-            unused.extend(other_keys(options, &format!("volumes.{kind}."), used));
-        }
+        unused.extend(noted(port, "ports.", &PORT));
     }
     unused
 }
 
-/// Returns those of `keys` with a value that asks for something else than what happens, with `path`
-/// before them.
-fn set_keys(map: &Map, path: &str, keys: &[&str]) -> Vec<String> {
-    let is_asked = |key: &str, node: &Node| {
-        let text = node.text().unwrap_or_default();
-        let boolean = BOOLEANS.iter().find(|(name, _)| *name == key);
-        match boolean.zip(grammar::boolean(text)) {
-            Some(((_, default), value)) => value != *default,
-            None => is_set(node) && !DEFAULTS.contains(&(key, text)),
-        }
-    };
+/// Returns the noted ones of `keys` with a value that asks for something else than what happens,
+/// with `path` before them.
+fn noted(map: &Map, path: &str, keys: &Keys) -> Unused {
     let set = keys
-        .iter()
-        .filter(|key| map.get(key).is_some_and(|node| is_asked(key, node)));
-    set.map(|key| format!("{path}{key}")).collect()
+        .noted()
+        .filter(|(key, _)| map.get(key).is_some_and(|node| is_asked(key, node)));
+    set.map(|(key, reason)| (format!("{path}{key}"), reason))
+        .collect()
 }
 
-/// Returns the keys with a value other than those of `used`, with `path` before them.
-fn other_keys(map: &Map, path: &str, used: &[&str]) -> Vec<String> {
-    let others = map.iter().filter(|(key, node)| {
-        let text = key.text.as_str();
-        !used.contains(&text) && !text.starts_with("x-") && is_set(node)
-    });
-    others
-        .map(|(key, _)| format!("{path}{}", key.text))
-        .collect()
+/// Returns those of `keys` with a value that asks for something, each with `reason`.
+fn set_keys<'k>(
+    map: &'k Map,
+    keys: &'k [&str],
+    reason: &'static str,
+) -> impl Iterator<Item = (String, &'static str)> + 'k {
+    let set = keys.iter();
+    let set = set.filter(|key| map.get(key).is_some_and(|node| is_asked(key, node)));
+    set.map(move |key| ((*key).to_owned(), reason))
+}
+
+/// Whether the value of a key asks for something else than what happens.
+fn is_asked(key: &str, node: &Node) -> bool {
+    let text = node.text().unwrap_or_default();
+    let boolean = BOOLEANS.iter().find(|(name, _)| *name == key);
+    match boolean.zip(grammar::boolean(text)) {
+        Some(((_, default), value)) => value != *default,
+        None => is_set(node) && !DEFAULTS.contains(&(key, text)),
+    }
 }
 
 /// Whether a node asks for something: it is neither null, nor empty, nor false.

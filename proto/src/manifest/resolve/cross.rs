@@ -58,6 +58,34 @@ pub(super) fn overrides(jaco: &Jaco, compose: &Compose) -> Result<(), Error> {
     Ok(())
 }
 
+/// Checks that services with a hardware address have one replica.
+pub(super) fn hardware_addresses(jaco: Option<&Jaco>, compose: &Compose) -> Result<(), Error> {
+    for (name, service) in &compose.project.services {
+        if service.mac_address.is_none() {
+            continue;
+        }
+        let services = jaco.map_or(&[][..], |jaco| &jaco.services);
+        let given = services.iter().find(|given| given.name.value == *name);
+        let is_global = given.is_some_and(|given| given.placement == PlacementMode::Global);
+        if is_global || replicas(given, service) > 1 {
+            let message = format!(
+                "service {name:?} has a mac_address, which only one container can have: remove it, \
+                 or run one replica"
+            );
+            let error = invalid(message)
+                .with("service", name)
+                .with("field", "mac_address")
+                .with("file", compose::FILE);
+            let at = compose.field(name, "mac_address");
+            return Err(match at {
+                Some(at) => error.at(at),
+                None => error,
+            });
+        }
+    }
+    Ok(())
+}
+
 /// Checks that networks of overrides are declared in the compose file.
 pub(super) fn override_networks(jaco: &Jaco, compose: &Compose) -> Result<(), Error> {
     for given in &jaco.services {

@@ -57,8 +57,16 @@ fn of_jaco(jaco: &Jaco, warnings: &mut Vec<String>) {
 fn of_compose(compose: &Compose, warnings: &mut Vec<String>) {
     for (name, service) in &compose.project.services {
         if !compose.has_image(name) {
+            let build = compose.build_context(name).map(|context| {
+                format!(
+                    ": build one and push it to a registry that every node reaches (docker build \
+                     -t <registry>/{name} {context} && docker push <registry>/{name}), then set \
+                     image: <registry>/{name}"
+                )
+            });
             warnings.push(format!(
-                "service {name:?} has no image and will stay pending"
+                "service {name:?} has no image and will stay pending{}",
+                build.unwrap_or_default()
             ));
         }
         let publishes = service.ports.iter().any(|port| port.listener.is_some());

@@ -1,45 +1,65 @@
 //! Mounts, and the engine names of volumes.
 
+use std::collections::HashMap;
+
 use bollard::models::{
     Mount as EngineMount, MountBindOptions, MountBindOptionsPropagationEnum as Propagation,
-    MountType, MountVolumeOptions,
+    MountImageOptions, MountTmpfsOptions, MountType, MountVolumeOptions,
+    MountVolumeOptionsDriverConfig,
 };
-use jaco_proto::manifest::compose::{Mount, MountSource};
+use jaco_proto::manifest::compose::{Mount, MountSource, Recursive, VolumeDeclaration};
 
 use super::ContainerSpec;
 
-/// Splits mounts into binds that create a missing host path, and all others.
+/// Splits mounts into binds in the older syntax, and all others.
 ///
-/// Only the older bind syntax creates the path on every engine version.
+/// Only the older syntax creates a missing path on every engine version, and relabels for SELinux;
+/// it cannot say how mounts below the path are treated.
 pub(super) fn split(source: &ContainerSpec) -> (Vec<String>, Vec<EngineMount>) {
     let mut binds = Vec::new();
     let mut mounts = Vec::new();
     for mount in &source.service.volumes {
         match &mount.source {
-            MountSource::Bind { path, create: true } if !path.contains(':') => {
+            MountSource::Bind { path, create }
+                if !path.contains(':')
+                    && mount.recursive == Recursive::Enabled
+                    && (*create || mount.selinux.is_some()) =>
+            {
                 binds.push(bind(&at_home(path, &source.home), mount));
             }
-            MountSource::Bind { path, .. } => mounts.push(EngineMount {
+            MountSource::Bind { path, create } => mounts.push(EngineMount {
                 source: Some(at_home(path, &source.home)),
-                bind_options: mount.propagation.as_deref().map(|text| MountBindOptions {
-                    propagation: propagation(text),
-                    ..Default::default()
-                }),
+                bind_options: bind_options(mount, *create),
                 ..engine_mount(mount, MountType::BIND)
             }),
-            MountSource::Volume(key) => mounts.push(EngineMount {
-                source: Some(volume_name(source, key)),
-                volume_options: volume_options(mount),
-                ..engine_mount(mount, MountType::VOLUME)
-            }),
+            MountSource::Volume(key) => {
+                let declared = source
+                    .volumes
+                    .get(key)
+                    .filter(|declared| !declared.external);
+                mounts.push(EngineMount {
+                    source: Some(volume_name(source, key)),
+                    volume_options: volume_options(mount, declared),
+                    ..engine_mount(mount, MountType::VOLUME)
+                });
+            }
             MountSource::Anonymous => mounts.push(EngineMount {
-                volume_options: volume_options(mount),
+                volume_options: volume_options(mount, None),
                 ..engine_mount(mount, MountType::VOLUME)
             }),
-            MountSource::Tmpfs => mounts.push(engine_mount(mount, MountType::TMPFS)),
+            MountSource::Tmpfs => mounts.push(EngineMount {
+                tmpfs_options: tmpfs_options(mount),
+                ..engine_mount(mount, MountType::TMPFS)
+            }),
             MountSource::Other { kind, source } => {
                 if let Some(kind) = other_kind(kind) {
+                    let subpath = mount.subpath.clone();
                     mounts.push(EngineMount {
+                        image_options: subpath.filter(|_| kind == MountType::IMAGE).map(|path| {
+                            MountImageOptions {
+                                subpath: Some(path),
+                            }
+                        }),
                         source: Some(source.clone()),
                         ..engine_mount(mount, kind)
                     });
@@ -82,10 +102,49 @@ fn engine_mount(mount: &Mount, kind: MountType) -> EngineMount {
     }
 }
 
-fn volume_options(mount: &Mount) -> Option<MountVolumeOptions> {
-    mount.no_copy.then(|| MountVolumeOptions {
-        no_copy: Some(true),
-        ..Default::default()
+/// `None` when nothing differs from the engine's default.
+fn bind_options(mount: &Mount, create: bool) -> Option<MountBindOptions> {
+    let is = |recursive| (mount.recursive == recursive).then_some(true);
+    let options = MountBindOptions {
+        propagation: mount.propagation.as_deref().and_then(propagation),
+        non_recursive: is(Recursive::Disabled),
+        read_only_non_recursive: is(Recursive::Writable),
+        read_only_force_recursive: is(Recursive::ReadOnly),
+        create_mountpoint: (create && mount.recursive != Recursive::Enabled).then_some(true),
+    };
+    (options != MountBindOptions::default()).then_some(options)
+}
+
+/// Options of a mounted volume, and of the volume itself if it does not exist yet.
+fn volume_options(
+    mount: &Mount,
+    declared: Option<&VolumeDeclaration>,
+) -> Option<MountVolumeOptions> {
+    let driver =
+        declared.filter(|declared| !declared.driver.is_empty() || !declared.driver_opts.is_empty());
+    let labels = declared.into_iter().flat_map(|declared| &declared.labels);
+    let labels: HashMap<_, _> = labels
+        .chain(&mount.labels)
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    let options = MountVolumeOptions {
+        no_copy: mount.no_copy.then_some(true),
+        labels: (!labels.is_empty()).then_some(labels),
+        driver_config: driver.map(|declared| MountVolumeOptionsDriverConfig {
+            name: (!declared.driver.is_empty()).then(|| declared.driver.clone()),
+            options: (!declared.driver_opts.is_empty())
+                .then(|| declared.driver_opts.clone().into_iter().collect()),
+        }),
+        subpath: mount.subpath.clone(),
+    };
+    (options != MountVolumeOptions::default()).then_some(options)
+}
+
+fn tmpfs_options(mount: &Mount) -> Option<MountTmpfsOptions> {
+    (mount.size.is_some() || mount.mode.is_some()).then(|| MountTmpfsOptions {
+        size_bytes: mount.size,
+        mode: mount.mode.map(i64::from),
+        options: None,
     })
 }
 

@@ -5,13 +5,14 @@ use std::time::Duration;
 use bollard::models::MountType;
 use jaco_proto::{
     manifest::compose::{
-        Device, GpuRequest, Mount, MountSource, NetworkMode, Resources, Ulimit, VolumeDeclaration,
+        Device, GpuRequest, Mount, MountSource, NetworkMode, NetworkSettings, Recursive, Resources,
+        Ulimit, VolumeDeclaration,
     },
     v1::{ReplicaDesired, ServiceSpec},
 };
 
 use super::*;
-use crate::spec::{declares_healthcheck, joined_service, namespace_services, networks};
+use crate::spec::{declares_healthcheck, joined_service, networks, shared_services};
 
 fn row() -> ReplicaDesired {
     ReplicaDesired {
@@ -33,6 +34,7 @@ fn bridges() -> Vec<Attachment> {
         ("jaco_shop__default", "10.244.1.1"),
     ]
     .map(|(network, gateway)| Attachment {
+        network: network.trim_start_matches("jaco_shop_").into(),
         engine_network: network.into(),
         gateway: gateway.into(),
     })
@@ -47,7 +49,12 @@ fn body(service: &Service, networking: Networking) -> ContainerCreateBody {
     ]
     .map(|(key, name, external)| {
         let name = name.map(str::to_owned);
-        (key.to_owned(), VolumeDeclaration { name, external })
+        let declared = VolumeDeclaration {
+            name,
+            external,
+            ..Default::default()
+        };
+        (key.to_owned(), declared)
     })
     .into();
     project(&ContainerSpec {
@@ -56,7 +63,7 @@ fn body(service: &Service, networking: Networking) -> ContainerCreateBody {
         service: service.clone(),
         volumes,
         networking,
-        namespace_containers: [("vpn".to_owned(), "c9".to_owned())].into(),
+        shared_containers: [("vpn".to_owned(), "c9".to_owned())].into(),
         home: "/home/jaco".into(),
     })
 }
@@ -199,12 +206,8 @@ fn network_mode_clears_incompatible_settings() {
 #[test]
 fn volume_declaration_decides_engine_name() {
     let volume = |source| Mount {
-        source,
-        target: "/x".into(),
-        read_only: false,
         no_copy: true,
-        propagation: None,
-        selinux: None,
+        ..Mount::new(source, "/x")
     };
     for (source, name) in [
         (MountSource::Volume("data".into()), Some("jaco_shop_data")),
@@ -225,16 +228,13 @@ fn volume_declaration_decides_engine_name() {
 
 #[test]
 fn binds_create_host_path_by_default() {
-    let bind = |path: &str, create, read_only| Mount {
-        source: MountSource::Bind {
-            path: path.into(),
-            create,
-        },
-        target: "/in".into(),
-        read_only,
-        no_copy: false,
-        propagation: Some("rslave".into()),
-        selinux: None,
+    let bind = |path: &str, create, read_only| {
+        let path = path.into();
+        Mount {
+            read_only,
+            propagation: Some("rslave".into()),
+            ..Mount::new(MountSource::Bind { path, create }, "/in")
+        }
     };
     let service = Service {
         volumes: vec![
@@ -270,6 +270,7 @@ fn resources_and_stop_settings_are_passed_on() {
             pids: Some(0),
             cpu_shares: Some(512),
             cpuset: Some("0-1".into()),
+            ..Default::default()
         },
         ..Default::default()
     };
@@ -415,10 +416,114 @@ fn shared_namespace_refers_to_lending_container() {
         uts: borrowed(),
         ..Service::default()
     };
-    let lending: Vec<&str> = namespace_services(&service).into_iter().collect();
+    let lending: Vec<&str> = shared_services(&service).into_iter().collect();
     assert_eq!(lending, ["proxy", "vpn"]);
     let host = host(&service);
     for mode in [host.ipc_mode, host.pid_mode, host.uts_mode] {
         assert_eq!(mode.as_deref(), Some("container:c9"));
     }
+}
+
+#[test]
+fn container_name_and_aliases_follow_the_own_names() {
+    let settings = NetworkSettings {
+        aliases: strings(["www", "web", "legacy"]),
+        gateway_priority: Some(7),
+    };
+    let service = Service {
+        container_name: Some("legacy".into()),
+        mac_address: Some("02:42:ac:11:65:43".into()),
+        network_settings: [("front".to_owned(), settings)].into(),
+        ..Default::default()
+    };
+    let body = body(&service, Networking::Attached(bridges()));
+    let endpoints = body.networking_config.unwrap().endpoints_config.unwrap();
+    let front = &endpoints["jaco_shop_front"];
+    let own = ["web", "web.shop", "web.shop.jaco.internal"];
+    let expected = [&own[..], &["legacy", "www"]].concat();
+    assert_eq!(front.aliases.clone().unwrap(), expected);
+    assert_eq!(front.gw_priority, Some(7));
+    assert_eq!(front.mac_address.as_deref(), Some("02:42:ac:11:65:43"));
+    let other = endpoint_config(&row(), &service, "_default");
+    assert_eq!(other.aliases, [&own[..], &["legacy"]].concat());
+    assert_eq!(other.gateway_priority, None);
+}
+
+#[test]
+fn volumes_are_taken_from_the_shared_container() {
+    let from = |service: &str, read_only| VolumesFrom {
+        service: service.into(),
+        read_only,
+    };
+    let service = Service {
+        volumes_from: vec![from("vpn", true), from("vpn", false), from("gone", false)],
+        ..Default::default()
+    };
+    assert_eq!(host(&service).volumes_from.unwrap(), ["c9:ro", "c9:rw"]);
+    let shared: Vec<&str> = shared_services(&service).into_iter().collect();
+    assert_eq!(shared, ["gone", "vpn"]);
+}
+
+#[test]
+fn new_volumes_get_the_driver_of_their_declaration() {
+    let declared = VolumeDeclaration {
+        driver: "local".into(),
+        driver_opts: [("type".to_owned(), "nfs".to_owned())].into(),
+        labels: [("a".to_owned(), "b".to_owned())].into(),
+        ..Default::default()
+    };
+    let mut spec = ContainerSpec {
+        cluster_id: "cl-1".into(),
+        row: row(),
+        service: Service {
+            volumes: vec![Mount::new(MountSource::Volume("data".into()), "/x")],
+            ..Default::default()
+        },
+        volumes: [("data".to_owned(), declared)].into(),
+        networking: Networking::None,
+        shared_containers: BTreeMap::new(),
+        home: String::new(),
+    };
+    let options = |spec: &ContainerSpec| {
+        let mut mounts = project(spec).host_config.unwrap().mounts.unwrap();
+        mounts.remove(0).volume_options
+    };
+    let given = options(&spec).unwrap();
+    let driver = given.driver_config.unwrap();
+    assert_eq!(driver.name.as_deref(), Some("local"));
+    assert_eq!(driver.options.unwrap()["type"], "nfs");
+    assert_eq!(given.labels.unwrap()["a"], "b");
+    spec.volumes.get_mut("data").unwrap().external = true;
+    assert_eq!(options(&spec), None);
+}
+
+#[test]
+fn recursion_and_relabelling_choose_the_syntax_of_binds() {
+    let bind = |create, recursive, selinux: Option<&str>| Mount {
+        recursive,
+        selinux: selinux.map(str::to_owned),
+        ..Mount::new(
+            MountSource::Bind {
+                path: "/h".into(),
+                create,
+            },
+            "/in",
+        )
+    };
+    let of = |mount| {
+        let host = host(&Service {
+            volumes: vec![mount],
+            ..Default::default()
+        });
+        (host.binds, host.mounts.map(|mut mounts| mounts.remove(0)))
+    };
+    let (binds, _) = of(bind(false, Recursive::Enabled, Some("Z")));
+    assert_eq!(binds.unwrap(), ["/h:/in:Z"]);
+    let (binds, mount) = of(bind(true, Recursive::ReadOnly, None));
+    assert_eq!(binds, None);
+    let options = mount.unwrap().bind_options.unwrap();
+    assert_eq!(options.read_only_force_recursive, Some(true));
+    assert_eq!(options.create_mountpoint, Some(true));
+    let (_, mount) = of(bind(false, Recursive::Enabled, None));
+    assert_eq!(mount.unwrap().bind_options, None);
 }

@@ -118,7 +118,7 @@ pub fn detached(
             let address = known.of(&container.id, &wanted.id);
             let endpoint = Endpoint {
                 container: container.id.clone(),
-                aliases: member.aliases.clone(),
+                config: member.config.clone(),
                 address: address.filter(|address| is_for_containers(wanted.cidr, *address)),
             };
             endpoints.push((member.replica_id.clone(), endpoint));

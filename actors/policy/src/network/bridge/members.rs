@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
-use jaco_engine::spec::{aliases, networks};
+use jaco_engine::spec::{EndpointConfig, endpoint_config, networks};
 use jaco_proto::v1::ReplicaDesired;
 use jaco_state::State;
 
@@ -20,8 +20,8 @@ pub struct Member {
     pub replica_id: String,
     /// Log index of its row.
     pub raft_index: u64,
-    /// Its names on the network.
-    pub aliases: Vec<String>,
+    /// Its names on the network, and other settings.
+    pub config: EndpointConfig,
     /// Its last reported container and the address of that.
     pub reported: Option<(String, Ipv4Addr)>,
 }
@@ -38,12 +38,12 @@ pub fn members(
         let Some(row) = state.replicas_desired.get(&id) else {
             continue;
         };
-        for network in networks_of(state, documents, row) {
+        for (network, config) in endpoints_of(state, documents, row) {
             let network = NetworkId::new(&row.deployment, network);
             let member = Member {
                 replica_id: id.clone(),
                 raft_index: row.raft_index,
-                aliases: aliases(row),
+                config,
                 reported: reported(state, host, &id, &network),
             };
             members.entry(network).or_default().push(member);
@@ -52,15 +52,26 @@ pub fn members(
     members
 }
 
-/// Networks of a row; none while its document is missing.
-fn networks_of(state: &State, documents: &Documents, row: &ReplicaDesired) -> Vec<String> {
+/// Networks of a row and its settings on each; none while its document is missing.
+fn endpoints_of(
+    state: &State,
+    documents: &Documents,
+    row: &ReplicaDesired,
+) -> Vec<(String, EndpointConfig)> {
     let deployment = state.deployments.get(&row.deployment);
     let specs = deployment.map(|found| found.services.as_slice());
     let spec = specs
         .unwrap_or_default()
         .iter()
         .find(|spec| spec.name == row.service);
-    let listed = assignment::with_service(state, documents, row, |service| networks(spec, service));
+    let listed = assignment::with_service(state, documents, row, |service| {
+        let networks = networks(spec, service).into_iter();
+        let configured = networks.map(|network| {
+            let config = endpoint_config(row, service, &network);
+            (network, config)
+        });
+        configured.collect()
+    });
     listed.unwrap_or_default()
 }
 

@@ -50,7 +50,7 @@ pub fn decide(
         Meaning::External => Decision::Forward,
         Meaning::Unknown => Decision::NxDomain,
         Meaning::Service(name) => {
-            let addresses = records.addresses(scope, name, here, &is_fresh);
+            let addresses = records.addresses(scope, client, name, here, &is_fresh);
             if addresses.is_empty() && records.is_elsewhere(scope, client, name, is_fresh) {
                 Decision::Refused
             } else if addresses.is_empty() {

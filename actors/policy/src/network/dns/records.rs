@@ -66,14 +66,14 @@ impl Records {
         }
     }
 
-    /// Whether `deployment` has a service with this name in lower case.
+    /// Whether a service of `deployment` has this name, in lower case, or is called so by another.
     #[must_use]
-    pub fn declares(&self, deployment: &str, service: &str) -> bool {
+    pub fn declares(&self, deployment: &str, name: &str) -> bool {
         let declared = self.deployments.get(deployment);
-        declared.is_some_and(|declared| declared.has(service))
+        declared.is_some_and(|declared| declared.has(name))
     }
 
-    /// Whether a service (in lower case) has addresses on another network on which the container
+    /// Whether a name (in lower case) has addresses on another network on which the container
     /// with address `client` on `network` is. A container that was not observed yet may be on every
     /// network that shares a service with `network`.
     #[must_use]
@@ -81,7 +81,7 @@ impl Records {
         &self,
         network: &NetworkId,
         client: Ipv4Addr,
-        service: &str,
+        name: &str,
         is_fresh: impl Fn(&str) -> bool,
     ) -> bool {
         let Some(declared) = self.deployments.get(network.deployment()) else {
@@ -100,26 +100,39 @@ impl Records {
             |records: &Arc<[Record]>| records.iter().any(|record| is_fresh(&record.host));
         let mut others = self.networks_of(network.deployment());
         others.any(|(other, services)| {
-            other != network && services.get(service).is_some_and(has_addresses) && is_on(other)
+            let named = self.services_named(declared, network, client, other, name);
+            let mut found = named
+                .into_iter()
+                .filter_map(|service| services.get(service));
+            other != network && found.any(has_addresses) && is_on(other)
         })
     }
 
-    /// Addresses of the running replicas of a service (in lower case) on `network`, on hosts for
-    /// which `is_fresh` is true; only those on host `here`, if there are any.
+    /// Addresses of the running replicas of the services that `client` on `network` knows by `name`
+    /// (in lower case), on hosts for which `is_fresh` is true; only those on host `here`, if there
+    /// are any.
     #[must_use]
     pub fn addresses(
         &self,
         network: &NetworkId,
-        service: &str,
+        client: Ipv4Addr,
+        name: &str,
         here: &str,
         is_fresh: impl Fn(&str) -> bool,
     ) -> Vec<Ipv4Addr> {
-        let services = self.networks.get(network);
-        let records = services.and_then(|services| services.get(service));
-        let records: &[Record] = records.map_or(&[], |records| records);
+        let declared = self.deployments.get(network.deployment());
+        let (Some(services), Some(declared)) = (self.networks.get(network), declared) else {
+            return Vec::new();
+        };
+        let named = self.services_named(declared, network, client, network, name);
+        let records = || {
+            let records = named.iter().filter_map(|service| services.get(*service));
+            records.flat_map(|records| records.iter())
+        };
         let addresses = |of: &dyn Fn(&str) -> bool| {
-            let of_host = records.iter().filter(|record| of(&record.host));
+            let of_host = records().filter(|record| of(&record.host));
             let mut addresses: Vec<_> = of_host.map(|record| record.address).collect();
+            addresses.sort_unstable();
             addresses.dedup();
             addresses
         };
@@ -129,6 +142,39 @@ impl Records {
         } else {
             local
         }
+    }
+
+    /// Services, in lower case, that `client`, a container on `network`, knows by `name` on network
+    /// `other`: those that it links to under this name, else the service that is called so and those
+    /// with the alias. A container that was not observed yet may be one of any service with links,
+    /// whose names it resolves unless they are names of services.
+    fn services_named<'a>(
+        &self,
+        declared: &'a Declared,
+        network: &NetworkId,
+        client: Ipv4Addr,
+        other: &NetworkId,
+        name: &str,
+    ) -> Vec<&'a str> {
+        let links = declared.links(name);
+        let is_from = |service: &str| {
+            let service = (network.deployment().to_owned(), service.to_owned());
+            let ids = self.replicas.get(&service);
+            let is_replica = |id: &str| ids.is_some_and(|ids| ids.contains(id));
+            let own = network.engine_name();
+            self.clients.is_any(client, &own, is_replica)
+        };
+        let linked = links.iter().filter(|link| is_from(&link.from));
+        let linked: Vec<&str> = linked.map(|link| link.to.as_str()).collect();
+        if !linked.is_empty() {
+            return linked;
+        }
+        let mut named: Vec<&str> = declared.service(name).into_iter().collect();
+        named.extend(declared.aliased(other, name));
+        if named.is_empty() && !self.clients.knows(client, &network.engine_name()) {
+            named.extend(links.iter().map(|link| link.to.as_str()));
+        }
+        named
     }
 
     fn update_deployments(&mut self, before: &State, after: &State, changed: &mut Changed) {

@@ -14,6 +14,8 @@ use crate::{
     yaml::{Map, Node},
 };
 
+use super::hardware;
+
 pub(super) fn positive(value: Option<i64>) -> Option<i64> {
     value.filter(|value| *value > 0)
 }
@@ -32,16 +34,36 @@ pub(super) fn choose_resources(service: &mut Service, flat: Resources, map: &Map
                 .iter()
                 .any(|key| block.get(key).is_some_and(|node| !node.is_null()))
         });
-    let chosen = if block {
-        std::mem::take(&mut service.resources)
+    let given = &service.resources;
+    service.resources = if block {
+        Resources {
+            nano_cpus: given.nano_cpus,
+            memory: given.memory,
+            memory_reservation: given.memory_reservation,
+            pids: given.pids,
+            ..flat
+        }
     } else {
-        flat.clone()
+        flat
     };
-    service.resources = Resources {
-        cpu_shares: flat.cpu_shares,
-        cpuset: flat.cpuset,
-        ..chosen
+}
+
+/// Reads `scale`, the older place of `deploy.replicas`.
+pub(super) fn scale(reader: &Reader<'_>, service: &mut Service, node: &Node) -> Result<(), Error> {
+    let Some(count) = replicas(reader, "scale", node)? else {
+        return Ok(());
     };
+    if let Some(other) = service.deploy.replicas.filter(|other| *other != count) {
+        let what = format!("is {count}, but deploy.replicas is {other}: keep one of them");
+        return Err(reader.fault("scale", node, what));
+    }
+    service.deploy.replicas = Some(count);
+    Ok(())
+}
+
+fn replicas(reader: &Reader<'_>, field: &str, node: &Node) -> Result<Option<i32>, Error> {
+    let count = reader.int_within(field, node, 0..=i64::from(MAX_REPLICAS))?;
+    Ok(count.and_then(|count| i32::try_from(count).ok()))
 }
 
 pub(super) fn deploy(reader: &Reader<'_>, service: &mut Service, node: &Node) -> Result<(), Error> {
@@ -52,21 +74,12 @@ pub(super) fn deploy(reader: &Reader<'_>, service: &mut Service, node: &Node) ->
     for (key, node) in map.iter() {
         let field = format!("deploy.{}", key.text);
         match key.text.as_str() {
-            "replicas" => {
-                let count = reader.int(&field, node)?;
-                let count = count.map(i32::try_from).transpose().ok().flatten();
-                let given = !node.is_null() && !reader.is_open(node);
-                if given && count.is_none_or(|count| !(0..=MAX_REPLICAS).contains(&count)) {
-                    let want = format!("0 to {MAX_REPLICAS}");
-                    return Err(reader.wrong(&field, node, &want));
-                }
-                deploy.replicas = count;
-            }
+            "replicas" => deploy.replicas = replicas(reader, &field, node)?,
             "update_config" => deploy.update = update_config(reader, &field, node)?,
             "rollback_config" => {
                 update_config(reader, &field, node)?;
             }
-            "resources" => service.resources = resources(reader, &field, node)?,
+            "resources" => resources(reader, service, &field, node)?,
             "labels" => {
                 reader.labels(&field, node)?;
             }
@@ -122,10 +135,15 @@ fn update_config(reader: &Reader<'_>, field: &str, node: &Node) -> Result<Update
     Ok(config)
 }
 
-fn resources(reader: &Reader<'_>, field: &str, node: &Node) -> Result<Resources, Error> {
-    let mut resources = Resources::default();
+fn resources(
+    reader: &Reader<'_>,
+    service: &mut Service,
+    field: &str,
+    node: &Node,
+) -> Result<(), Error> {
+    let resources = &mut service.resources;
     let Some(map) = reader.map(field, node, &RESOURCES)? else {
-        return Ok(resources);
+        return Ok(());
     };
     if let Some(node) = map.get("limits") {
         let field = format!("{field}.limits");
@@ -150,9 +168,10 @@ fn resources(reader: &Reader<'_>, field: &str, node: &Node) -> Result<Resources,
                 "cpus" => {
                     cpus(reader, &field, node)?;
                 }
+                "devices" => service.gpus.extend(hardware::gpus(reader, &field, node)?),
                 _ => {}
             }
         }
     }
-    Ok(resources)
+    Ok(())
 }

@@ -5,35 +5,12 @@ use std::collections::BTreeMap;
 use crate::{
     Error,
     manifest::compose::{
-        Condition, Dependency, Healthcheck, Logging, NetworkMode, PullPolicy, Service,
+        Condition, Dependency, Healthcheck, Logging, PullPolicy,
         keys::{DEPENDENCY, HEALTHCHECK, LOGGING},
         reader::Reader,
     },
     yaml::{Node, Value},
 };
-
-/// Makes services whose namespace is joined a required dependency: a container cannot join the
-/// namespace of a service that has not started.
-pub(super) fn add_namespace_dependencies(service: &mut Service) {
-    let mut targets: Vec<String> = [&service.ipc, &service.pid, &service.uts]
-        .into_iter()
-        .filter_map(|mode| mode.as_ref()?.service())
-        .map(str::to_owned)
-        .collect();
-    if let Some(NetworkMode::Service(target)) = &service.network_mode {
-        targets.push(target.clone());
-    }
-    let started = Dependency {
-        condition: Condition::ServiceStarted,
-        required: true,
-    };
-    for target in targets {
-        let dependency = service.depends_on.entry(target).or_insert(started);
-        if !dependency.required {
-            *dependency = started;
-        }
-    }
-}
 
 pub(super) fn healthcheck(reader: &Reader<'_>, node: &Node) -> Result<Option<Healthcheck>, Error> {
     let Some(map) = reader.map("healthcheck", node, &HEALTHCHECK)? else {
@@ -139,14 +116,11 @@ pub(super) fn depends_on(
     Ok(edges)
 }
 
+/// Reads the policy, whose spelling was checked before.
 pub(super) fn pull_policy(reader: &Reader<'_>, node: &Node) -> Result<PullPolicy, Error> {
-    let words = [
-        ("always", PullPolicy::Always),
-        ("missing", PullPolicy::Always),
-        ("build", PullPolicy::Always),
-        ("never", PullPolicy::Never),
-    ];
-    Ok(reader
-        .choice("pull_policy", node, &words)?
-        .unwrap_or_default())
+    let policy = reader.name("pull_policy", node)?;
+    Ok(match policy.as_deref() {
+        Some("never") => PullPolicy::Never,
+        Some(_) | None => PullPolicy::Always,
+    })
 }

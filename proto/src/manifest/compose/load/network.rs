@@ -1,18 +1,30 @@
 //! Networks of a service, or the namespace that it joins instead.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     Error,
-    manifest::compose::{
-        Namespace, NetworkMode, Service, document::DEFAULT_NETWORK, reader::Reader,
+    manifest::{
+        compose::{
+            Namespace, NetworkMode, NetworkSettings, Service, document::DEFAULT_NETWORK,
+            keys::SERVICE_NETWORK, reader::Reader,
+        },
+        grammar,
     },
-    yaml::{Node, Value},
+    yaml::{Map, Node, Value},
 };
+
+/// Longest name that can be asked for: with the deployment's name and the internal domain it must
+/// fit into 255 bytes of a DNS message.
+const MAX_NAME: usize = 128;
 
 /// Clears the settings that the engine rejects for a container without its own network.
 pub(super) fn leave_networks(service: &mut Service) {
     service.networks.clear();
+    service.network_settings.clear();
+    service.container_name = None;
+    service.links.clear();
+    service.mac_address = None;
     service.hostname = None;
     service.domainname = None;
     service.dns.clear();
@@ -21,39 +33,110 @@ pub(super) fn leave_networks(service: &mut Service) {
     service.extra_hosts.clear();
 }
 
-pub(super) fn networks(reader: &Reader<'_>, node: &Node) -> Result<Vec<String>, Error> {
+/// Reads the networks in attach order, and the settings of those that have any.
+pub(super) fn networks(
+    reader: &Reader<'_>,
+    node: &Node,
+) -> Result<(Vec<String>, BTreeMap<String, NetworkSettings>), Error> {
     let mut names: Vec<(i64, String)> = Vec::new();
+    let mut settings = BTreeMap::new();
     match &node.value {
         Value::Map(map) => {
             for (key, node) in map.iter() {
                 let field = format!("networks.{}", key.text);
-                let priority = match reader
-                    .any_map(&field, node)?
-                    .and_then(|m| m.get("priority"))
-                {
-                    Some(node) => reader.int(&format!("{field}.priority"), node)?,
-                    None => None,
-                };
-                names.push((priority.unwrap_or(0), key.text.clone()));
+                let name = normalised(&key.text);
+                let mut priority = None;
+                if let Some(map) = reader.map(&field, node, &SERVICE_NETWORK)? {
+                    let given;
+                    (priority, given) = attachment(reader, &field, map)?;
+                    if given != NetworkSettings::default() {
+                        settings.insert(name.clone(), given);
+                    }
+                }
+                names.push((priority.unwrap_or(0), name));
             }
         }
         Value::Scalar(_) | Value::Seq(_) => {
             let list = reader.string_list("networks", node)?;
-            names.extend(list.into_iter().map(|name| (0, name)));
-        }
-    }
-    for (_, name) in &mut names {
-        if name == "default" {
-            *name = DEFAULT_NETWORK.to_owned();
+            names.extend(list.into_iter().map(|name| (0, normalised(&name))));
         }
     }
     names.sort_by(|(a, x), (b, y)| b.cmp(a).then_with(|| x.cmp(y)));
     let mut seen = BTreeSet::new();
-    Ok(names
-        .into_iter()
-        .map(|(_, name)| name)
-        .filter(|name| seen.insert(name.clone()))
-        .collect())
+    let names = names.into_iter().map(|(_, name)| name);
+    let names = names.filter(|name| seen.insert(name.clone())).collect();
+    Ok((names, settings))
+}
+
+fn normalised(name: &str) -> String {
+    match name {
+        "default" => DEFAULT_NETWORK.to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+/// Reads the settings on one network, its priority apart.
+fn attachment(
+    reader: &Reader<'_>,
+    field: &str,
+    map: &Map,
+) -> Result<(Option<i64>, NetworkSettings), Error> {
+    let number = |key: &str| match map.get(key) {
+        Some(node) => reader.int(&format!("{field}.{key}"), node),
+        None => Ok(None),
+    };
+    let mut aliases = Vec::new();
+    if let Some(node) = map.get("aliases") {
+        let field = format!("{field}.aliases");
+        for item in reader.distinct(&field, node)? {
+            aliases.extend(name(reader, &field, item)?);
+        }
+    }
+    let settings = NetworkSettings {
+        aliases,
+        gateway_priority: number("gw_priority")?,
+    };
+    Ok((number("priority")?, settings))
+}
+
+/// Reads a name under which other containers reach a service.
+pub(super) fn name(reader: &Reader<'_>, field: &str, node: &Node) -> Result<Option<String>, Error> {
+    let name = reader.name(field, node)?;
+    if let Some(name) = &name {
+        check_name(reader, field, node, name)?;
+    }
+    Ok(name)
+}
+
+/// Fails if `name` is not a name of services and containers.
+pub(super) fn check_name(
+    reader: &Reader<'_>,
+    field: &str,
+    node: &Node,
+    name: &str,
+) -> Result<(), Error> {
+    if grammar::is_name(name) && name.len() <= MAX_NAME {
+        return Ok(());
+    }
+    let what = format!("is {name:?}, want up to {MAX_NAME} letters, digits and . _ - in a name");
+    Err(reader.fault(field, node, what))
+}
+
+/// Reads a hardware address, six pairs of hexadecimal digits.
+pub(super) fn mac_address(reader: &Reader<'_>, node: &Node) -> Result<Option<String>, Error> {
+    let address = reader.name("mac_address", node)?;
+    let is_pair = |pair: &str| pair.len() == 2 && pair.bytes().all(|b| b.is_ascii_hexdigit());
+    let is_address = |text: &String| {
+        let pairs: Vec<&str> = text.split([':', '-']).collect();
+        pairs.len() == 6 && pairs.into_iter().all(is_pair)
+    };
+    match address {
+        Some(text) if !is_address(&text) => {
+            let want = "an address such as 02:42:ac:11:65:43";
+            Err(reader.wrong("mac_address", node, want))
+        }
+        address => Ok(address),
+    }
 }
 
 pub(super) fn network_mode(reader: &Reader<'_>, node: &Node) -> Result<Option<NetworkMode>, Error> {

@@ -6,16 +6,70 @@ use super::*;
 fn invalid_services_are_rejected_with_their_code() {
     for (web, code, words, details) in [
         (
-            "mac_address: x",
+            "mac_adress: x",
             "validation_failed",
             "unsupported compose field",
-            "service=web field=mac_address line=1 file=compose.yaml",
+            "service=web field=mac_adress line=1 file=compose.yaml",
         ),
         (
-            "x-note: 1",
+            "mac_address: x",
             "validation_failed",
-            "unsupported compose field",
-            "service=web field=x-note",
+            "such as 02:42",
+            "service=web field=mac_address value=x",
+        ),
+        (
+            "scale: 2, deploy: {replicas: 3}",
+            "validation_failed",
+            "keep one of them",
+            "field=scale",
+        ),
+        (
+            "container_name: a/b",
+            "validation_failed",
+            "letters",
+            "field=container_name value=a/b",
+        ),
+        (
+            "links: [nope]",
+            "validation_failed",
+            "not in this file",
+            "field=links target_service=nope",
+        ),
+        (
+            "links: ['web:x']",
+            "validation_failed",
+            "is the service itself",
+            "field=links target_service=web",
+        ),
+        (
+            "volumes_from: ['container:x']",
+            "validation_failed",
+            "name a service of this file",
+            "field=volumes_from value=container:x",
+        ),
+        (
+            "mem_swappiness: 101",
+            "validation_failed",
+            "0 to 100",
+            "field=mem_swappiness",
+        ),
+        (
+            "oom_score_adj: -1001",
+            "validation_failed",
+            "-1000 to 1000",
+            "field=oom_score_adj",
+        ),
+        (
+            "blkio_config: {weight: 1001}",
+            "validation_failed",
+            "0 to 1000",
+            "field=blkio_config.weight",
+        ),
+        (
+            "blkio_config: {weight_device: [{path: /a}]}",
+            "validation_failed",
+            "needs a path and a weight",
+            "",
         ),
         (
             "enviroment: {}",
@@ -107,10 +161,10 @@ fn invalid_services_are_rejected_with_their_code() {
             "field=ports",
         ),
         (
-            "pull_policy: daily",
+            "pull_policy: every_",
             "validation_failed",
             "pull_policy",
-            "field=pull_policy value=daily",
+            "field=pull_policy value=every_",
         ),
         (
             "pull_policy: 1",

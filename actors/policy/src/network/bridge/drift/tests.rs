@@ -121,7 +121,10 @@ fn members_follow_the_revision_of_their_rows() {
     assert_eq!(ids("back"), ["app-web-0"]);
     assert_eq!(ids("default"), ["app-plain-0"]);
     let web = &members[&NetworkId::new("app", "front")][1];
-    assert_eq!(web.aliases, ["web", "web.app", "web.app.jaco.internal"]);
+    assert_eq!(
+        web.config.aliases,
+        ["web", "web.app", "web.app.jaco.internal"]
+    );
 }
 
 #[test]

@@ -51,6 +51,18 @@ impl Clients {
         self.is_on(address, network, network)
     }
 
+    /// Whether a container of a replica for which `is_meant` is true has `address` on engine network
+    /// `network`.
+    pub(super) fn is_any(
+        &self,
+        address: Ipv4Addr,
+        network: &str,
+        is_meant: impl Fn(&str) -> bool,
+    ) -> bool {
+        let mut replicas = self.0.get(&address).into_iter().flatten();
+        replicas.any(|(id, networks)| networks.iter().any(|on| on == network) && is_meant(id))
+    }
+
     /// Whether a container with `address` on engine network `network` is on network `other` too.
     pub(super) fn is_on(&self, address: Ipv4Addr, network: &str, other: &str) -> bool {
         let has = |list: &[String], name: &str| list.iter().any(|listed| listed == name);

@@ -20,6 +20,25 @@ pub(super) struct Declared {
     networks: BTreeMap<String, Vec<NetworkId>>,
     /// The service that has the network namespace, by the service that joins it.
     lenders: BTreeMap<String, String>,
+    /// Further names of services.
+    aliases: BTreeMap<String, Vec<Alias>>,
+    /// Names that one service has for another.
+    links: BTreeMap<String, Vec<Link>>,
+}
+
+/// A service, in lower case, that has a further name.
+#[derive(Debug)]
+struct Alias {
+    service: String,
+    /// The network on which it has the name; `None` for all its networks.
+    network: Option<NetworkId>,
+}
+
+/// A link from one service to another, both in lower case.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) from: String,
+    pub(super) to: String,
 }
 
 impl Declared {
@@ -33,6 +52,8 @@ impl Declared {
             }
             (spec.name.clone(), networks)
         });
+        // A document that cannot be parsed has no such names; it was valid when applied.
+        let project = Project::parse(&row.compose_yaml).unwrap_or_default();
         Self {
             compose: row.compose_yaml.clone(),
             specs: specs(row).collect(),
@@ -42,7 +63,9 @@ impl Declared {
                 .map(|spec| spec.name.to_ascii_lowercase())
                 .collect(),
             networks: networks.collect(),
-            lenders: lenders(row),
+            lenders: lenders(&project),
+            aliases: aliases(&row.name, &project),
+            links: links(&project),
         }
     }
 
@@ -51,9 +74,29 @@ impl Declared {
         self.compose == row.compose_yaml && specs(row).eq(self.specs.iter().cloned())
     }
 
-    /// Whether there is a service with this name in lower case.
-    pub(super) fn has(&self, service: &str) -> bool {
-        self.names.contains(service)
+    /// Whether a service has this name, in lower case, or is called so by another one.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.names.contains(name)
+            || self.aliases.contains_key(name)
+            || self.links.contains_key(name)
+    }
+
+    /// The service that is called `name`, both in lower case.
+    pub(super) fn service(&self, name: &str) -> Option<&str> {
+        self.names.get(name).map(String::as_str)
+    }
+
+    /// Services, in lower case, that have `name` on `network` besides the one that is called so.
+    pub(super) fn aliased(&self, network: &NetworkId, name: &str) -> impl Iterator<Item = &str> {
+        let services = self.aliases.get(name).into_iter().flatten();
+        services
+            .filter(move |alias| alias.network.as_ref().is_none_or(|of| of == network))
+            .map(|alias| alias.service.as_str())
+    }
+
+    /// Links with the alias `name`, in lower case.
+    pub(super) fn links(&self, name: &str) -> &[Link] {
+        self.links.get(name).map_or(&[], Vec::as_slice)
     }
 
     /// Whether a service is on both networks.
@@ -88,11 +131,8 @@ fn specs(row: &v1::Deployment) -> impl Iterator<Item = (String, Vec<String>)> {
 }
 
 /// The service that each service with `network_mode: service:x` shares its addresses with, over
-/// any number of links. A document that cannot be parsed has none; it was valid when applied.
-fn lenders(row: &v1::Deployment) -> BTreeMap<String, String> {
-    let Ok(project) = Project::parse(&row.compose_yaml) else {
-        return BTreeMap::new();
-    };
+/// any number of steps.
+fn lenders(project: &Project) -> BTreeMap<String, String> {
     let joined = |name: &str| project.services.get(name).and_then(joined_service);
     let lender = |name: &str| {
         let mut lender = joined(name)?;
@@ -108,4 +148,38 @@ fn lenders(row: &v1::Deployment) -> BTreeMap<String, String> {
     names
         .filter_map(|name| Some((name.clone(), lender(name)?)))
         .collect()
+}
+
+fn aliases(deployment: &str, project: &Project) -> BTreeMap<String, Vec<Alias>> {
+    let mut aliases: BTreeMap<String, Vec<Alias>> = BTreeMap::new();
+    let mut add = |name: &str, service: &str, network: Option<NetworkId>| {
+        let service = service.to_ascii_lowercase();
+        let of_name = aliases.entry(name.to_ascii_lowercase()).or_default();
+        of_name.push(Alias { service, network });
+    };
+    for (name, service) in &project.services {
+        if let Some(alias) = &service.container_name {
+            add(alias, name, None);
+        }
+        for (network, settings) in &service.network_settings {
+            for alias in &settings.aliases {
+                add(alias, name, Some(NetworkId::new(deployment, network)));
+            }
+        }
+    }
+    aliases
+}
+
+fn links(project: &Project) -> BTreeMap<String, Vec<Link>> {
+    let mut links: BTreeMap<String, Vec<Link>> = BTreeMap::new();
+    for (name, service) in &project.services {
+        for link in &service.links {
+            let of_alias = links.entry(link.alias.to_ascii_lowercase()).or_default();
+            of_alias.push(Link {
+                from: name.to_ascii_lowercase(),
+                to: link.service.to_ascii_lowercase(),
+            });
+        }
+    }
+    links
 }

@@ -7,6 +7,9 @@ const SERVICES: [&str; 5] = ["web", "Web", "side", "tail", "db"];
 const NETWORKS: [&str; 2] = ["front", "default"];
 const HOSTS: [&str; 2] = ["n1", "n2"];
 
+/// A client that is no known container.
+const NOBODY: Ipv4Addr = Ipv4Addr::new(10, 9, 9, 9);
+
 /// `side` shares the addresses of `web`, and `tail` those of `side`.
 const COMPOSE: &str = "networks: {front: {}, default: {}}\nservices:\n  \
     web: {image: i, networks: [front]}\n  \
@@ -58,7 +61,9 @@ fn replica(state: &mut State, id: &str, service: &str, host: &str, ips: &[(&str,
 fn lookup(state: &State, network: &str, service: &str, here: &str, fresh: &[&str]) -> Vec<String> {
     let records = Records::of(state);
     let network = NetworkId::new("shop", network);
-    let found = records.addresses(&network, service, here, |host| fresh.contains(&host));
+    let found = records.addresses(&network, NOBODY, service, here, |host| {
+        fresh.contains(&host)
+    });
     found.iter().map(Ipv4Addr::to_string).collect()
 }
 
@@ -145,7 +150,7 @@ fn shared_namespace_follows_the_joined_container() {
     records.update(&before, &state);
     let front = NetworkId::new("shop", "front");
     assert_eq!(
-        records.addresses(&front, "tail", "n2", |_| true),
+        records.addresses(&front, NOBODY, "tail", "n2", |_| true),
         [Ipv4Addr::UNSPECIFIED; 0],
         "the container that has the address ended"
     );
@@ -285,4 +290,82 @@ proptest! {
             }
         }
     }
+}
+
+/// `web` has a container name and an alias on one network, and `app` calls `db` by a name of its own.
+const NAMED: &str = "networks: {front: {}, back: {}}\nservices:\n  \
+    web: {image: i, container_name: Site, networks: {front: {aliases: [www, both]}, back: }}\n  \
+    app: {image: i, links: ['db:web', 'db:data'], networks: [front]}\n  \
+    db: {image: i, networks: {front: {aliases: [both]}}}\n";
+
+fn named() -> State {
+    let mut state = State::default();
+    let networks: [(&str, &[&str]); 3] = [
+        ("web", &["front", "back"]),
+        ("app", &["front"]),
+        ("db", &["front"]),
+    ];
+    deployment(&mut state, "shop", &networks);
+    let mut row = v1::Deployment::clone(&state.deployments["shop"]);
+    row.compose_yaml = NAMED.into();
+    state.deployments.insert("shop".to_owned(), Arc::new(row));
+    let ips = [("front", "10.1.0.2"), ("back", "10.2.0.2")];
+    replica(&mut state, "web-0", "web", "n1", &ips);
+    replica(&mut state, "app-0", "app", "n1", &[("front", "10.1.0.3")]);
+    replica(&mut state, "db-0", "db", "n1", &[("front", "10.1.0.4")]);
+    state
+}
+
+#[test]
+fn services_have_their_further_names() {
+    let state = named();
+    for (network, name, expected) in [
+        ("front", "web", &["10.1.0.2"][..]),
+        ("front", "site", &["10.1.0.2"]),
+        ("back", "site", &["10.2.0.2"]),
+        ("front", "www", &["10.1.0.2"]),
+        ("back", "www", &[]),
+        ("front", "both", &["10.1.0.2", "10.1.0.4"]),
+        ("front", "other", &[]),
+    ] {
+        let found = lookup(&state, network, name, "n1", &["n1"]);
+        assert_eq!(found, expected, "{name} on {network}");
+    }
+    let records = Records::of(&state);
+    assert!(records.declares("shop", "site") && records.declares("shop", "www"));
+    assert!(!records.declares("shop", "other"));
+}
+
+#[test]
+fn links_are_names_of_their_service_alone() {
+    let state = named();
+    let records = Records::of(&state);
+    let front = NetworkId::new("shop", "front");
+    for (client, name, expected) in [
+        ("10.1.0.3", "web", &["10.1.0.4"][..]),
+        ("10.1.0.3", "data", &["10.1.0.4"]),
+        ("10.1.0.4", "web", &["10.1.0.2"]),
+        ("10.1.0.4", "data", &[]),
+        // A container that was not observed yet may be one of `app`.
+        ("10.1.0.9", "web", &["10.1.0.2"]),
+        ("10.1.0.9", "data", &["10.1.0.4"]),
+    ] {
+        let client = client.parse().unwrap();
+        let found = records.addresses(&front, client, name, "n1", |_| true);
+        let found: Vec<String> = found.iter().map(Ipv4Addr::to_string).collect();
+        assert_eq!(found, expected, "{name} for {client}");
+    }
+}
+
+#[test]
+fn alias_on_another_own_network_is_elsewhere() {
+    let state = named();
+    let records = Records::of(&state);
+    let back = NetworkId::new("shop", "back");
+    let is_elsewhere = |client: [u8; 4], name: &str| {
+        records.is_elsewhere(&back, Ipv4Addr::from(client), name, |_| true)
+    };
+    assert!(is_elsewhere([10, 2, 0, 2], "both"));
+    assert!(is_elsewhere([10, 2, 0, 2], "www"));
+    assert!(!is_elsewhere([10, 2, 0, 2], "other"));
 }
