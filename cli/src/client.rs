@@ -12,6 +12,7 @@ mod backup;
 mod cancellable;
 mod cert;
 mod cluster;
+mod config;
 mod connection;
 mod domain;
 mod excerpt;
@@ -20,6 +21,7 @@ mod get;
 mod lifecycle;
 mod local_daemon;
 mod logs;
+mod manifests;
 mod net;
 mod node;
 mod output;
@@ -139,6 +141,7 @@ fn dispatch(cli: Cli, ui: &mut Ui<'_>) -> Result<End, Stop> {
     match command {
         Command::Version => version::run(ui)?,
         Command::Validate(args) => validate::run(&args, ui)?,
+        Command::Config(args) => config::run(&args, ui)?,
         Command::Completions(args) => packaging::completions(&args, ui)?,
         Command::Man(args) => packaging::man(&args)?,
         remote => return with_runtime(remote, &cli.globals, ui),
@@ -185,7 +188,11 @@ async fn remote(command: Command, globals: &Globals, ui: &mut Ui<'_>) -> Result<
         Client::new(target, consistent)
     };
     match command {
-        Command::Version | Command::Validate(_) | Command::Completions(_) | Command::Man(_) => {
+        Command::Version
+        | Command::Validate(_)
+        | Command::Config(_)
+        | Command::Completions(_)
+        | Command::Man(_) => {
             Ok(()) // need no runtime
         }
         Command::Cluster { command } => cluster::run(&command, &client()?, ui).await,

@@ -66,10 +66,8 @@ fn assert_expanded(before: &Node, after: &Node) {
             if before.text.contains('$') {
                 assert!(matches!(after.resolve(), Resolved::Str(_)), "{after:?}");
             } else {
-                let kept = [before, after].map(|scalar| Node {
-                    value: Value::Scalar(scalar.clone()),
-                    at: Position::START,
-                });
+                let kept = [before, after]
+                    .map(|scalar| Node::new(Value::Scalar(scalar.clone()), Position::START));
                 assert!(tree::same(&kept[0], &kept[1]), "{before:?} {after:?}");
             }
         }
@@ -117,10 +115,7 @@ fn assert_has_position(compose: &[u8], error: &Error) {
 
 /// Compares the expansion of one scalar with the model.
 fn scalar(text: &str, variables: &Variables) {
-    let root = Node {
-        value: Value::Scalar(Scalar::string(text)),
-        at: Position::START,
-    };
+    let root = Node::new(Value::Scalar(Scalar::string(text)), Position::START);
     let file = yaml::to_string(&root);
     let result = interpolate_file(file.as_bytes(), "compose.yml", variables);
     match (result, model::expand(text, variables)) {

@@ -26,6 +26,7 @@ mod manifest;
 mod netfilter;
 mod parts;
 mod peer_frames;
+mod project;
 mod proxy_path;
 mod registry;
 mod tree;
@@ -43,6 +44,7 @@ pub use jaco_yaml::jaco_yaml;
 pub use log_lines::log_lines;
 pub use netfilter::netfilter;
 pub use peer_frames::peer_frames;
+pub use project::project;
 pub use proxy_path::proxy_path;
 pub use registry::registry;
 pub use wireguard::wireguard;
@@ -51,7 +53,7 @@ pub use wireguard::wireguard;
 pub type Target = fn(&[u8]);
 
 /// All targets, by the name of their program and of their directory in `corpus/`.
-pub const TARGETS: [(&str, Target); 15] = [
+pub const TARGETS: [(&str, Target); 16] = [
     ("client_address", client_address),
     ("compose", compose),
     ("config", config),
@@ -64,6 +66,7 @@ pub const TARGETS: [(&str, Target); 15] = [
     ("log_lines", log_lines),
     ("netfilter", netfilter),
     ("peer_frames", peer_frames),
+    ("project", project),
     ("proxy_path", proxy_path),
     ("registry", registry),
     ("wireguard", wireguard),

@@ -43,7 +43,7 @@ pub(crate) fn assert_refusal(error: &Error, jaco: &[u8], compose: &[u8]) {
                 Some("compose.yaml") => compose,
                 file => panic!("a place in the file {file:?}: {error:?}"),
             };
-            assert_inside(file, Position { line, col });
+            assert_inside(file, Position { line, col, file: 0 });
         }
         (None, None) => {}
         place => panic!("half a place {place:?}: {error:?}"),

@@ -11,6 +11,7 @@ mod grammar;
 mod hash;
 pub mod interpolate;
 pub mod jaco;
+pub mod project;
 mod resolve;
 mod template;
 

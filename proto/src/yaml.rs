@@ -17,7 +17,7 @@ mod tests;
 
 pub use emit::to_string;
 pub use error::{Error, ErrorKind};
-pub use node::{Key, Map, Node, Position, Scalar, Value};
+pub use node::{Key, Map, Merge, Node, Position, Scalar, Value};
 pub use scalar::Resolved;
 
 /// Limits of parsing one document.
@@ -67,6 +67,23 @@ pub fn parse(bytes: &[u8]) -> Result<Document, Error> {
 /// # Errors
 /// Same as [`parse`].
 pub fn parse_within(bytes: &[u8], limits: Limits) -> Result<Document, Error> {
+    parse_as(bytes, limits, build::Dialect::Document)
+}
+
+/// Parses a file that is merged with others: with the tags `!reset` and `!override`, and with the
+/// number of the file in every position.
+///
+/// # Errors
+/// Same as [`parse`].
+pub fn parse_part(bytes: &[u8], file: u16) -> Result<Document, Error> {
+    let dialect = build::Dialect::Part { file };
+    parse_as(bytes, Limits::default(), dialect).map_err(|mut error| {
+        error.at.file = file;
+        error
+    })
+}
+
+fn parse_as(bytes: &[u8], limits: Limits, dialect: build::Dialect) -> Result<Document, Error> {
     if bytes.len() > limits.input_bytes {
         return Err(ErrorKind::InputTooLarge {
             limit: limits.input_bytes,
@@ -82,7 +99,7 @@ pub fn parse_within(bytes: &[u8], limits: Limits) -> Result<Document, Error> {
         let limit = limits.nodes;
         return Err(ErrorKind::TooManyNodes { limit }.at(position_of(text.as_bytes(), offset)));
     }
-    build::document(text, limits)
+    build::document(text, limits, dialect)
 }
 
 /// Whether the character must be escaped in a file (YAML 1.2, section 5.1).

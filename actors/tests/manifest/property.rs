@@ -86,7 +86,9 @@ fn values(key: &str) -> &'static str {
         "domainname" | "hostname" | "stop_signal" | "user" | "working_dir" => {
             "a;'1';/x;''|1;true;[a]"
         }
-        "env_file" => "~|.env;[a]",
+        "env_file" | "label_file" => "~|.env;[a]",
+        "extends" => "~|s0;{service: s0}",
+        "profiles" => "~|[a];[]",
         "environment" => "{A: 1, B: , C: x};[A=1, B];{};[];{A: 1.50}|[A=1, A=1];x;{A: [1]}",
         "extra_hosts" => "['a:1.1.1.1'];{a: '::1'};['b=[::1]'];{a: [1.1.1.1]}|[x];['a:'];{a: }",
         "gpus" => "all;[{}];[{count: 2}];[{device_ids: [a]}];[]|some;[{count: 1, device_ids: [a]}]",

@@ -3,7 +3,6 @@
 mod draw;
 mod goal;
 mod progress;
-mod resolve;
 mod wait;
 
 use std::{
@@ -17,15 +16,14 @@ use serde::Serialize;
 use self::{
     goal::Goal,
     progress::{Convergence, Tracker},
-    resolve::Manifests,
 };
 use super::{
     args::parse_duration,
     blocking,
     connection::{Client, MAX_MESSAGE_BYTES},
-    excerpt::{self, Text},
     failure::{Failure, Stop},
     get::replicas,
+    manifests::{Manifests, Sources, manifests},
     output::{Format, Ui, View},
     replica,
     validate::refuse_warnings,
@@ -36,12 +34,15 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// Arguments of `apply`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Deployment manifest (jaco.yaml)
+    /// Deployment manifest [default without -f: jaco.yaml of the directory, if there is one]
     #[arg(value_name = "JACO")]
-    jaco: PathBuf,
+    jaco: Option<PathBuf>,
 
-    /// Compose file, or - for stdin [default: the compose file beside JACO]
-    #[arg(long, value_name = "FILE")]
+    #[command(flatten)]
+    sources: Sources,
+
+    /// Same as --file
+    #[arg(long, value_name = "FILE", conflicts_with = "files")]
     compose: Option<PathBuf>,
 
     /// Show the changes without applying them
@@ -142,8 +143,9 @@ pub(crate) async fn run(
     connect: impl Fn() -> Result<Client, Failure>,
     ui: &mut Ui<'_>,
 ) -> Result<(), Stop> {
-    let (jaco, compose) = (args.jaco.clone(), args.compose.clone());
-    let manifests = blocking(move || resolve::manifests(&jaco, compose.as_deref())).await??;
+    let (jaco, mut sources) = (args.jaco.clone(), args.sources.clone());
+    sources.files.extend(args.compose.clone());
+    let manifests = blocking(move || manifests(jaco.as_deref(), &sources)).await??;
     for warning in &manifests.warnings {
         ui.warn(warning);
     }
@@ -216,23 +218,8 @@ async fn submit(
         let mut deploy = DeployClient::new(connection).max_decoding_message_size(MAX_MESSAGE_BYTES);
         deploy.apply(request).await
     };
-    client.unary(DEADLINE, call).await.map_err(|failure| {
-        let mut texts = vec![Text {
-            name: "jaco.yaml",
-            path: &manifests.jaco_path,
-            bytes: &manifests.jaco,
-        }];
-        // Line numbers of the daemon refer to the text it received, which may differ from the
-        // user's file.
-        if !manifests.compose_edited {
-            texts.push(Text {
-                name: "compose.yaml",
-                path: &manifests.compose_path,
-                bytes: &manifests.compose,
-            });
-        }
-        excerpt::attach(failure, &texts)
-    })
+    let answer = client.unary(DEADLINE, call).await;
+    answer.map_err(|failure| manifests.attach(failure))
 }
 
 #[cfg(test)]

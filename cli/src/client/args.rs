@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand};
 use jaco_proto::{duration, secret::SecretString};
 
 use super::{
-    actors, apply, audit, backup, cert, cluster, domain,
+    actors, apply, audit, backup, cert, cluster, config, domain,
     failure::{Failure, Local},
     get, lifecycle, logs, net, node,
     output::Format,
@@ -211,6 +211,8 @@ pub(crate) enum Command {
     Restore(restore::Args),
     /// Check manifests locally, without a cluster
     Validate(validate::Args),
+    /// Print the compose file as it is applied: merged, with its variables and paths resolved
+    Config(config::Args),
     /// Print the version
     Version,
     /// Print the completion script for a shell
@@ -245,6 +247,7 @@ impl Command {
             | Self::Backup(_)
             | Self::Restore(_)
             | Self::Validate(_)
+            | Self::Config(_)
             | Self::Version
             | Self::Completions(_)
             | Self::Man(_) => false,
@@ -302,6 +305,7 @@ impl Command {
             | Self::Backup(_)
             | Self::Restore(_)
             | Self::Validate(_)
+            | Self::Config(_)
             | Self::Version
             | Self::Completions(_)
             | Self::Man(_) => return false,
@@ -435,7 +439,6 @@ mod tests {
         for (line, word) in [
             ("jaco nosuch", "nosuch"),
             ("jaco statsu", "status"),
-            ("jaco apply", "JACO"),
             ("jaco apply a b", "'b'"),
             ("jaco status -o xml", "output format"),
             ("jaco status --output xml", "output format"),
@@ -451,6 +454,8 @@ mod tests {
             ("jaco logs a/b --since 1d", "duration"),
             ("jaco logs a/b --since -5m", "negative"),
             ("jaco apply j --timeout -1s", "negative"),
+            ("jaco apply -f a --compose b", "--compose"),
+            ("jaco validate -f a --compose b", "--compose"),
             ("jaco audit --type nope", "unknown audit type"),
             ("jaco get deployment", "NAME"),
             ("jaco get nosuch", "nosuch"),

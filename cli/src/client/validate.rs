@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::{
     excerpt::{self, Text},
     failure::{Failure, Local, Stop},
+    manifests::{Sources, manifests},
     output::{Format, Ui, View},
 };
 
@@ -21,9 +22,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     jaco: Option<PathBuf>,
 
-    /// Compose file
-    #[arg(long, value_name = "FILE")]
+    /// Compose file, checked as it is, with its variables open
+    #[arg(long, value_name = "FILE", conflicts_with = "files")]
     compose: Option<PathBuf>,
+
+    #[command(flatten)]
+    sources: Sources,
 
     /// Fail if there are warnings
     #[arg(long)]
@@ -46,8 +50,11 @@ impl View for ValidView {
 
 /// Checks the files; prints no text if they are valid.
 pub(crate) fn run(args: &Args, ui: &mut Ui<'_>) -> Result<(), Stop> {
+    if !args.sources.files.is_empty() {
+        return resolved(args, ui);
+    }
     if args.jaco.is_none() && args.compose.is_none() {
-        let message = "give at least one of --jaco or --compose";
+        let message = "give at least one of --jaco, --file or --compose";
         return Err(Failure::new(Local::UsageError, message).into());
     }
     let jaco = args.jaco.as_deref().map(read).transpose()?;
@@ -65,6 +72,22 @@ pub(crate) fn run(args: &Args, ui: &mut Ui<'_>) -> Result<(), Stop> {
         .collect();
     let warnings = manifest::validate(jaco.as_deref(), compose.as_deref())
         .map_err(|error| excerpt::attach(error.into(), &texts))?;
+    report(args, files, warnings, ui)
+}
+
+/// Checks the files as `jaco apply` sends them.
+fn resolved(args: &Args, ui: &mut Ui<'_>) -> Result<(), Stop> {
+    let manifests = manifests(args.jaco.as_deref(), &args.sources)?;
+    manifests.check()?;
+    report(args, manifests.paths(), manifests.warnings, ui)
+}
+
+fn report(
+    args: &Args,
+    files: Vec<String>,
+    warnings: Vec<String>,
+    ui: &mut Ui<'_>,
+) -> Result<(), Stop> {
     match ui.format {
         Format::Table => {
             for warning in &warnings {
@@ -123,6 +146,7 @@ mod tests {
         let args = Args {
             jaco: None,
             compose: Some(path),
+            sources: Sources::default(),
             strict: false,
         };
         let words = "service \"web\" publishes port 9001, which stays closed";
@@ -153,6 +177,7 @@ mod tests {
         let args = Args {
             jaco: None,
             compose: Some(path),
+            sources: Sources::default(),
             strict: false,
         };
         let (result, _) = fake::capture(Format::Table, async |ui| run(&args, ui)).await;

@@ -19,6 +19,8 @@ mod tests;
 pub use model::*;
 
 use document::Document;
+pub(super) use mounts::target as mount_target;
+pub(super) use ports::key as port_key;
 
 use super::fault::bounded;
 use crate::{
@@ -69,7 +71,7 @@ impl Compose {
     }
 
     fn read(bytes: &[u8], unresolved: bool) -> Result<Self, Error> {
-        let document = Document::parse(bytes)?;
+        let document = Document::parse(bytes, unresolved)?;
         check::services(&document, unresolved)?;
         if !unresolved {
             document.check_env_files()?;
@@ -80,11 +82,11 @@ impl Compose {
 
     /// Whether a service has an image; an unresolved variable counts as one.
     pub(super) fn has_image(&self, service: &str) -> bool {
-        let image = self
-            .document
-            .service(service)
-            .and_then(|s| s.as_map()?.get("image"));
-        image.is_some_and(|node| node.text().is_some_and(|text| !text.is_empty()))
+        let service = self.document.service(service).and_then(Node::as_map);
+        let image = service.and_then(|map| map.get("image"));
+        // An unresolved service may have that of another one.
+        service.is_some_and(|map| map.contains("extends"))
+            || image.is_some_and(|node| node.text().is_some_and(|text| !text.is_empty()))
     }
 
     /// Position of a key of a service.

@@ -12,6 +12,7 @@ use std::{
 
 use super::template::{ExpandError, expand};
 
+pub(super) use fold::fold_node;
 pub use fold::{FoldError, Folded, ReadFile, fold};
 
 /// Maximum of bytes of all values of one file; each line may double the previous one by expansion.
@@ -74,15 +75,7 @@ pub enum ErrorKind {
 /// # Errors
 /// [`Error`] with the line of the first invalid statement.
 pub fn parse(bytes: &[u8], lookup: impl Fn(&str) -> Option<String>) -> Result<Variables, Error> {
-    let text = str::from_utf8(bytes).map_err(|cause| {
-        let before = bytes.get(..cause.valid_up_to()).unwrap_or_default();
-        Error {
-            line: 1 + before.iter().filter(|&&byte| byte == b'\n').count(),
-            kind: ErrorKind::NotUtf8,
-        }
-    })?;
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let text = text.replace("\r\n", "\n");
+    let text = text(bytes)?;
     let mut parser = Parser {
         rest: &text,
         line: 1,
@@ -95,6 +88,49 @@ pub fn parse(bytes: &[u8], lookup: impl Fn(&str) -> Option<String>) -> Result<Va
         parser.statement().map_err(|kind| Error { line, kind })?;
     }
     Ok(parser.read)
+}
+
+/// Parses a file without quotes, comments behind values and variables: `KEY=value`, as written.
+///
+/// # Errors
+/// [`Error`] with the line of the first invalid key.
+///
+/// Source: `docker run --env-file`.
+pub(super) fn parse_raw(bytes: &[u8]) -> Result<Variables, Error> {
+    let mut read = Variables::default();
+    for (index, line) in text(bytes)?.lines().enumerate() {
+        let start = line.trim_start();
+        if start.is_empty() || start.starts_with('#') {
+            continue;
+        }
+        // A bare key takes its value from the environment of the caller; it sets nothing here.
+        let Some((key, value)) = start.split_once('=') else {
+            continue;
+        };
+        let fault = match key.chars().find(|c| c.is_whitespace()) {
+            Some(space) => Some(ErrorKind::BadKey(space)),
+            None => key.is_empty().then_some(ErrorKind::NoKey('=')),
+        };
+        if let Some(kind) = fault {
+            let line = index + 1;
+            return Err(Error { line, kind });
+        }
+        read.values.insert(key.to_owned(), value.to_owned());
+    }
+    Ok(read)
+}
+
+/// Returns the text of a file, without a byte order mark and with plain line ends.
+fn text(bytes: &[u8]) -> Result<String, Error> {
+    let text = str::from_utf8(bytes).map_err(|cause| {
+        let before = bytes.get(..cause.valid_up_to()).unwrap_or_default();
+        Error {
+            line: 1 + before.iter().filter(|&&byte| byte == b'\n').count(),
+            kind: ErrorKind::NotUtf8,
+        }
+    })?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    Ok(text.replace("\r\n", "\n"))
 }
 
 struct Parser<'a> {

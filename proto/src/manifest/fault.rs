@@ -10,6 +10,9 @@ pub(super) fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorCode::ValidationFailed, message)
 }
 
+/// Detail with the number of a file, of several that make up a document, until its path is known.
+pub(super) const FILE_NUMBER: &str = "file_number";
+
 /// Adds a position in the file to an error.
 pub(super) trait Located {
     fn at(self, at: Position) -> Self;
@@ -19,7 +22,11 @@ pub(super) trait Located {
 
 impl Located for Error {
     fn at(self, at: Position) -> Self {
-        self.with("line", at.line).with("col", at.col)
+        let error = self.with("line", at.line).with("col", at.col);
+        match at.file {
+            0 => error,
+            number => error.with(FILE_NUMBER, number),
+        }
     }
 
     fn with_text(self, key: &str, text: &str) -> Self {

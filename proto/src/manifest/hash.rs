@@ -30,7 +30,7 @@ impl SpecHasher {
     /// # Errors
     /// Those of [`Project::parse`](super::compose::Project::parse) for the document as a whole.
     pub fn new(compose: &[u8]) -> Result<Self, Error> {
-        let document = Document::parse(compose)?;
+        let document = Document::parse(compose, false)?;
         Ok(Self { document })
     }
 

@@ -124,6 +124,23 @@ pub fn interpolate(
     })
 }
 
+/// Replaces the variables of a parsed file; returns those that were expanded without a value too.
+pub(super) fn expand_node(
+    root: Node,
+    path: &str,
+    variables: &BTreeMap<String, String>,
+) -> Result<(Node, BTreeSet<String>), Error> {
+    let mut walk = Walk {
+        path,
+        variables,
+        unset: BTreeSet::new(),
+        changed: false,
+        bytes: 0,
+    };
+    let root = walk.node(root)?;
+    Ok((root, walk.unset))
+}
+
 struct Walk<'a> {
     path: &'a str,
     variables: &'a BTreeMap<String, String>,
@@ -135,7 +152,7 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn node(&mut self, node: Node) -> Result<Node, Error> {
-        let at = node.at;
+        let (at, merge) = (node.at, node.merge);
         let value = match node.value {
             Value::Scalar(scalar) => Value::Scalar(self.scalar(scalar, at)?),
             Value::Seq(items) => {
@@ -144,7 +161,7 @@ impl Walk<'_> {
             }
             Value::Map(map) => self.map(map)?,
         };
-        Ok(Node { value, at })
+        Ok(Node { value, at, merge })
     }
 
     fn scalar(&mut self, scalar: Scalar, at: Position) -> Result<Scalar, Error> {

@@ -7,12 +7,22 @@ use std::collections::{BTreeMap, HashMap};
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag};
 
-use super::{Document, Error, ErrorKind, Key, Limits, Map, Node, Position, Scalar, Value};
+use super::{Document, Error, ErrorKind, Key, Limits, Map, Merge, Node, Position, Scalar, Value};
 
-pub(super) fn document(text: &str, limits: Limits) -> Result<Document, Error> {
+/// Tags and positions of a text.
+#[derive(Clone, Copy)]
+pub(super) enum Dialect {
+    /// A document on its own.
+    Document,
+    /// A file of several.
+    Part { file: u16 },
+}
+
+pub(super) fn document(text: &str, limits: Limits, dialect: Dialect) -> Result<Document, Error> {
     let mut parser = Parser::new_from_str(text);
     let mut builder = Builder {
         limits,
+        dialect,
         nodes: 0,
         text_bytes: 0,
         open: Vec::new(),
@@ -22,14 +32,15 @@ pub(super) fn document(text: &str, limits: Limits) -> Result<Document, Error> {
     let mut next = None;
     while let Some(event) = parser.next_event() {
         let (event, span) = event.map_err(|error| syntax(&error, &limits))?;
+        let at = builder.position(&span.start);
         if root.is_some() {
             if matches!(event, Event::DocumentStart(_)) {
-                next = Some(position(&span.start));
+                next = Some(at);
                 break;
             }
             continue;
         }
-        root = builder.handle(event, position(&span.start))?;
+        root = builder.handle(event, at)?;
     }
     Ok(Document { root, next })
 }
@@ -49,6 +60,7 @@ fn syntax(error: &ScanError, limits: &Limits) -> Error {
 
 struct Builder {
     limits: Limits,
+    dialect: Dialect,
     nodes: usize,
     text_bytes: usize,
     open: Vec<Open>,
@@ -58,6 +70,7 @@ struct Builder {
 /// A list or mapping whose end event has not arrived.
 struct Open {
     at: Position,
+    merge: Merge,
     anchor: usize,
     items: Items,
 }
@@ -84,28 +97,31 @@ impl Builder {
     fn handle(&mut self, event: Event<'_>, at: Position) -> Result<Option<Node>, Error> {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
-                let plain = plain(style, tag.as_deref(), at)?;
+                let (merge, tag) = self.merge(tag.as_deref());
+                let plain = plain(style, tag, at)?;
                 let merge_key = text == "<<" && style == ScalarStyle::Plain;
                 self.spend(text.len(), at)?;
                 let value = Value::Scalar(Scalar {
                     text: text.into_owned(),
                     plain,
                 });
-                self.finish(Node { value, at }, anchor, merge_key)
+                self.finish(Node { value, at, merge }, anchor, merge_key)
             }
             Event::SequenceStart(anchor, tag) => {
-                collection_tag(tag.as_deref(), "seq", at)?;
-                self.start(Items::Seq(Vec::new()), anchor, at)
+                let (merge, tag) = self.merge(tag.as_deref());
+                collection_tag(tag, "seq", at)?;
+                self.start(Items::Seq(Vec::new()), anchor, merge, at)
             }
             Event::MappingStart(anchor, tag) => {
-                collection_tag(tag.as_deref(), "map", at)?;
+                let (merge, tag) = self.merge(tag.as_deref());
+                collection_tag(tag, "map", at)?;
                 let items = Items::Map {
                     entries: Vec::new(),
                     seen: HashMap::new(),
                     key: None,
                     merges: Vec::new(),
                 };
-                self.start(items, anchor, at)
+                self.start(items, anchor, merge, at)
             }
             Event::SequenceEnd | Event::MappingEnd => self.end(),
             Event::Alias(anchor) => {
@@ -123,12 +139,45 @@ impl Builder {
         }
     }
 
-    fn start(&mut self, items: Items, anchor: usize, at: Position) -> Result<Option<Node>, Error> {
+    fn position(&self, marker: &Marker) -> Position {
+        let file = match self.dialect {
+            Dialect::Document => 0,
+            Dialect::Part { file } => file,
+        };
+        Position {
+            file,
+            ..position(marker)
+        }
+    }
+
+    /// Separates the tags of merging from those of types.
+    fn merge<'t>(&self, tag: Option<&'t Tag>) -> (Merge, Option<&'t Tag>) {
+        let is_part = matches!(self.dialect, Dialect::Part { .. });
+        let local = tag.filter(|tag| is_part && tag.handle == "!");
+        match local.map(|tag| tag.suffix.as_str()) {
+            Some("reset") => (Merge::Reset, None),
+            Some("override") => (Merge::Replace, None),
+            Some(_) | None => (Merge::Combine, tag),
+        }
+    }
+
+    fn start(
+        &mut self,
+        items: Items,
+        anchor: usize,
+        merge: Merge,
+        at: Position,
+    ) -> Result<Option<Node>, Error> {
         self.spend(0, at)?;
         if self.open.len() >= self.limits.depth {
             return Err(too_deep(&self.limits, at));
         }
-        self.open.push(Open { at, anchor, items });
+        self.open.push(Open {
+            at,
+            merge,
+            anchor,
+            items,
+        });
         Ok(None)
     }
 
@@ -150,7 +199,11 @@ impl Builder {
                 Value::Map(Map::new(entries))
             }
         };
-        let node = Node { value, at: open.at };
+        let node = Node {
+            value,
+            at: open.at,
+            merge: open.merge,
+        };
         self.finish(node, open.anchor, false)
     }
 

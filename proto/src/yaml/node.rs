@@ -11,17 +11,24 @@ pub struct Position {
     pub line: u32,
     /// Column in characters, from 1.
     pub col: u32,
+    /// Number of the file among those that make up a document; 0 for a document of one file.
+    pub file: u16,
 }
 
 impl Position {
     /// Position of the first character.
-    pub const START: Self = Self { line: 1, col: 1 };
+    pub const START: Self = Self {
+        line: 1,
+        col: 1,
+        file: 0,
+    };
 
     pub(super) fn zero_based(line: usize, col: usize) -> Self {
         let one_based = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).saturating_add(1);
         Self {
             line: one_based(line),
             col: one_based(col),
+            file: 0,
         }
     }
 }
@@ -39,6 +46,22 @@ pub struct Node {
     pub value: Value,
     /// Position of its first character.
     pub at: Position,
+    /// How it is merged with the node that it overrides.
+    pub merge: Merge,
+}
+
+/// How a node of a compose file is merged with that of an earlier file.
+///
+/// Source: Compose Specification, 13-merge.md, "Reset value" and "Replace value".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Merge {
+    /// By the rules of its key.
+    #[default]
+    Combine,
+    /// Tag `!reset`: removes the earlier value.
+    Reset,
+    /// Tag `!override`: replaces the earlier value.
+    Replace,
 }
 
 /// Content of a [`Node`].
@@ -123,6 +146,27 @@ impl Map {
         self.entries.iter().map(|(key, node)| (key, node))
     }
 
+    /// Returns the value of `key`, mutably.
+    pub(crate) fn get_mut(&mut self, key: &str) -> Option<&mut Node> {
+        let place = match self.index.get(key) {
+            Some(place) => *place,
+            None => self.entries.iter().position(|(k, _)| k.text == key)?,
+        };
+        self.entries.get_mut(place).map(|(_, node)| node)
+    }
+
+    /// Iterates over the entries in order, with mutable values.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (&Key, &mut Node)> {
+        self.entries.iter_mut().map(|(key, node)| (&*key, node))
+    }
+
+    /// Keeps the entries for whose key `keep` is true.
+    pub(crate) fn retain(&mut self, keep: impl Fn(&str) -> bool) {
+        let mut entries = std::mem::take(self).into_entries();
+        entries.retain(|(key, _)| keep(&key.text));
+        *self = Self::new(entries);
+    }
+
     /// Iterates over the values in order, mutably.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Node> {
         self.entries.iter_mut().map(|(_, node)| node)
@@ -152,6 +196,15 @@ impl Map {
 }
 
 impl Node {
+    /// Creates a node that is merged by the rules of its key.
+    pub fn new(value: Value, at: Position) -> Self {
+        Self {
+            value,
+            at,
+            merge: Merge::Combine,
+        }
+    }
+
     /// Returns the mapping, if the node is one.
     pub fn as_map(&self) -> Option<&Map> {
         match &self.value {

@@ -29,7 +29,7 @@ fn shape(node: &Node) -> String {
 }
 
 fn place(line: u32, col: u32) -> Position {
-    Position { line, col }
+    Position { line, col, file: 0 }
 }
 
 #[test]
@@ -311,24 +311,16 @@ z: '<<'
 #[test]
 fn keys_of_any_length_are_emitted_as_keys() {
     for key in ["k".repeat(5000), "\u{8}".repeat(400), "é \"".repeat(400)] {
-        let leaf = |text: &str| Node {
-            value: Value::Scalar(Scalar::string(text)),
-            at: Position::START,
+        let leaf = |text: &str| Node::new(Value::Scalar(Scalar::string(text)), Position::START);
+        let map = |value: Node| {
+            let key = Key {
+                text: key.clone(),
+                at: Position::START,
+            };
+            Node::new(Value::Map(Map::new(vec![(key, value)])), Position::START)
         };
-        let map = |value: Node| Node {
-            value: Value::Map(Map::new(vec![(
-                Key {
-                    text: key.clone(),
-                    at: Position::START,
-                },
-                value,
-            )])),
-            at: Position::START,
-        };
-        let list = Node {
-            value: Value::Seq(vec![map(leaf("a")), map(map(leaf("b")))]),
-            at: Position::START,
-        };
+        let items = vec![map(leaf("a")), map(map(leaf("b")))];
+        let list = Node::new(Value::Seq(items), Position::START);
         let before = map(list);
         let after = root(&to_string(&before));
         assert_eq!(shape(&after), shape(&before));

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jaco_proto::v1::{self, ReplicaState};
 
-use super::resolve::Manifests;
-use crate::client::replica::Reason;
+use crate::client::{manifests::Manifests, replica::Reason};
 
 /// The expected result of an apply.
 #[derive(Debug, Default)]

@@ -18,7 +18,8 @@ impl Project {
 
     fn args(&self) -> Args {
         Args {
-            jaco: self.0.path().join("jaco.yaml"),
+            jaco: Some(self.0.path().join("jaco.yaml")),
+            sources: Sources::default(),
             compose: None,
             dry_run: false,
             strict: false,

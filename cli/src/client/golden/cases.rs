@@ -283,6 +283,8 @@ pub(super) const CASES: &[Case] = &[
     ),
     fails("validate.error", "validate --jaco DIR/bad.yaml", full),
     fails("validate.usage-error", "validate", full),
+    case("config", "config DIR/jaco.yaml", full),
+    fails("config.error", "config DIR/bad.yaml", full),
     case("backup", "backup --output DIR/b.tgz", full),
     case("backup.quiet", "backup --output DIR/b.tgz -q", full),
     fails("backup.error", "backup --output DIR/b.tgz", refusing),

@@ -139,6 +139,7 @@ const SCHEMAS: &[(&str, &str)] = &[
         "{data_dir, node, cluster_id, snapshot_index, state_digest, taken_at}",
     ),
     ("validate", "{valid, files: [.], warnings: [.]}"),
+    ("config", "{deployment, jaco_yaml, compose_yaml}"),
     ("version", "{version}"),
 ];
 

@@ -152,11 +152,12 @@ impl<'a> Checks<'a> {
     }
 
     fn allowlist(&self) -> Result<(), Error> {
-        for (key, _) in self.map.sorted() {
+        for (key, node) in self.map.sorted() {
             let field = key.text.as_str();
             let why = match SERVICE.effect(field) {
                 // The typed error for it follows after all checks.
                 Some(Effect::Client) if self.unresolved || field == "env_file" => continue,
+                Some(Effect::Client) if node.is_null() => continue,
                 Some(Effect::Client) => ", which only `jaco apply` resolves".to_owned(),
                 Some(Effect::Kept | Effect::Noted(_) | Effect::Silent) => continue,
                 None if field.starts_with("x-") => continue,
@@ -369,7 +370,9 @@ impl<'a> Checks<'a> {
     }
 
     fn is_declared(&self, service: &str) -> bool {
-        self.document.service(service).is_some()
+        // The services of included files are not known yet.
+        let may_be_included = self.unresolved && self.document.get("include").is_some();
+        may_be_included || self.document.service(service).is_some()
     }
 
     fn near_service(&self, name: &str) -> String {

@@ -6,7 +6,7 @@ use crate::{
     yaml::{self, Key, Map, Node},
 };
 
-use super::keys::TOP_LEVEL;
+use super::keys::{Effect, TOP_LEVEL};
 
 /// Network of services that declare no network.
 pub(super) const DEFAULT_NETWORK: &str = "_default";
@@ -17,7 +17,8 @@ pub(in crate::manifest) struct Document {
 }
 
 impl Document {
-    pub(in crate::manifest) fn parse(bytes: &[u8]) -> Result<Self, Error> {
+    /// Parses a file; only an `unresolved` one may have keys that clients resolve.
+    pub(in crate::manifest) fn parse(bytes: &[u8], unresolved: bool) -> Result<Self, Error> {
         if bytes.is_empty() {
             return Err(invalid("compose_yaml is required").with("field", "compose_yaml"));
         }
@@ -39,19 +40,24 @@ impl Document {
             );
         };
         let document = Self { root: map };
-        document.check_top_level()?;
+        document.check_top_level(unresolved)?;
         Ok(document)
     }
 
-    fn check_top_level(&self) -> Result<(), Error> {
+    fn check_top_level(&self, unresolved: bool) -> Result<(), Error> {
         if self.root.is_empty() {
             return Err(invalid("empty compose file"));
         }
         for (key, node) in self.root.sorted() {
             let text = key.text.as_str();
-            if !TOP_LEVEL.has(text) {
-                let near = suggestion(text, TOP_LEVEL.names());
-                let message = format!("unsupported compose field {text:?} at the top level{near}");
+            let is_of_client = TOP_LEVEL.effect(text) == Some(Effect::Client);
+            if !TOP_LEVEL.has(text) || (is_of_client && !unresolved) {
+                let why = if is_of_client {
+                    ", which only `jaco apply` resolves".to_owned()
+                } else {
+                    suggestion(text, TOP_LEVEL.names())
+                };
+                let message = format!("unsupported compose field {text:?} at the top level{why}");
                 return Err(invalid(message).with("field", text).at(key.at));
             }
             // Null is refused like any other type: a table whose entries are all commented out

@@ -138,6 +138,10 @@ pub(super) const TOP_LEVEL: Keys = Keys {
     path: "",
     keys: &[
         noted("configs", "configs are not mounted yet"),
+        client(
+            "include",
+            "further compose files, added as projects of their own",
+        ),
         noted("jobs", "only services become containers"),
         noted("models", "JACO runs no models"),
         silent("name", "the deployment's name is in `jaco.yaml`"),

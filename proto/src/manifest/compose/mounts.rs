@@ -61,6 +61,19 @@ fn name(item: &Node) -> Option<&str> {
     }
 }
 
+/// Returns the path in the container that an entry mounts at; `None` if it does not parse.
+pub(in crate::manifest) fn target(item: &Node) -> Option<String> {
+    match &item.value {
+        Value::Scalar(scalar) => {
+            let mut parts = scalar.text.split(':');
+            let first = parts.next()?;
+            Some(clean_path(parts.next().unwrap_or(first)))
+        }
+        Value::Map(map) => map.get("target")?.text().map(clean_path),
+        Value::Seq(_) => None,
+    }
+}
+
 fn is_path(source: &str) -> bool {
     source.starts_with(['/', '.', '~'])
 }

@@ -51,6 +51,41 @@ pub(super) fn published(item: &Node) -> Option<(RangeInclusive<u16>, String)> {
     }
 }
 
+/// Returns what an entry publishes, in one spelling; `None` if it does not parse.
+pub(in crate::manifest) fn key(item: &Node) -> Option<String> {
+    match &item.value {
+        Value::Scalar(scalar) => {
+            let entry = Short::parse(&scalar.text)?;
+            let range = |range: &RangeInclusive<u16>| format!("{}-{}", range.start(), range.end());
+            let host = entry.host.as_ref().map(range).unwrap_or_default();
+            let container = range(&entry.container);
+            Some(format!(
+                "{}:{host}:{container}/{}",
+                address(entry.ip),
+                entry.protocol
+            ))
+        }
+        Value::Map(map) => {
+            let text = |key: &str| map.get(key).and_then(decimal);
+            let single = |text: String| match text.contains('-') {
+                true => text,
+                false => format!("{text}-{text}"),
+            };
+            let host = text("published").map(single).unwrap_or_default();
+            let target = single(text("target")?);
+            let ip = text("host_ip").unwrap_or_default();
+            let protocol = text("protocol").unwrap_or_else(|| "tcp".to_owned());
+            Some(format!("{}:{host}:{target}/{protocol}", address(&ip)))
+        }
+        Value::Seq(_) => None,
+    }
+}
+
+/// An address to bind to; none is every address.
+fn address(ip: &str) -> &str {
+    if ip.is_empty() { "0.0.0.0" } else { ip }
+}
+
 /// Returns the container port behind host port `published` of an entry; `None` if it does not
 /// parse.
 pub(super) fn target(item: &Node, published: u16) -> Option<String> {

@@ -1,4 +1,5 @@
-//! Merges the `env_file` entries of services into their `environment`.
+//! Merges the `env_file` entries of services into their `environment`, and those of `label_file` into
+//! their `labels`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,7 +11,7 @@ use crate::{
     yaml::{self, Key, Map, Node, Position, Scalar, Value},
 };
 
-use super::parse;
+use super::{parse, parse_raw};
 
 /// Returns the content of a path as written in the compose file.
 pub type ReadFile<'a> = &'a mut dyn FnMut(&str) -> io::Result<Vec<u8>>;
@@ -98,71 +99,101 @@ pub enum FoldError {
 ///
 /// # Errors
 /// The first error, by service.
-pub fn fold(compose: &[u8], mut read: Option<ReadFile<'_>>) -> Result<Folded, FoldError> {
+pub fn fold(compose: &[u8], read: Option<ReadFile<'_>>) -> Result<Folded, FoldError> {
     let verbatim = || Folded {
         bytes: compose.to_vec(),
         unset: BTreeSet::new(),
     };
     let document = yaml::parse(compose).map_err(FoldError::Yaml)?;
-    let Some(root) = document.root.filter(has_env_file) else {
+    let Some(root) = document.root.filter(names_files) else {
         return Ok(verbatim());
     };
     if let Some(next) = document.next {
         return Err(FoldError::SecondDocument(next));
     }
-    let Value::Map(top) = root.value else {
-        return Ok(verbatim());
-    };
-    let mut unset = BTreeSet::new();
-    let mut entries = top.into_entries();
-    if let Some((_, services)) = entries.iter_mut().find(|(key, _)| key.text == "services")
-        && let Value::Map(map) = &mut services.value
-    {
-        let mut folded = Vec::with_capacity(map.len());
-        for (key, node) in std::mem::take(map).into_entries() {
-            let node = service(&key.text, node, &mut read, &mut unset)?;
-            folded.push((key, node));
-        }
-        *map = Map::new(folded);
-    }
-    let root = Node {
-        value: Value::Map(Map::new(entries)),
-        at: root.at,
-    };
+    let (root, unset) = fold_node(root, read)?;
     Ok(Folded {
         bytes: yaml::to_string(&root).into_bytes(),
         unset,
     })
 }
 
-fn has_env_file(root: &Node) -> bool {
+/// Does the same as [`fold`] to a parsed file; returns the variables that were expanded without a
+/// value too.
+pub(in crate::manifest) fn fold_node(
+    root: Node,
+    mut read: Option<ReadFile<'_>>,
+) -> Result<(Node, BTreeSet<String>), FoldError> {
+    let mut unset = BTreeSet::new();
+    if !names_files(&root) {
+        return Ok((root, unset));
+    }
+    let at = root.at;
+    let Value::Map(top) = root.value else {
+        return Ok((root, unset));
+    };
+    let mut entries = top.into_entries();
+    if let Some((_, services)) = entries.iter_mut().find(|(key, _)| key.text == "services")
+        && let Value::Map(map) = &mut services.value
+    {
+        let mut folded = Vec::with_capacity(map.len());
+        for (key, mut node) in std::mem::take(map).into_entries() {
+            for kind in [&ENVIRONMENT, &LABELS] {
+                node = service(&key.text, node, kind, &mut read, &mut unset)?;
+            }
+            folded.push((key, node));
+        }
+        *map = Map::new(folded);
+    }
+    Ok((Node::new(Value::Map(Map::new(entries)), at), unset))
+}
+
+/// A key that names files, and the key that gets their content.
+struct Kind {
+    files: &'static str,
+    values: &'static str,
+}
+
+const ENVIRONMENT: Kind = Kind {
+    files: "env_file",
+    values: "environment",
+};
+
+const LABELS: Kind = Kind {
+    files: "label_file",
+    values: "labels",
+};
+
+/// Whether a service names files.
+fn names_files(root: &Node) -> bool {
     let services = root.as_map().and_then(|map| map.get("services")?.as_map());
+    let names = |map: &Map| map.contains(ENVIRONMENT.files) || map.contains(LABELS.files);
     services.is_some_and(|services| {
-        services
-            .iter()
-            .any(|(_, service)| service.as_map().is_some_and(|map| map.contains("env_file")))
+        let mut services = services.iter();
+        services.any(|(_, service)| service.as_map().is_some_and(names))
     })
 }
 
 fn service(
     name: &str,
     node: Node,
+    kind: &Kind,
     read: &mut Option<ReadFile<'_>>,
     unset: &mut BTreeSet<String>,
 ) -> Result<Node, FoldError> {
     let at = node.at;
     let map = match node.value {
-        Value::Map(map) if map.contains("env_file") => map,
+        Value::Map(map) if map.contains(kind.files) => map,
         value @ (Value::Map(_) | Value::Seq(_) | Value::Scalar(_)) => {
-            return Ok(Node { value, at });
+            return Ok(Node::new(value, at));
         }
     };
-    let explicit = match map.get("environment") {
-        Some(node) => explicit(name, node)?,
+    let explicit = match map.get(kind.values) {
+        Some(node) => explicit(name, kind, node)?,
         None => BTreeMap::new(),
     };
     let mut values: BTreeMap<String, String> = BTreeMap::new();
-    for file in files(name, &map)? {
+    for file in files(name, kind, &map)? {
         let Some(read) = read.as_mut() else {
             let service = name.to_owned();
             return Err(FoldError::NoDirectory { service });
@@ -174,7 +205,12 @@ fn service(
             let given = explicit.get(key).cloned().flatten();
             given.or_else(|| values.get(key).cloned())
         };
-        let parsed = parse(&bytes, lookup).map_err(|source| FoldError::File {
+        let parsed = if file.raw {
+            parse_raw(&bytes)
+        } else {
+            parse(&bytes, lookup)
+        };
+        let parsed = parsed.map_err(|source| FoldError::File {
             service: name.to_owned(),
             path: file.path.clone(),
             source,
@@ -187,11 +223,15 @@ fn service(
         .map(|(key, value)| (key, Some(value)))
         .collect();
     merged.extend(explicit);
-    Ok(with_environment(map, at, merged))
+    Ok(with_values(map, at, kind, merged))
 }
 
-/// Returns the variables of `environment`, with `None` for keys without a value.
-fn explicit(service: &str, node: &Node) -> Result<BTreeMap<String, Option<String>>, FoldError> {
+/// Returns the explicit values, with `None` for keys without one.
+fn explicit(
+    service: &str,
+    kind: &Kind,
+    node: &Node,
+) -> Result<BTreeMap<String, Option<String>>, FoldError> {
     let wrong = |node: &Node, what: &str| FoldError::Entry {
         service: service.to_owned(),
         at: node.at,
@@ -220,12 +260,20 @@ fn explicit(service: &str, node: &Node) -> Result<BTreeMap<String, Option<String
             })
             .collect(),
         Value::Scalar(scalar) if scalar.is_null() => Ok(BTreeMap::new()),
-        Value::Scalar(_) => Err(wrong(node, "environment must be a mapping or a list")),
+        Value::Scalar(_) => {
+            let what = format!("{} must be a mapping or a list", kind.values);
+            Err(wrong(node, &what))
+        }
     }
 }
 
-fn with_environment(map: Map, at: Position, environment: BTreeMap<String, Option<String>>) -> Node {
-    let entries = environment.into_iter().map(|(text, value)| {
+fn with_values(
+    map: Map,
+    at: Position,
+    kind: &Kind,
+    values: BTreeMap<String, Option<String>>,
+) -> Node {
+    let entries = values.into_iter().map(|(text, value)| {
         let scalar = match value {
             Some(text) => Scalar::string(text),
             None => Scalar {
@@ -234,33 +282,29 @@ fn with_environment(map: Map, at: Position, environment: BTreeMap<String, Option
             },
         };
         let value = Value::Scalar(scalar);
-        (Key { text, at }, Node { value, at })
+        (Key { text, at }, Node::new(value, at))
     });
-    let environment = Node {
-        value: Value::Map(Map::new(entries.collect())),
-        at,
-    };
+    let values = Node::new(Value::Map(Map::new(entries.collect())), at);
     let mut kept = map.into_entries();
-    kept.retain(|(key, _)| !matches!(key.text.as_str(), "env_file" | "environment"));
+    kept.retain(|(key, _)| key.text != kind.files && key.text != kind.values);
     let key = Key {
-        text: "environment".to_owned(),
+        text: kind.values.to_owned(),
         at,
     };
-    kept.push((key, environment));
-    Node {
-        value: Value::Map(Map::new(kept)),
-        at,
-    }
+    kept.push((key, values));
+    Node::new(Value::Map(Map::new(kept)), at)
 }
 
 /// One entry of `env_file`.
 struct File {
     path: String,
     required: bool,
+    /// Whether values are taken as written, without quotes and variables.
+    raw: bool,
 }
 
-fn files(service: &str, map: &Map) -> Result<Vec<File>, FoldError> {
-    let Some(node) = map.get("env_file").filter(|node| !node.is_null()) else {
+fn files(service: &str, kind: &Kind, map: &Map) -> Result<Vec<File>, FoldError> {
+    let Some(node) = map.get(kind.files).filter(|node| !node.is_null()) else {
         return Ok(Vec::new());
     };
     match &node.value {
@@ -284,9 +328,11 @@ fn file(service: &str, node: &Node) -> Result<File, FoldError> {
         return Ok(File {
             path,
             required: true,
+            raw: false,
         });
     };
     let mut required = true;
+    let mut raw = false;
     for (key, value) in map.iter() {
         match key.text.as_str() {
             "path" => {}
@@ -295,7 +341,14 @@ fn file(service: &str, node: &Node) -> Result<File, FoldError> {
                 required = grammar::boolean(text)
                     .ok_or_else(|| fail(value, "required must be a boolean"))?;
             }
-            "format" => return Err(fail(value, "format is not supported")),
+            "format" => match value.text().filter(|_| !value.is_null()) {
+                None | Some("") => {}
+                Some("raw") => raw = true,
+                Some(other) => {
+                    let what = format!("format {other:?} is unknown, want raw");
+                    return Err(fail(value, &what));
+                }
+            },
             other => return Err(fail(value, &format!("unknown key {other:?}"))),
         }
     }
@@ -305,6 +358,7 @@ fn file(service: &str, node: &Node) -> Result<File, FoldError> {
     Ok(File {
         path: path(given)?,
         required,
+        raw,
     })
 }
 

@@ -163,7 +163,7 @@ fn fold_errors_name_service_and_file() {
         ),
         ("dir", "read dir"),
         ("bad.env", "bad.env"),
-        ("{path: a.env, format: raw}", "format"),
+        ("{path: a.env, format: json}", "format"),
         ("{required: true}", "needs a path"),
         ("{path: a.env, required: maybe}", "boolean"),
         ("{path: a.env, other: 1}", "unknown key"),

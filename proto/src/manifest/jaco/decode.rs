@@ -75,10 +75,8 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Raw, Error> {
     }
     let document = yaml::parse(bytes)
         .map_err(|error| invalid_yaml(ErrorCode::ParseFailed, "jaco.yaml", &error))?;
-    let root = document.root.unwrap_or_else(|| Node {
-        value: Value::Map(Map::default()),
-        at: Position::START,
-    });
+    let empty = || Node::new(Value::Map(Map::default()), Position::START);
+    let root = document.root.unwrap_or_else(empty);
     refuse_compose_service(&root)?;
     table("", &root, &TOP)?;
     let top = Fields::of(&root);

@@ -3,11 +3,19 @@
 use super::networks;
 use crate::{
     manifest::{
-        compose::{Compose, NetworkMode},
+        compose::{Compose, Mount, MountSource, NetworkMode},
         jaco::Jaco,
     },
     v1::{TransportProtocol, service_spec::PlacementMode},
 };
+
+/// Usual paths of the sockets of Docker and Podman.
+const ENGINE_SOCKETS: [&str; 4] = [
+    "/run/docker.sock",
+    "/run/podman/podman.sock",
+    "/var/run/docker.sock",
+    "/var/run/podman/podman.sock",
+];
 
 /// Name servers that the engine's resolver asks for names it does not know itself.
 const NAME_SERVERS: usize = 3;
@@ -69,6 +77,13 @@ fn of_compose(compose: &Compose, warnings: &mut Vec<String>) {
                 build.unwrap_or_default()
             ));
         }
+        let mut mounts = service.volumes.iter();
+        if let Some(socket) = mounts.find_map(engine_socket) {
+            warnings.push(format!(
+                "service {name:?} mounts {socket}: whoever controls the container controls the \
+                 engine of its node"
+            ));
+        }
         let publishes = service.ports.iter().any(|port| port.listener.is_some());
         // Such a container has no address of its own, so its ports have no upstream.
         if let Some(mode) = service.network_mode.as_ref().filter(|_| publishes) {
@@ -82,6 +97,20 @@ fn of_compose(compose: &Compose, warnings: &mut Vec<String>) {
         }
     }
     warnings.extend(compose.unused());
+}
+
+/// Path of a container engine's socket that a mount reaches.
+fn engine_socket(mount: &Mount) -> Option<&str> {
+    match &mount.source {
+        MountSource::Bind { path, .. } => {
+            let path = path.as_str();
+            ENGINE_SOCKETS.contains(&path).then_some(path)
+        }
+        MountSource::Volume(_)
+        | MountSource::Anonymous
+        | MountSource::Tmpfs
+        | MountSource::Other { .. } => None,
+    }
 }
 
 /// Warnings for services on more networks than the engine's resolver has name servers for.

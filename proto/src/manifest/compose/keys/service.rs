@@ -58,6 +58,10 @@ pub(in crate::manifest::compose) const SERVICE: Keys = Keys {
             "mapping or list; sorted; a key without a value is empty. Numbers stay as written: `1.10` is `1.10`",
         ),
         silent("expose", "members of a network reach every port"),
+        client(
+            "extends",
+            "a service, of this file or of another one, that this one is merged over",
+        ),
         noted(
             "external_links",
             "containers outside the cluster have no names here",
@@ -74,6 +78,7 @@ pub(in crate::manifest::compose) const SERVICE: Keys = Keys {
         kept("init", FIELD),
         kept("ipc", "a mode of the engine, or `service:<name>`"),
         noted("isolation", WINDOWS),
+        client("label_file", "folded into `labels`"),
         kept(
             "labels",
             "mapping or list; the `jaco.*` labels that JACO adds win",
@@ -103,6 +108,10 @@ pub(in crate::manifest::compose) const SERVICE: Keys = Keys {
         kept("ports", "see ports"),
         noted("pre_start", NO_HOOK),
         kept("privileged", "see privileges"),
+        client(
+            "profiles",
+            "the service is left out unless one of them is active",
+        ),
         noted("provider", "JACO calls no providers"),
         kept(
             "pull_policy",

@@ -25,6 +25,7 @@ const CASES: [Case; 26] = [
         path: "",
         required: &["services: {}"],
         values: "configs: {a: {file: a}}
+                 include: [a.yaml]
                  jobs: {a: {}}
                  models: {a: {model: a}}
                  name: a
@@ -99,6 +100,7 @@ const CASES: [Case; 26] = [
                  env_file: a
                  environment: {A: b}
                  expose: ['80']
+                 extends: db
                  external_links: [a]
                  extra_hosts: ['a:1.1.1.1']
                  gpus: all
@@ -109,6 +111,7 @@ const CASES: [Case; 26] = [
                  init: true
                  ipc: host
                  isolation: hyperv
+                 label_file: a
                  labels: {a: b}
                  links: ['db:data']
                  logging: {driver: a}
@@ -129,6 +132,7 @@ const CASES: [Case; 26] = [
                  ports: ['9001:80']
                  pre_start: [{image: x}]
                  privileged: true
+                 profiles: [a]
                  provider: {type: a}
                  pull_policy: never
                  pull_refresh_after: 1h
@@ -404,15 +408,23 @@ fn read(file: &str) -> (Option<Project>, Vec<String>) {
 }
 
 /// Reads `file` with and without the key of the line `entry`.
-fn outcome(file: &str, path: &str, required: &[&str], key: &str, entry: &str) -> Outcome {
+///
+/// A daemon refuses a key of clients.
+fn outcome(case: &Case, key: &str, entry: &str) -> Outcome {
+    let Case {
+        file,
+        path,
+        required,
+        ..
+    } = *case;
+    let is_of_client = case.keys.effect(key) == Some(Effect::Client);
     let others = required.iter().copied();
     let others = others.filter(|line| line.split(':').next() != Some(key));
     let others: Vec<&str> = others.collect();
     let (without, before) = read(&file.replace('@', &others.join(", ")));
     let with = [&others[..], &[entry]].concat().join(", ");
     let (with, warnings) = read(&file.replace('@', &with));
-    // Only a client reads the files that `env_file` names.
-    assert!(with.is_some() || key == "env_file", "{entry} is refused");
+    assert!(with.is_some() || is_of_client, "{entry} is refused");
     let path = format!("{path}{key}");
     let named = |word: &str| {
         let inside = |inner: &str, outer: &str| {
@@ -448,7 +460,7 @@ fn every_accepted_key_has_effect_or_warning() {
         assert_eq!(given, accepted, "a value for each key of {}", case.file);
         assert!(case.keys.names().is_sorted(), "{}", case.file);
         for (key, entry) in entries {
-            let found = outcome(case.file, path, case.required, key, entry);
+            let found = outcome(case, key, entry);
             match case.keys.effect(key) {
                 Some(Effect::Kept | Effect::Client) => {
                     assert!(found.has_effect, "{path}{key} has no effect");
@@ -495,12 +507,4 @@ fn every_key_of_the_specification_is_listed() {
 }
 
 /// Keys that are refused.
-const UNLISTED: [&str; 7] = [
-    "configs",
-    "extends",
-    "label_file",
-    "post_start",
-    "pre_stop",
-    "profiles",
-    "secrets",
-];
+const UNLISTED: [&str; 4] = ["configs", "post_start", "pre_stop", "secrets"];

@@ -1,0 +1,181 @@
+//! Relative paths of a compose file, and `~`, as absolute paths of the client.
+
+use std::path::{Component, Path, PathBuf};
+
+use crate::{
+    Error,
+    manifest::fault::{Located, invalid},
+    yaml::{Node, Scalar, Value},
+};
+
+/// Base of relative paths.
+#[derive(Clone, Copy)]
+pub(super) struct Base<'a> {
+    /// Directory of relative paths.
+    pub(super) directory: &'a Path,
+    /// Home directory; without one `~` stays as it is.
+    pub(super) home: Option<&'a Path>,
+}
+
+impl Base<'_> {
+    /// Resolves a path as written.
+    pub(super) fn resolve(&self, path: &str) -> PathBuf {
+        let at_home = path
+            .strip_prefix('~')
+            .filter(|rest| rest.is_empty() || rest.starts_with('/'));
+        match (at_home, self.home) {
+            (Some(rest), Some(home)) => clean(&home.join(rest.trim_start_matches('/'))),
+            (Some(_), None) => PathBuf::from(path),
+            (None, _) => clean(&self.directory.join(path)),
+        }
+    }
+}
+
+/// Removes `.` and `..` without regard to symbolic links.
+pub(super) fn clean(path: &Path) -> PathBuf {
+    let mut clean = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                if !clean.pop() {
+                    clean.push("..");
+                }
+            }
+            Component::RootDir | Component::Prefix(_) | Component::Normal(_) => {
+                clean.push(component);
+            }
+        }
+    }
+    clean
+}
+
+/// Resolves the paths of all services and volumes; returns whether a bind was relative.
+///
+/// # Errors
+/// A bind in the short form whose path has a colon.
+pub(super) fn resolve(root: &mut Node, base: Base<'_>) -> Result<bool, Error> {
+    let mut relative = false;
+    for service in entries(root, "services") {
+        relative |= service_paths(service, base)?;
+    }
+    for volume in entries(root, "volumes") {
+        device(volume, base);
+    }
+    Ok(relative)
+}
+
+/// Resolves the paths of one service.
+fn service_paths(service: &mut Node, base: Base<'_>) -> Result<bool, Error> {
+    let mut relative = false;
+    if let Some(volumes) = get(service, "volumes")
+        && let Value::Seq(items) = &mut volumes.value
+    {
+        for item in items {
+            relative |= bind(item, base)?;
+        }
+    }
+    for field in ["env_file", "label_file"] {
+        if let Some(node) = get(service, field) {
+            files(node, base);
+        }
+    }
+    Ok(relative)
+}
+
+fn entries<'n>(root: &'n mut Node, table: &str) -> Vec<&'n mut Node> {
+    match get(root, table).map(|node| &mut node.value) {
+        Some(Value::Map(map)) => map.values_mut().collect(),
+        Some(Value::Scalar(_) | Value::Seq(_)) | None => Vec::new(),
+    }
+}
+
+fn get<'n>(node: &'n mut Node, key: &str) -> Option<&'n mut Node> {
+    match &mut node.value {
+        Value::Map(map) => map.get_mut(key),
+        Value::Scalar(_) | Value::Seq(_) => None,
+    }
+}
+
+fn set(node: &mut Node, text: String) {
+    node.value = Value::Scalar(Scalar::string(text));
+}
+
+/// Replaces the source of a mount if it is a relative path.
+fn bind(item: &mut Node, base: Base<'_>) -> Result<bool, Error> {
+    match &mut item.value {
+        Value::Scalar(scalar) => {
+            let Some((source, rest)) = scalar.text.split_once(':') else {
+                return Ok(false);
+            };
+            if !source.starts_with(['.', '~']) {
+                return Ok(false);
+            }
+            let path = base.resolve(source).display().to_string();
+            if path.contains(':') {
+                let message = format!(
+                    "the path {path:?} has a colon, which separates the parts of the short form: \
+                     write the mount as {{type: bind, source: …, target: …}}"
+                );
+                return Err(invalid(message)
+                    .with("field", "volumes")
+                    .with("value", path)
+                    .at(item.at));
+            }
+            let text = format!("{path}:{rest}");
+            set(item, text);
+            Ok(true)
+        }
+        Value::Map(map) => {
+            let is_bind = map.get("type").and_then(Node::text) == Some("bind");
+            let source = map.get_mut("source").filter(|_| is_bind);
+            Ok(source.is_some_and(|source| path(source, base)))
+        }
+        Value::Seq(_) => Ok(false),
+    }
+}
+
+/// Replaces a relative path, or one below `~`; returns whether it was one.
+fn path(node: &mut Node, base: Base<'_>) -> bool {
+    let Some(text) = node
+        .text()
+        .filter(|text| !text.is_empty() && !node.is_null())
+    else {
+        return false;
+    };
+    if text.starts_with('/') {
+        return false;
+    }
+    let resolved = base.resolve(text).display().to_string();
+    set(node, resolved);
+    true
+}
+
+/// Replaces the paths of an `env_file` or a `label_file` in any of its forms.
+fn files(node: &mut Node, base: Base<'_>) {
+    match &mut node.value {
+        Value::Seq(items) => items.iter_mut().for_each(|item| files(item, base)),
+        Value::Map(map) => {
+            if let Some(node) = map.get_mut("path") {
+                path(node, base);
+            }
+        }
+        Value::Scalar(_) => {
+            path(node, base);
+        }
+    }
+}
+
+/// Replaces the device of a volume that is a bind of the local driver.
+fn device(volume: &mut Node, base: Base<'_>) {
+    let driver = volume.as_map().and_then(|map| map.get("driver")?.text());
+    let is_local = driver.is_none_or(|driver| driver == "local");
+    let Some(options) = get(volume, "driver_opts").filter(|_| is_local) else {
+        return;
+    };
+    let option = |key: &str| options.as_map()?.get(key)?.text();
+    let is_bind = option("o").is_some_and(|list| list.split(',').any(|word| word == "bind"));
+    if let Some(node) = get(options, "device").filter(|_| is_bind) {
+        path(node, base);
+    }
+}
