@@ -456,6 +456,7 @@ mod tests {
             ("jaco apply j --timeout -1s", "negative"),
             ("jaco apply -f a --compose b", "--compose"),
             ("jaco validate -f a --compose b", "--compose"),
+            ("jaco validate --env-file a --compose b", "--compose"),
             ("jaco audit --type nope", "unknown audit type"),
             ("jaco get deployment", "NAME"),
             ("jaco get nosuch", "nosuch"),

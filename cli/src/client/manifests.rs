@@ -61,6 +61,13 @@ pub(crate) struct Sources {
     pub(crate) project_directory: Option<PathBuf>,
 }
 
+impl Sources {
+    /// Whether an argument asks for a resolution; profiles may come from the environment.
+    pub(crate) fn asks_for_resolution(&self) -> bool {
+        !self.files.is_empty() || !self.env_files.is_empty() || self.project_directory.is_some()
+    }
+}
+
 /// The resolved manifests and metadata about them.
 pub(crate) struct Manifests {
     /// Name of the deployment.

@@ -23,7 +23,11 @@ pub(crate) struct Args {
     jaco: Option<PathBuf>,
 
     /// Compose file, checked as it is, with its variables open
-    #[arg(long, value_name = "FILE", conflicts_with = "files")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["files", "env_files", "project_directory"]
+    )]
     compose: Option<PathBuf>,
 
     #[command(flatten)]
@@ -50,7 +54,7 @@ impl View for ValidView {
 
 /// Checks the files; prints no text if they are valid.
 pub(crate) fn run(args: &Args, ui: &mut Ui<'_>) -> Result<(), Stop> {
-    if !args.sources.files.is_empty() {
+    if args.sources.asks_for_resolution() {
         return resolved(args, ui);
     }
     if args.jaco.is_none() && args.compose.is_none() {
@@ -167,6 +171,37 @@ mod tests {
         assert_eq!(failure.code, "validation_failed");
         assert!(failure.message.contains(words), "{}", failure.message);
         assert!(output.err.starts_with(&format!("warning: {words}")));
+    }
+
+    #[tokio::test]
+    async fn files_to_resolve_are_checked_as_applied() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("compose.yml");
+        let base = "services:\n  web: {extends: base, mem_limit: $LIMIT}\n  base: {image: i}\n";
+        fs::write(&path, base).unwrap();
+        let variables = dir.path().join("vars");
+        let args = Args {
+            jaco: None,
+            compose: None,
+            sources: Sources {
+                files: vec![path.clone()],
+                env_files: vec![variables.clone()],
+                ..Sources::default()
+            },
+            strict: true,
+        };
+        fs::write(&variables, "LIMIT=64m\n").unwrap();
+        let (result, output) = fake::capture(Format::Table, async |ui| run(&args, ui)).await;
+        assert_eq!((result, output.err.as_str()), (Ok(()), ""));
+        fs::write(&variables, "LIMIT=lots\n").unwrap();
+        let (result, _) = fake::capture(Format::Table, async |ui| run(&args, ui)).await;
+        let failure = fake::failure(result);
+        assert_eq!(failure.code, "validation_failed");
+        assert_eq!(failure.details["file"], path.display().to_string());
+        assert_eq!(
+            (&*failure.details["line"], &*failure.details["col"]),
+            ("2", "35")
+        );
     }
 
     #[tokio::test]
