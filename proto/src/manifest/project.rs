@@ -201,6 +201,21 @@ struct Loader<'a> {
 impl Loader<'_> {
     fn document(&mut self, files: Vec<Given>, options: &Options) -> Result<Resolved, ResolveError> {
         let single = files.len() == 1;
+        // A daemon says that it requires a file; nothing has to be resolved before.
+        if let [file] = files.as_slice()
+            && file.bytes.is_empty()
+        {
+            return Ok(Resolved {
+                bytes: Vec::new(),
+                name: None,
+                jaco: None,
+                inactive: Inactive::new(),
+                unset: BTreeSet::new(),
+                binds_relative_path: false,
+                files,
+                origins: Origins::default(),
+            });
+        }
         let scope = Scope {
             directory: options.directory.as_deref(),
             variables: &options.variables,

@@ -91,7 +91,7 @@ fn resolve_unbounded(
     let jaco = Jaco::parse(jaco_yaml)?;
     let compose = Compose::checked(compose_yaml)?;
     cross::overrides(&jaco, &compose)?;
-    cross::hardware_addresses(Some(&jaco), &compose)?;
+    cross::hardware_addresses(&jaco, &compose)?;
     let services = merge(&jaco, &compose);
     cross::override_networks(&jaco, &compose)?;
     cross::hosts(&jaco, cluster)?;
@@ -132,12 +132,10 @@ fn validate_unbounded(
     let compose = compose_yaml.map(Compose::unresolved).transpose()?;
     if let (Some(jaco), Some(compose)) = (&jaco, &compose) {
         cross::overrides(jaco, compose)?;
-        cross::hardware_addresses(Some(jaco), compose)?;
+        cross::hardware_addresses(jaco, compose)?;
         cross::override_networks(jaco, compose)?;
         cross::route_services(jaco, compose)?;
         cross::tcp_routes(jaco, compose)?;
-    } else if let Some(compose) = &compose {
-        cross::hardware_addresses(None, compose)?;
     }
     Ok(warnings(jaco.as_ref(), compose.as_ref()))
 }

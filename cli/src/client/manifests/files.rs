@@ -41,7 +41,8 @@ impl Compose {
         let given = sources.project_directory.as_deref();
         let paths = match (sources.files.as_slice(), jaco) {
             ([], Some(jaco)) => beside(directory(jaco), "next to jaco.yaml")?,
-            ([], None) => beside(given.unwrap_or(Path::new("")), "and no jaco.yaml")?,
+            ([], None) => beside(given.unwrap_or(Path::new("")), "and no jaco.yaml")
+                .map_err(|failure| nothing_given(&failure))?,
             (files, _) => files.to_vec(),
         };
         let mut files = Vec::new();
@@ -121,6 +122,15 @@ fn stdin() -> Result<Given, Failure> {
         })?;
     let path = PathBuf::from("stdin");
     Ok(Given { path, bytes })
+}
+
+/// Names the arguments that are missing where no file is found without them.
+fn nothing_given(failure: &Failure) -> Failure {
+    let message = format!("{}, or give JACO", failure.message);
+    Failure {
+        details: failure.details.clone(),
+        ..Failure::new(Local::UsageError, message)
+    }
 }
 
 /// Returns the compose file of a directory, and its override if there is one.

@@ -78,6 +78,13 @@ fn file_without_references_is_passed_on() {
 }
 
 #[test]
+fn empty_file_is_passed_on() {
+    let disk = Disk::of(&[(MAIN, "")]);
+    let resolved = disk.resolve(&[MAIN], &[]).unwrap();
+    assert!(resolved.bytes.is_empty() && !resolved.is_edited());
+}
+
+#[test]
 fn later_files_are_merged_by_key() {
     for (base, over, expected) in [
         ("image: a", "image: b", "image: b"),
@@ -438,7 +445,7 @@ fn positions_lead_to_the_file_that_was_written() {
 #[test]
 fn faults_of_one_file_have_its_name() {
     for (text, words) in [
-        ("", "empty compose file"),
+        ("# nothing", "empty compose file"),
         ("- a", "expected a mapping"),
         ("a: 1\n---\nb: 2", "here starts a second"),
         ("a: [", "compose load"),

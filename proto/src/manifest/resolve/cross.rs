@@ -59,13 +59,13 @@ pub(super) fn overrides(jaco: &Jaco, compose: &Compose) -> Result<(), Error> {
 }
 
 /// Checks that services with a hardware address have one replica.
-pub(super) fn hardware_addresses(jaco: Option<&Jaco>, compose: &Compose) -> Result<(), Error> {
+pub(super) fn hardware_addresses(jaco: &Jaco, compose: &Compose) -> Result<(), Error> {
     for (name, service) in &compose.project.services {
         if service.mac_address.is_none() {
             continue;
         }
-        let services = jaco.map_or(&[][..], |jaco| &jaco.services);
-        let given = services.iter().find(|given| given.name.value == *name);
+        let mut services = jaco.services.iter();
+        let given = services.find(|given| given.name.value == *name);
         let is_global = given.is_some_and(|given| given.placement == PlacementMode::Global);
         if is_global || replicas(given, service) > 1 {
             let message = format!(
