@@ -68,7 +68,7 @@ fn failure_is_one_report_and_status_one() {
     let with_print = format!("status --server 127.0.0.1:1 --token t --ca-fingerprint {print}");
     for (line, code, word) in [
         ("nosuch", "usage_error", "nosuch"),
-        ("apply", "usage_error", "JACO"),
+        ("apply --project-directory .config", "usage_error", "JACO"),
         ("status -o xml", "usage_error", "output format"),
         ("logs app", "usage_error", "expected <deployment>/<service>"),
         (
@@ -116,6 +116,7 @@ fn failure_is_one_report_and_status_one() {
         ("validate --jaco jaco.yaml", "validation_failed", "replcas"),
         ("apply gone.yaml", "file_error", "gone.yaml"),
         ("apply jaco.yaml", "validation_failed", "replcas"),
+        ("apply", "validation_failed", "replcas"),
     ] {
         let output = jaco(dir.path(), line);
         let report = text(&output.stderr);

@@ -58,7 +58,7 @@ pub(crate) fn run(args: &Args, ui: &mut Ui<'_>) -> Result<(), Stop> {
         return resolved(args, ui);
     }
     if args.jaco.is_none() && args.compose.is_none() {
-        let message = "give at least one of --jaco, --file or --compose";
+        let message = "give at least one of --jaco or --compose, or files with -f";
         return Err(Failure::new(Local::UsageError, message).into());
     }
     let jaco = args.jaco.as_deref().map(read).transpose()?;
