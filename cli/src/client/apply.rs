@@ -26,7 +26,6 @@ use super::{
     manifests::{Manifests, Sources, manifests},
     output::{Format, Ui, View},
     replica,
-    validate::refuse_warnings,
 };
 
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -146,12 +145,7 @@ pub(crate) async fn run(
     let (jaco, mut sources) = (args.jaco.clone(), args.sources.clone());
     sources.files.extend(args.compose.clone());
     let manifests = blocking(move || manifests(jaco.as_deref(), &sources)).await??;
-    for warning in &manifests.warnings {
-        ui.warn(warning);
-    }
-    if args.strict {
-        refuse_warnings(&manifests.warnings)?;
-    }
+    manifests.warn(args.strict, ui)?;
     let client = connect()?;
     // The earlier replicas, to tell which ones the revision has replaced.
     let waits = !args.dry_run && !args.detach;

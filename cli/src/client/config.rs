@@ -8,7 +8,6 @@ use super::{
     failure::Stop,
     manifests::{Sources, manifests},
     output::{Ui, View},
-    validate::refuse_warnings,
 };
 
 /// Arguments of `config`.
@@ -43,12 +42,7 @@ impl View for ConfigView {
 /// Resolves and checks the files, and prints the compose document, byte for byte.
 pub(crate) fn run(args: &Args, ui: &mut Ui<'_>) -> Result<(), Stop> {
     let manifests = manifests(args.jaco.as_deref(), &args.sources)?;
-    for warning in &manifests.warnings {
-        ui.warn(warning);
-    }
-    if args.strict {
-        refuse_warnings(&manifests.warnings)?;
-    }
+    manifests.warn(args.strict, ui)?;
     manifests.check()?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     ui.data(&ConfigView {

@@ -26,7 +26,8 @@ use jaco_proto::{
 use crate::client::{
     excerpt::{self, Text},
     failure::{Failure, Local},
-    validate::read,
+    output::Ui,
+    validate::{read, refuse_warnings},
 };
 use files::Compose;
 
@@ -112,6 +113,17 @@ impl Manifests {
             texts.push(text(COMPOSE, &self.compose_path, &self.compose));
         }
         excerpt::attach(failure, &texts)
+    }
+
+    /// Prints the warnings; with `strict` they are an error.
+    pub(crate) fn warn(&self, strict: bool, ui: &mut Ui<'_>) -> Result<(), Failure> {
+        for warning in &self.warnings {
+            ui.warn(warning);
+        }
+        if strict {
+            refuse_warnings(&self.warnings)?;
+        }
+        Ok(())
     }
 
     /// Checks the manifests as a daemon does, as far as that needs no cluster.
