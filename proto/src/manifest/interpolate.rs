@@ -87,13 +87,7 @@ pub fn interpolate(
     path: &str,
     variables: &BTreeMap<String, String>,
 ) -> Result<Interpolated, Error> {
-    let mut walk = Walk {
-        path,
-        variables,
-        unset: BTreeSet::new(),
-        changed: false,
-        bytes: 0,
-    };
+    let mut walk = Walk::new(path, variables);
     let verbatim = |unset| Interpolated {
         bytes: compose.to_vec(),
         unset,
@@ -130,13 +124,7 @@ pub(super) fn expand_node(
     path: &str,
     variables: &BTreeMap<String, String>,
 ) -> Result<(Node, BTreeSet<String>), Error> {
-    let mut walk = Walk {
-        path,
-        variables,
-        unset: BTreeSet::new(),
-        changed: false,
-        bytes: 0,
-    };
+    let mut walk = Walk::new(path, variables);
     let root = walk.node(root)?;
     Ok((root, walk.unset))
 }
@@ -150,7 +138,17 @@ struct Walk<'a> {
     bytes: usize,
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    fn new(path: &'a str, variables: &'a BTreeMap<String, String>) -> Self {
+        Self {
+            path,
+            variables,
+            unset: BTreeSet::new(),
+            changed: false,
+            bytes: 0,
+        }
+    }
+
     fn node(&mut self, node: Node) -> Result<Node, Error> {
         let (at, merge) = (node.at, node.merge);
         let value = match node.value {

@@ -213,6 +213,14 @@ impl Node {
         }
     }
 
+    /// Returns the value of `key`, mutably, if the node is a mapping that has it.
+    pub(crate) fn get_mut(&mut self, key: &str) -> Option<&mut Node> {
+        match &mut self.value {
+            Value::Map(map) => map.get_mut(key),
+            Value::Scalar(_) | Value::Seq(_) => None,
+        }
+    }
+
     /// Returns the list, if the node is one.
     pub fn as_seq(&self) -> Option<&[Node]> {
         match &self.value {

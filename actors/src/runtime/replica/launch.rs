@@ -136,11 +136,8 @@ pub(super) async fn pull(
             status: 0,
             message: printable(&error.to_string()),
         })?;
-    let pull = {
-        let platform = launch.platform.as_deref();
-        let pulls = &shared.pulls;
-        pulls.join(&deps.engine, &launch.image, platform, credential)
-    };
+    let (image, platform) = (&launch.image, launch.platform.as_deref());
+    let pull = shared.pulls.join(&deps.engine, image, platform, credential);
     pull.finish(PROGRESS_EVERY, progressed).await
 }
 

@@ -68,7 +68,7 @@ pub(super) fn resolve(root: &mut Node, base: Base<'_>) -> Result<bool, Error> {
 /// Resolves the paths of one service.
 fn service_paths(service: &mut Node, base: Base<'_>) -> Result<bool, Error> {
     let mut relative = false;
-    if let Some(volumes) = get(service, "volumes")
+    if let Some(volumes) = service.get_mut("volumes")
         && let Value::Seq(items) = &mut volumes.value
     {
         for item in items {
@@ -76,7 +76,7 @@ fn service_paths(service: &mut Node, base: Base<'_>) -> Result<bool, Error> {
         }
     }
     for field in ["env_file", "label_file"] {
-        if let Some(node) = get(service, field) {
+        if let Some(node) = service.get_mut(field) {
             files(node, base);
         }
     }
@@ -84,16 +84,9 @@ fn service_paths(service: &mut Node, base: Base<'_>) -> Result<bool, Error> {
 }
 
 fn entries<'n>(root: &'n mut Node, table: &str) -> Vec<&'n mut Node> {
-    match get(root, table).map(|node| &mut node.value) {
+    match root.get_mut(table).map(|node| &mut node.value) {
         Some(Value::Map(map)) => map.values_mut().collect(),
         Some(Value::Scalar(_) | Value::Seq(_)) | None => Vec::new(),
-    }
-}
-
-fn get<'n>(node: &'n mut Node, key: &str) -> Option<&'n mut Node> {
-    match &mut node.value {
-        Value::Map(map) => map.get_mut(key),
-        Value::Scalar(_) | Value::Seq(_) => None,
     }
 }
 
@@ -170,12 +163,12 @@ fn files(node: &mut Node, base: Base<'_>) {
 fn device(volume: &mut Node, base: Base<'_>) {
     let driver = volume.as_map().and_then(|map| map.get("driver")?.text());
     let is_local = driver.is_none_or(|driver| driver == "local");
-    let Some(options) = get(volume, "driver_opts").filter(|_| is_local) else {
+    let Some(options) = volume.get_mut("driver_opts").filter(|_| is_local) else {
         return;
     };
     let option = |key: &str| options.as_map()?.get(key)?.text();
     let is_bind = option("o").is_some_and(|list| list.split(',').any(|word| word == "bind"));
-    if let Some(node) = get(options, "device").filter(|_| is_bind) {
+    if let Some(node) = options.get_mut("device").filter(|_| is_bind) {
         path(node, base);
     }
 }

@@ -23,10 +23,7 @@ pub type Inactive = BTreeMap<String, Vec<String>>;
 /// A service that remains needs one that is left out.
 pub(super) fn select(root: &mut Node, active: &BTreeSet<String>) -> Result<Inactive, Error> {
     let mut inactive = Inactive::new();
-    let Value::Map(top) = &mut root.value else {
-        return Ok(inactive);
-    };
-    let Some(Value::Map(services)) = top.get_mut("services").map(|node| &mut node.value) else {
+    let Some(Value::Map(services)) = root.get_mut("services").map(|node| &mut node.value) else {
         return Ok(inactive);
     };
     for (key, service) in services.iter() {
@@ -75,11 +72,8 @@ fn profiles(service: &str, node: &Node) -> Result<Vec<String>, Error> {
 
 /// Removes dependencies that are not required and not part of the deployment.
 fn drop_optional(service: &mut Node, present: &BTreeSet<String>) {
-    let Value::Map(map) = &mut service.value else {
-        return;
-    };
-    let Some(Value::Map(dependencies)) = map.get_mut("depends_on").map(|node| &mut node.value)
-    else {
+    let dependencies = service.get_mut("depends_on");
+    let Some(Value::Map(dependencies)) = dependencies.map(|node| &mut node.value) else {
         return;
     };
     let optional: BTreeSet<String> = dependencies

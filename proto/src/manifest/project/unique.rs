@@ -28,7 +28,7 @@ const LISTS: [(&str, Identity); 12] = [
 
 /// Keeps the last entry for each thing, at the place of the first, in the lists of all services.
 pub(super) fn unique(root: &mut Node) {
-    let Some(services) = entry(root, "services") else {
+    let Some(services) = root.get_mut("services") else {
         return;
     };
     let Value::Map(services) = &mut services.value else {
@@ -36,20 +36,13 @@ pub(super) fn unique(root: &mut Node) {
     };
     for service in services.values_mut() {
         for (key, identity) in LISTS {
-            if let Some(list) = entry(service, key)
+            if let Some(list) = service.get_mut(key)
                 && let Value::Seq(items) = &mut list.value
             {
                 unique_items(items, identity);
             }
         }
     }
-}
-
-fn entry<'n>(node: &'n mut Node, key: &str) -> Option<&'n mut Node> {
-    let Value::Map(map) = &mut node.value else {
-        return None;
-    };
-    map.get_mut(key)
 }
 
 fn unique_items(items: &mut Vec<Node>, identity: Identity) {
