@@ -235,11 +235,6 @@ impl Machine {
         }
     }
 
-    /// Hostnames of the voters in this node's configuration, in order.
-    pub(crate) fn voters(&self) -> Vec<String> {
-        names(&self.state(), &self.node.raft().unwrap().status().voters)
-    }
-
     /// Waits until this node responds that it was removed.
     pub(crate) async fn locked_out(&self) {
         let refused = async {
