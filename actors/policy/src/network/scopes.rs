@@ -3,7 +3,7 @@
 //! Containers of one scope reach each other on every host; containers of two scopes never do.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     net::Ipv4Addr,
 };
 
@@ -82,17 +82,17 @@ pub fn allowed(state: &State, pool: Cidr, from: Ipv4Addr, to: Ipv4Addr) -> bool 
     let holds = |cidr: Cidr, address: Ipv4Addr| {
         (cidr.first()..=cidr.last()).contains(&u64::from(u32::from(address)))
     };
-    let owners = |address: Ipv4Addr| -> Vec<NetworkId> {
+    // Two hosts of one network are one owner.
+    let owners = |address: Ipv4Addr| -> BTreeSet<NetworkId> {
         let rows = state.subnets.iter();
         rows.filter(|(_, row)| row.cidr.parse().is_ok_and(|cidr| holds(cidr, address)))
             .map(|((deployment, network, _), _)| network_id(deployment, network))
             .collect()
     };
-    let outside = |owners: &[NetworkId], address| owners.is_empty() && !holds(pool, address);
+    let outside =
+        |owners: &BTreeSet<NetworkId>, address| owners.is_empty() && !holds(pool, address);
     let (of_from, of_to) = (owners(from), owners(to));
-    outside(&of_from, from)
-        || outside(&of_to, to)
-        || matches!((&of_from[..], &of_to[..]), ([one], [other]) if one == other)
+    outside(&of_from, from) || outside(&of_to, to) || of_from.len() == 1 && of_from == of_to
 }
 
 /// Network of a row with this key.
@@ -174,8 +174,6 @@ fn readable_name(id: &NetworkId) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
     use crate::network::testing::state;
 

@@ -248,6 +248,19 @@ fn address_of_two_networks_reaches_neither() {
     }
 }
 
+/// The allocation of blocks rules it out.
+#[test]
+fn block_of_two_hosts_is_one_network() {
+    let state = state(&[
+        ("web", "a", "n1", "10.244.1.0/24"),
+        ("web", "a", "n2", "10.244.1.0/24"),
+    ]);
+    let (from, to) = ([10, 244, 1, 2].into(), [10, 244, 1, 3].into());
+    let verdict = Ruleset::of_state(&state).verdict(from, to, false);
+    assert_eq!(verdict, Verdict::Accept);
+    assert!(allowed(&state, pool(), from, to));
+}
+
 #[test]
 fn packets_to_containers_leave_by_own_interfaces() {
     let state = state(&[("web", "a", "n1", "10.244.1.0/24")]);
