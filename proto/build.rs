@@ -11,7 +11,7 @@ const FILES: [&str; 9] = [
 ];
 
 /// Messages without a derived `Debug`; `src/redacted.rs` implements a redacted one.
-const REDACTED: [&str; 32] = [
+const REDACTED: [&str; 35] = [
     ".jaco.v1.Command",
     ".jaco.v1.ApplyRequest",
     ".jaco.v1.AuditEvent",
@@ -22,6 +22,7 @@ const REDACTED: [&str; 32] = [
     ".jaco.v1.CertImportRequest",
     ".jaco.v1.CertStore",
     ".jaco.v1.ChallengeToken",
+    ".jaco.v1.ClusterFileCreateRequest",
     ".jaco.v1.ClusterInit",
     ".jaco.v1.ClusterInitResponse",
     ".jaco.v1.ClusterJoinRequest",
@@ -29,6 +30,8 @@ const REDACTED: [&str; 32] = [
     ".jaco.v1.Deployment",
     ".jaco.v1.DeploymentApply",
     ".jaco.v1.DeploymentRevision",
+    ".jaco.v1.FileContent",
+    ".jaco.v1.FileValue",
     ".jaco.v1.ImportKeyRequest",
     ".jaco.v1.ImportedCert",
     ".jaco.v1.IssueJoinTokenResponse",

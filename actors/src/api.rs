@@ -19,6 +19,7 @@ mod credentials;
 mod deploy;
 mod digest;
 mod error_details;
+mod files;
 mod forward;
 pub mod forwarded;
 mod internal;

@@ -6,6 +6,7 @@
 //! - [`manager`]: one replica actor per row, and the sweep for orphaned containers.
 //! - [`publisher`]: proposes the newest observation of each replica.
 //! - [`events`]: the engine's event stream, fanned out.
+//! - [`FileMounts`]: files that are mounted into containers.
 //! - [`logs`]: the log tail of a replica.
 
 use std::{
@@ -39,11 +40,14 @@ use crate::{
 pub use jaco_policy::node::writers::RUNTIME as IDENTITY;
 
 pub mod events;
+mod files;
 pub mod logs;
 pub mod manager;
 pub mod publisher;
 mod pulls;
 pub mod replica;
+
+pub use files::FileMounts;
 
 /// Capacity of the engine event channel; a subscriber that falls further behind is notified with
 /// `Lagged`.
@@ -115,6 +119,8 @@ pub struct Deps {
     pub metrics: Metrics,
     /// Routing of the cluster, which a container leaves before it is stopped.
     pub routing: Arc<dyn Spread>,
+    /// Files that are mounted into containers.
+    pub files: FileMounts,
 }
 
 impl fmt::Debug for Deps {

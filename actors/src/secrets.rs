@@ -6,6 +6,7 @@
 
 mod actor;
 mod file;
+mod files;
 mod peers;
 mod reseal;
 #[cfg(test)]
@@ -24,6 +25,9 @@ use crate::{clock::Clock, commit::CommitLock};
 
 pub(crate) use actor::{Msg, SecretsActor};
 pub use file::{KeyFile, KeyFileError};
+pub(crate) use files::KeySealer;
+#[cfg(test)]
+pub(crate) use files::reseal as reseal_files;
 pub(crate) use peers::{KeyPeers, from_message, to_message};
 pub(crate) use reseal::{RESEALERS, Reseal};
 

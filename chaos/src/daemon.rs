@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::{Api, Engine, engine, until, wait::WAIT_TIMEOUT};
+use crate::{Api, Engine, engine, lab::clean, until, wait::WAIT_TIMEOUT};
 
 pub mod proc;
 pub(crate) mod resources;
@@ -460,6 +460,8 @@ impl Drop for Daemon {
             // It may have exited by itself.
             let _ = self.kill();
         }
+        // Files of containers are on a file system of their own.
+        let _ = clean::unmount_below(&self.data_dir);
         if !self.quiet {
             let log = self.log_tail(LOG_TAIL);
             show(&format!("--- end of the daemon's log\n{log}\n---"));

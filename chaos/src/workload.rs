@@ -156,6 +156,7 @@ impl Workload {
             jaco_yaml: jaco.to_string().into_bytes(),
             compose_yaml: compose.to_string().into_bytes(),
             dry_run: false,
+            files: Vec::new(),
         }
     }
 }

@@ -12,6 +12,7 @@ mod backup;
 mod cancellable;
 mod cert;
 mod cluster;
+mod cluster_files;
 mod config;
 mod connection;
 mod domain;
@@ -141,7 +142,7 @@ fn dispatch(cli: Cli, ui: &mut Ui<'_>) -> Result<End, Stop> {
     match command {
         Command::Version => version::run(ui)?,
         Command::Validate(args) => validate::run(&args, ui)?,
-        Command::Config(args) => config::run(&args, ui)?,
+        Command::Config(args) if args.command.is_none() => config::run(&args, ui)?,
         Command::Completions(args) => packaging::completions(&args, ui)?,
         Command::Man(args) => packaging::man(&args)?,
         remote => return with_runtime(remote, &cli.globals, ui),
@@ -190,7 +191,7 @@ async fn remote(command: Command, globals: &Globals, ui: &mut Ui<'_>) -> Result<
     match command {
         Command::Version
         | Command::Validate(_)
-        | Command::Config(_)
+        | Command::Config(config::Args { command: None, .. })
         | Command::Completions(_)
         | Command::Man(_) => {
             Ok(()) // need no runtime
@@ -211,6 +212,11 @@ async fn remote(command: Command, globals: &Globals, ui: &mut Ui<'_>) -> Result<
         Command::Rollback(args) => lifecycle::rollback(&args, &client()?, ui).await,
         Command::Delete(args) => lifecycle::delete(&args, &client()?, ui).await,
         Command::Token { command } => token::run(&command, &client()?, ui).await,
+        Command::Config(config::Args {
+            command: Some(command),
+            ..
+        }) => cluster_files::config(command, &client()?, ui).await,
+        Command::Secret { command } => cluster_files::secret(command, &client()?, ui).await,
         Command::Registry { command } => registry::run(&command, &client()?, ui).await,
         Command::Domain { command } => domain::run(&command, &client()?, ui).await,
         Command::Tls { command } => tls::run(&command, &client()?, ui).await,

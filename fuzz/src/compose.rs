@@ -51,10 +51,13 @@ pub fn compose(data: &[u8]) {
     let text = rewritten.as_deref().map(str::as_bytes);
     let rewritten = text.map(|text| SpecHasher::new(text).expect("accepted by resolve"));
     for service in &resolved.services {
-        let hash = hasher.hash(&service.name, &service.networks);
+        let hash = hasher.hash(&service.name, &service.networks, &service.files);
         assert!(hash.is_some());
         if let Some(rewritten) = &rewritten {
-            assert_eq!(hash, rewritten.hash(&service.name, &service.networks));
+            assert_eq!(
+                hash,
+                rewritten.hash(&service.name, &service.networks, &service.files)
+            );
         }
     }
     if let Some(mut root) = root {
@@ -71,7 +74,7 @@ fn assert_equal_containers(project: &Project, hasher: &SpecHasher, respelled: &N
     };
     let other_hasher = SpecHasher::new(text.as_bytes()).expect("parsed above");
     for (name, service) in &project.services {
-        if hasher.hash(name, &[]) == other_hasher.hash(name, &[]) {
+        if hasher.hash(name, &[], &[]) == other_hasher.hash(name, &[], &[]) {
             let other = other.services.get(name).map(without_positions);
             assert_eq!(Some(without_positions(service)), other, "{text}");
         }

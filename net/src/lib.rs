@@ -17,6 +17,7 @@
 //! - [`quic`]: the transport between members.
 //! - [`secrets`]: the key that seals replicated values.
 //! - [`tls`]: server and client configurations; there is no unverified mode.
+//! - [`tmpfs`]: file systems in memory.
 //! - [`tun`]: interfaces whose packets a program reads and writes.
 //! - [`wireguard`]: the data plane of the encrypted mesh.
 
@@ -38,5 +39,6 @@ pub mod process;
 pub mod quic;
 pub mod secrets;
 pub mod tls;
+pub mod tmpfs;
 pub mod tun;
 pub mod wireguard;

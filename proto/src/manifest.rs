@@ -18,7 +18,13 @@ mod template;
 pub use hash::SpecHasher;
 pub use interpolate::interpolate;
 pub use jaco::json_schema;
-pub use resolve::{ClusterView, Privileged, Resolved, resolve, validate};
+pub use resolve::{Bind, ClusterView, Privileged, Resolved, resolve, validate};
+
+/// Maximum of bytes of a config, a secret or a shipped file.
+pub const MAX_FILE_BYTES: usize = 1 << 20;
+
+/// Maximum of files of a directory that a client ships; it has [`MAX_FILE_BYTES`] in all.
+pub const MAX_DIRECTORY_FILES: usize = 100;
 
 /// Maximum of replicas per service; far above real clusters, and far below the number that one pass
 /// of the scheduler can write.

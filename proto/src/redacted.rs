@@ -24,7 +24,7 @@ macro_rules! redacted {
 }
 
 redacted! {
-    ApplyRequest { dry_run } hides { jaco_yaml, compose_yaml };
+    ApplyRequest { dry_run, files } hides { jaco_yaml, compose_yaml };
     AuditEvent { raft_index, r#type, identity, ts, ordinal } hides { payload };
     BackupChunk {} hides { data };
     BootstrapResponse { cluster_id } hides { operator_token };
@@ -33,6 +33,7 @@ redacted! {
     CertImportRequest { name } hides { chain_pem, key_pem };
     CertStore { key, ttl_seconds } hides { value };
     ChallengeToken { token, domain, expires_at } hides { key_auth };
+    ClusterFileCreateRequest { kind, name } hides { content };
     ClusterInit {
         cluster_id, ca_cert, self_hostname, self_address, cluster_name, self_raft_id,
         self_server_cert_fingerprint, self_grpc_address, ipam_pool, ipam_block
@@ -49,11 +50,13 @@ redacted! {
         acme_email, highest_revision, previous, applied_raft_index
     } hides { jaco_yaml, compose_yaml };
     DeploymentApply {
-        deployment, revision, services, routes, tcp_routes, acme_email
+        deployment, revision, services, routes, tcp_routes, acme_email, contents
     } hides { jaco_yaml, compose_yaml };
     DeploymentRevision {
         revision, services, routes, tcp_routes, acme_email
     } hides { jaco_yaml, compose_yaml };
+    FileContent { deployment, id, size } hides { content, sealed };
+    FileValue { kind, name, path, uid, gid, mode } hides { content };
     ImportKeyRequest {} hides { key };
     ImportedCert {
         name, not_before, not_after, fingerprint, imported_at, imported_by
@@ -120,6 +123,9 @@ impl command::Payload {
             Self::RouteTlsOverrideRemove(_) => "route_tls_override_remove",
             Self::ImportedCertUpsert(_) => "imported_cert_upsert",
             Self::ImportedCertRemove(_) => "imported_cert_remove",
+            Self::FileContentReseal(_) => "file_content_reseal",
+            Self::ClusterFilePut(_) => "cluster_file_put",
+            Self::ClusterFileRemove(_) => "cluster_file_remove",
         }
     }
 }

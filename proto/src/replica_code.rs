@@ -11,6 +11,8 @@ pub const ISOLATION_UNAVAILABLE: &str = "isolation_unavailable";
 pub const DOCKER_ERROR: &str = "docker_error";
 /// The address pool has no block for a network.
 pub const SUBNET_POOL_EXHAUSTED: &str = "subnet_pool_exhausted";
+/// The node cannot open a secret of the service.
+pub const SECRET_DECRYPT_FAILED: &str = "secret_decrypt_failed";
 /// The container's process ended.
 pub const CONTAINER_EXITED: &str = "container_exited";
 /// The container could not be inspected.

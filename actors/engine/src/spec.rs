@@ -26,6 +26,17 @@ pub struct Attachment {
     pub gateway: String,
 }
 
+/// A file or a directory that this host has written for a container, which cannot change it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileMount {
+    /// Path on the host.
+    pub source: String,
+    /// Path in the container.
+    pub target: String,
+    /// Bind of the document that it replaces, by its source.
+    pub replaces: Option<String>,
+}
+
 /// Network configuration of a container.
 #[derive(Clone, Debug)]
 pub enum Networking {
@@ -48,6 +59,8 @@ pub struct ContainerSpec {
     pub service: Service,
     /// Top-level volumes of that document.
     pub volumes: BTreeMap<String, VolumeDeclaration>,
+    /// Files that this host has written for it.
+    pub files: Vec<FileMount>,
     /// Network configuration.
     pub networking: Networking,
     /// Containers whose namespaces or volumes it shares, by service.

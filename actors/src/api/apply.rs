@@ -13,7 +13,7 @@ use jaco_raftnode::StateReader;
 use jaco_state::{State, fsm};
 use prost::Message as _;
 
-use super::caller::Caller;
+use super::{caller::Caller, files};
 use crate::node::MemberContext;
 
 /// The cluster's names and ports, against which a manifest is validated.
@@ -69,12 +69,14 @@ pub(super) async fn apply(
         state: &state,
         caller,
     };
-    let resolved = manifest::resolve(&request.jaco_yaml, &request.compose_yaml, &view)?;
+    let mut resolved = manifest::resolve(&request.jaco_yaml, &request.compose_yaml, &view)?;
+    let (guard, contents) = files::assign(node, guard, &state, &mut resolved, &request).await?;
     let current = state.deployments.get(&resolved.deployment);
     let applied = current.map_or(0, |current| current.applied_revision);
     let highest = current.map_or(0, |c| c.highest_revision.max(c.applied_revision));
 
-    let command = command(node, caller, &state, &request, &resolved, highest + 1);
+    let apply = payload(&request, &resolved, contents, highest + 1);
+    let command = command(node, caller, &state, &resolved, apply);
     let changes = preview(&state, &resolved.deployment, &command, node.command_bytes())?;
     if request.dry_run {
         return Ok(v1::ApplyResponse {
@@ -96,14 +98,11 @@ fn command(
     node: &MemberContext,
     caller: &Caller,
     state: &State,
-    request: &v1::ApplyRequest,
     resolved: &Resolved,
-    revision: u64,
+    apply: v1::DeploymentApply,
 ) -> v1::Command {
     let sign = |payload| node.command(&caller.identity, payload);
-    let apply = sign(Payload::DeploymentApply(payload(
-        request, resolved, revision,
-    )));
+    let apply = sign(Payload::DeploymentApply(apply));
     let domains = resolved.tls_written.iter();
     let overrides = domains.map(|domain| (resolved.deployment.clone(), domain.clone()));
     let overrides = overrides.filter(|key| state.route_tls_overrides.contains_key(key));
@@ -137,7 +136,12 @@ fn command(
     sign(Payload::Batch(v1::Batch { children }))
 }
 
-fn payload(request: &v1::ApplyRequest, resolved: &Resolved, revision: u64) -> v1::DeploymentApply {
+fn payload(
+    request: &v1::ApplyRequest,
+    resolved: &Resolved,
+    contents: Vec<v1::FileContent>,
+    revision: u64,
+) -> v1::DeploymentApply {
     v1::DeploymentApply {
         deployment: resolved.deployment.clone(),
         revision,
@@ -147,6 +151,7 @@ fn payload(request: &v1::ApplyRequest, resolved: &Resolved, revision: u64) -> v1
         routes: resolved.routes.clone(),
         tcp_routes: resolved.tcp_routes.clone(),
         acme_email: resolved.acme_email.clone(),
+        contents,
     }
 }
 

@@ -26,7 +26,7 @@ use jaco_raftnode::{State, StateReader};
 use sha2::{Digest as _, Sha256};
 use tonic::{Request, Response, Status};
 
-use super::{caller::Caller, context::ApiContext, names};
+use super::{caller::Caller, context::ApiContext, names, secrets::key_in_force};
 use crate::{
     commit::propose,
     ingress::certificate::{self, DomainCheck},
@@ -131,20 +131,6 @@ fn busy(limit: usize) -> Error {
 /// The secrets key, if this node has it.
 fn secrets_key(node: &MemberContext) -> Option<Arc<SecretsKey>> {
     node.secrets.get()?.key().ok()
-}
-
-/// The secrets key that the newest state names, while the sealing lock is held.
-fn key_in_force(node: &MemberContext) -> Result<Arc<SecretsKey>, Error> {
-    let key = node.secrets()?.key()?;
-    let state = node.raft.state();
-    let named = state.cluster.as_deref();
-    match named.is_some_and(|cluster| cluster.secrets_key_id == key.id()) {
-        true => Ok(key),
-        false => Err(Error::new(
-            ErrorCode::StateUnavailable,
-            "the secrets key was rotated just now",
-        )),
-    }
 }
 
 /// Checks a certificate; returns it without its key, and the key in PEM.

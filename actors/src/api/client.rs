@@ -14,9 +14,9 @@ use jaco_proto::{
     error::DecodedError,
     v1::{
         self, audit_client::AuditClient, cluster_client::ClusterClient,
-        config_client::ConfigClient, deploy_client::DeployClient,
-        registry_credentials_client::RegistryCredentialsClient, secrets_client::SecretsClient,
-        tokens_client::TokensClient, watch_client::WatchClient,
+        cluster_files_client::ClusterFilesClient, config_client::ConfigClient,
+        deploy_client::DeployClient, registry_credentials_client::RegistryCredentialsClient,
+        secrets_client::SecretsClient, tokens_client::TokensClient, watch_client::WatchClient,
     },
 };
 use tonic::{Status, Streaming, body::Body, service::Routes};
@@ -137,6 +137,12 @@ impl Client {
         SecretsClient::new(self.0.clone()).max_decoding_message_size(usize::MAX)
     }
 
+    /// The `ClusterFiles` service.
+    #[must_use]
+    pub fn cluster_files(&self) -> ClusterFilesClient<LocalService> {
+        ClusterFilesClient::new(self.0.clone()).max_decoding_message_size(usize::MAX)
+    }
+
     /// The `Audit` service.
     #[must_use]
     pub fn audit(&self) -> AuditClient<LocalService> {
@@ -184,6 +190,7 @@ impl Client {
             jaco_yaml: jaco_yaml.into(),
             compose_yaml: compose_yaml.into(),
             dry_run: false,
+            files: Vec::new(),
         };
         Ok(self.deploy().apply(request).await?.into_inner())
     }

@@ -7,7 +7,7 @@ use jaco_proto::{
     Error, ErrorCode,
     v1::{self, AuditEventType, command::Payload, secrets_server::Secrets},
 };
-use jaco_raftnode::ForwardingProposer as _;
+use jaco_raftnode::{ForwardingProposer as _, StateReader as _};
 use jaco_state::command;
 use tonic::{Request, Response, Status};
 use zeroize::Zeroize as _;
@@ -105,6 +105,20 @@ fn event(action: &str, key_id: &str, node: &str) -> Payload {
             ..Default::default()
         }),
     })
+}
+
+/// The secrets key that the newest state names, while the sealing lock is held.
+pub(super) fn key_in_force(node: &MemberContext) -> Result<Arc<SecretsKey>, Error> {
+    let key = node.secrets()?.key()?;
+    let state = node.raft.state();
+    let named = state.cluster.as_deref();
+    match named.is_some_and(|cluster| cluster.secrets_key_id == key.id()) {
+        true => Ok(key),
+        false => Err(Error::new(
+            ErrorCode::StateUnavailable,
+            "the secrets key was rotated just now",
+        )),
+    }
 }
 
 #[cfg(test)]

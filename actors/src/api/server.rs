@@ -12,10 +12,10 @@ use std::{
 use futures::Stream;
 use jaco_policy::api::connection_limits::ConnectionLimiter;
 use jaco_proto::v1::{
-    audit_server::AuditServer, certs_server::CertsServer, cluster_server::ClusterServer,
-    config_server::ConfigServer, deploy_server::DeployServer, internal_server::InternalServer,
-    registry_credentials_server::RegistryCredentialsServer, secrets_server::SecretsServer,
-    tokens_server::TokensServer, watch_server::WatchServer,
+    audit_server::AuditServer, certs_server::CertsServer, cluster_files_server::ClusterFilesServer,
+    cluster_server::ClusterServer, config_server::ConfigServer, deploy_server::DeployServer,
+    internal_server::InternalServer, registry_credentials_server::RegistryCredentialsServer,
+    secrets_server::SecretsServer, tokens_server::TokensServer, watch_server::WatchServer,
 };
 use jaco_supervision::{Context, Failure, Worker};
 use tokio::{
@@ -46,6 +46,7 @@ use super::{
     connection::{ConnectionGuard, IdleTimeoutIo},
     context::ApiContext,
     deploy::DeployService,
+    files::ClusterFilesService,
     internal::InternalService,
     layer::{Admission, AdmissionLayer},
     methods::largest_request,
@@ -111,6 +112,10 @@ fn routes(api: &Arc<ApiContext>) -> Routes {
         ))
         .add_service(service!(ConfigServer, ConfigService(node.clone())))
         .add_service(service!(SecretsServer, SecretsService(node.clone())))
+        .add_service(service!(
+            ClusterFilesServer,
+            ClusterFilesService(node.clone())
+        ))
         .add_service(service!(CertsServer, CertsService(api.clone())))
         .add_service(service!(AuditServer, AuditService(node.clone())))
         .add_service(service!(WatchServer, WatchService(node.clone())))

@@ -132,6 +132,10 @@ pub(super) fn build(
             contact: health::Contact::of(&node.failure_detector),
             metrics: shared.metrics().clone(),
             routing: Arc::new(node.routing().clone()),
+            files: runtime::FileMounts::in_memory(
+                Layout::new(&shared.config.data_dir).container_files(),
+                secrets_keys(node),
+            ),
         },
     );
     let health = health::worker(health::Args {

@@ -28,7 +28,7 @@ pub(crate) struct CommitLock {
 /// Guard of a [`CommitLock`]; dropping it releases the lock.
 #[derive(Debug)]
 pub(crate) struct CommitGuard {
-    held: Held,
+    held: Vec<Held>,
     term: u64,
 }
 
@@ -67,7 +67,10 @@ impl CommitLock {
             proposed: self.proposed.clone(),
         };
         match raft.leading_term() {
-            Some(term) => Ok(CommitGuard { held, term }),
+            Some(term) => Ok(CommitGuard {
+                held: vec![held],
+                term,
+            }),
             None => Err(Error::new(ErrorCode::NoLeader, "this node does not lead")),
         }
     }
@@ -98,6 +101,18 @@ impl CommitGuard {
         self.term
     }
 
+    /// Adds a lock that was taken after this one and that the proposal holds, too.
+    ///
+    /// # Errors
+    /// `no_leader` if another term began between the two.
+    pub(crate) fn with(mut self, other: Self) -> Result<Self, Error> {
+        if other.term != self.term {
+            return Err(Error::new(ErrorCode::NoLeader, "this node leads anew"));
+        }
+        self.held.extend(other.held);
+        Ok(self)
+    }
+
     /// Proposes as [`propose`](super::propose), in the term in which the lock was taken. The lock
     /// is held until the outcome is certain, not until this call returns: when the caller is
     /// cancelled, or gets an unknown outcome, the next request must not read a state that this
@@ -122,7 +137,9 @@ impl CommitGuard {
 
     fn begin(self, raft: &dyn LeaderProposer, command: v1::Command) -> ProposeFuture {
         let Self { held, term } = self;
-        held.proposed.send_replace(Some(Instant::now()));
+        for held in &held {
+            held.proposed.send_replace(Some(Instant::now()));
+        }
         raft.propose_in_term(term, command, Box::new(held))
     }
 }

@@ -216,6 +216,11 @@ impl Layout {
         self.node().join(SECRETS_KEY)
     }
 
+    /// Mount point of the files of containers.
+    pub(crate) fn container_files(&self) -> PathBuf {
+        self.root.join("container-files")
+    }
+
     fn membership(&self) -> PathBuf {
         self.node().join("join.json")
     }

@@ -57,6 +57,8 @@ pub enum Msg {
     Listed(ContactEpoch, Result<Vec<Found>, EngineError>),
     /// Outcome of removing a container without a row.
     OrphanRemoved(String, Result<(), EngineError>),
+    /// Files of former replicas were removed.
+    FilesSwept,
     /// An engine event arrived.
     Engine(Event),
     /// The engine's event stream came up or broke.
@@ -142,6 +144,7 @@ impl Worker for ReplicaManager {
             Msg::ContactChanged(contact) => self.contact_changed(ctx, contact),
             Msg::Sweep => self.sweep(ctx),
             Msg::Listed(contact, listed) => self.listed(ctx, listed, contact),
+            Msg::FilesSwept => {}
             Msg::OrphanRemoved(container, result) => {
                 self.removing_orphans.remove(&container);
                 self.schedule_sweep(ctx, result.is_ok());

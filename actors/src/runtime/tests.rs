@@ -91,6 +91,7 @@ impl Node {
             contact: contact.contact(),
             metrics: Metrics::new(host, Clock::system()),
             routing,
+            files: FileMounts::in_directory("unused", watch::channel(None).1),
         };
         let (spec, runtime) = supervisor("runtime", deps);
         let tree = Tree::start("node", root.child(spec)).await.unwrap();

@@ -4,6 +4,7 @@ use jaco_net::secrets::SecretsKey;
 use jaco_proto::{Error, v1::command::Payload};
 use jaco_raftnode::State;
 
+use super::files;
 use crate::ingress::certificate;
 
 /// Returns the commands that replace every sealed value of one kind of row: opened with the old key,
@@ -15,4 +16,4 @@ pub(crate) type Reseal =
     fn(state: &State, old: Option<&SecretsKey>, new: &SecretsKey) -> Result<Vec<Payload>, Error>;
 
 /// One function per kind of row with sealed values.
-pub(crate) static RESEALERS: &[Reseal] = &[certificate::reseal];
+pub(crate) static RESEALERS: &[Reseal] = &[certificate::reseal, files::reseal];

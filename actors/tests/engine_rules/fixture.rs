@@ -14,7 +14,7 @@ use jaco_actors::{
     clock::Clock,
     health::ContactSwitch,
     network::{self, ipam::Pool},
-    runtime::{self, Deps},
+    runtime::{self, Deps, FileMounts},
     supervision::{Strategy, SupervisorSpec, Tree},
     telemetry::Metrics,
 };
@@ -91,6 +91,7 @@ impl EngineFixture {
             contact: ContactSwitch::new(true).contact(),
             metrics: Metrics::new(HOST, Clock::system()),
             routing: Arc::new(jaco_actors::serving::Everywhere),
+            files: FileMounts::in_directory("unused", tokio::sync::watch::channel(None).1),
         };
         let (runtime, _) = runtime::supervisor("runtime", deps);
         let root = SupervisorSpec::new(Strategy::OneForOne)

@@ -96,6 +96,13 @@ fn values(key: &str) -> &'static str {
             "{test: x};{test: [CMD, x], interval: 5s, retries: 3};{disable: true};{};\
              {test: [NONE]};{interval: 0}|{test: {}};{retries: -1};{interval: 5}"
         }
+        "configs" => {
+            "[c0];[{source: c0, target: /t, mode: 0400, uid: '5'}];[]\
+             |[c9];[{target: x}];[c0, c0];[{source: c0, mode: 010000}];c0"
+        }
+        "secrets" => {
+            "[k0];[{source: k0, target: t}];[k0, k1];[]|[k9];[{source: k0, target: ../t}];k0"
+        }
         "image" => "nginx;a/b:c;'';reg:5000/a@sha256:0|[a];5",
         "init" | "read_only" => "true;'yes';off;~|1;maybe",
         "ipc" | "pid" | "uts" => "host;service:s0;service:s1;''|service:s9;service:;1",
@@ -190,7 +197,8 @@ fn compose() -> impl Strategy<Value = String> {
             };
             text += &format!("  s{index}: {{{merge}{keys}}}\n");
         }
-        text += "networks: {n0: , n1: , default: }\n";
+        text += "networks: {n0: , n1: , default: }\nconfigs: {c0: {content: x}}\n";
+        text += "secrets: {k0: {file: /k}, k1: {external: true}}\n";
         text + &top_level(&rest)
     })
 }
@@ -329,7 +337,11 @@ fn later_stages(jaco: &str, compose: &str, resolved: &Resolved) -> Result<(), Te
     for spec in &resolved.services {
         let service = &document.services[&spec.name];
         prop_assert_eq!(spec.networks.is_empty(), service.network_mode.is_some());
-        prop_assert!(hasher.hash(&spec.name, &spec.networks).is_some());
+        prop_assert!(
+            hasher
+                .hash(&spec.name, &spec.networks, &spec.files)
+                .is_some()
+        );
         for network in &spec.networks {
             let id = NetworkId::new(&resolved.deployment, network);
             prop_assert_eq!(id.network(), network.as_str());
@@ -354,7 +366,7 @@ fn later_stages(jaco: &str, compose: &str, resolved: &Resolved) -> Result<(), Te
     prop_assert_eq!(&after, resolved);
     let same = SpecHasher::new(again.as_bytes()).unwrap();
     for spec in &resolved.services {
-        let hash = |hasher: &SpecHasher| hasher.hash(&spec.name, &spec.networks);
+        let hash = |hasher: &SpecHasher| hasher.hash(&spec.name, &spec.networks, &spec.files);
         prop_assert_eq!(hash(&hasher), hash(&same));
     }
     let folded = env_file::fold(compose.as_bytes(), None).unwrap();
@@ -386,6 +398,11 @@ fn scheduled(jaco: &str, compose: &str, resolved: &Resolved) -> Result<(), TestC
         routes: resolved.routes.clone(),
         tcp_routes: resolved.tcp_routes.clone(),
         acme_email: resolved.acme_email.clone(),
+        // The contents of all files, which have no ids yet.
+        contents: vec![v1::FileContent {
+            deployment: resolved.deployment.clone(),
+            ..Default::default()
+        }],
     };
     let now = prost_types::Timestamp::default();
     let command = jaco_state::command("local", now, Payload::DeploymentApply(apply));

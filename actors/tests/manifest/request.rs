@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jaco_engine::{
     docker::{self, ContainerCreateBody},
-    spec::{self, Attachment, ContainerSpec, Networking},
+    spec::{self, Attachment, ContainerSpec, FileMount, Networking},
 };
 use jaco_policy::network::names::NetworkId;
 use jaco_proto::{
@@ -94,6 +94,12 @@ pub(crate) fn project(
         raft_index: 7,
         ..Default::default()
     };
+    let files = service.configs.iter().chain(&service.secrets);
+    let files = files.map(|file| FileMount {
+        source: format!("<file {}>", file.source),
+        target: file.target.clone(),
+        replaces: None,
+    });
     let body = docker::project(&ContainerSpec {
         cluster_id: "c1".to_owned(),
         row,
@@ -101,6 +107,7 @@ pub(crate) fn project(
         volumes: document.volumes.clone(),
         networking,
         shared_containers,
+        files: files.collect(),
         home: "/home/jaco".to_owned(),
     });
     let rest = bridges.into_iter().skip(1);

@@ -272,6 +272,7 @@ impl Client {
             jaco_yaml: jaco.into(),
             compose_yaml: compose.into(),
             dry_run,
+            files: Vec::new(),
         };
         Ok(self.deploy().apply(request).await?.into_inner())
     }

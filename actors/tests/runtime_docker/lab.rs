@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use jaco_actors::{
     clock::Clock,
     health::ContactSwitch,
-    runtime::{self, Deps, NetworkError, Networks, Runtime},
+    runtime::{self, Deps, FileMounts, NetworkError, Networks, Runtime},
     supervision::{ActorInfo, Strategy, SupervisorSpec, Tree},
     telemetry::Metrics,
 };
@@ -78,6 +78,7 @@ impl Lab {
             contact: contact.contact(),
             metrics: Metrics::new(HOST, Clock::system()),
             routing: Arc::new(jaco_actors::serving::Everywhere),
+            files: FileMounts::in_directory("unused", tokio::sync::watch::channel(None).1),
         };
         let (spec, runtime) = runtime::supervisor("runtime", deps);
         let root = SupervisorSpec::new(Strategy::OneForOne).child(spec);

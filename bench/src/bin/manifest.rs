@@ -54,7 +54,7 @@ fn main() -> Result<()> {
     stage("daemon: hash of every service", || {
         let hasher = SpecHasher::new(&sent)?;
         for service in &resolved.services {
-            black_box(hasher.hash(&service.name, &service.networks));
+            black_box(hasher.hash(&service.name, &service.networks, &service.files));
         }
         Ok(())
     })

@@ -33,6 +33,8 @@ pub const API_PORT: u16 = 7000;
 pub const PEER_PORT: u16 = 7001;
 /// Port of every daemon's plain HTTP ingress.
 pub const HTTP_PORT: u16 = 80;
+/// Mount point of the files that its daemon writes for containers.
+const CONTAINER_FILES: &str = "data/container-files";
 /// Longest wait for one answer over TLS.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 /// Directory of libraries, with a subdirectory per architecture.
@@ -460,7 +462,8 @@ impl Node {
             reap(child);
         }
         self.paused = false;
-        for dir in ["engine", "exec"] {
+        // Memory is lost, too.
+        for dir in ["engine", "exec", CONTAINER_FILES] {
             clean::unmount_below(&self.path(dir))?;
         }
         clean::remove_control_groups(&self.namespace)?;
@@ -474,6 +477,7 @@ impl Node {
     /// While the daemon runs.
     pub fn wipe(&mut self) -> Result<()> {
         ensure!(self.daemon.is_none(), "the daemon of {} runs", self.host);
+        clean::unmount_below(&self.path(CONTAINER_FILES))?;
         let data = self.path("data");
         for entry in fs::read_dir(&data)? {
             let path = entry?.path();

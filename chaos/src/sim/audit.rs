@@ -216,6 +216,7 @@ mod tests {
             state.nodes.insert((*host).to_owned(), Arc::new(node));
         }
         let service = ServiceSpec {
+            files: Vec::new(),
             name: "db".to_owned(),
             replicas: 2,
             placement: PlacementMode::Hosts.into(),

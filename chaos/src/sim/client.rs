@@ -205,6 +205,7 @@ impl Clients {
                     _ => Vec::new(),
                 },
                 networks: draw_networks(&mut self.network_chance),
+                files: Vec::new(),
             });
         }
         // Deployments contend for a few domains.

@@ -46,6 +46,7 @@ pub(super) fn templates(deployment: &v1::Deployment) -> Templates {
         let template = Template {
             image: image.to_owned(),
             spec_hash: image.as_bytes().to_vec(),
+            files: Vec::new(),
             stateful: name == STATEFUL,
         };
         (name.to_owned(), template)

@@ -153,6 +153,7 @@ mod tests {
 
     fn spec(mode: PlacementMode, replicas: i32) -> v1::ServiceSpec {
         v1::ServiceSpec {
+            files: Vec::new(),
             name: "web".to_owned(),
             replicas,
             placement: mode.into(),

@@ -37,6 +37,7 @@ mod leader_kills;
 mod leave;
 mod load;
 mod minority;
+mod mounted_files;
 mod recovery;
 mod roles;
 mod setup;

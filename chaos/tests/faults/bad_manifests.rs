@@ -138,6 +138,7 @@ async fn refuse(daemon: &Daemon, case: &Case) -> Result<()> {
         jaco_yaml: jaco.clone(),
         compose_yaml: compose.clone(),
         dry_run: false,
+        files: Vec::new(),
     };
     let Err(status) = daemon.api().deploy().apply(request).await else {
         anyhow::bail!("{what}: accepted");
@@ -207,6 +208,7 @@ async fn oversized_request_is_refused_without_blocking_others() -> Result<()> {
         jaco_yaml: JACO.into(),
         compose_yaml: format!("{COMPOSE}# {}\n", "x".repeat(10 << 20)).into(),
         dry_run: false,
+        files: Vec::new(),
     };
     let mut calls = Vec::new();
     for _ in 0..16 {

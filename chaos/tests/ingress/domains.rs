@@ -74,6 +74,7 @@ impl Running {
             jaco_yaml: jaco.to_string().into_bytes(),
             compose_yaml: compose.to_string().into_bytes(),
             dry_run: false,
+            files: Vec::new(),
         };
         let leader = self.lab.leader().await.unwrap();
         let mut api = self.lab.node(leader).api().deploy();

@@ -139,6 +139,7 @@ impl Service {
             jaco_yaml: jaco.to_string().into_bytes(),
             compose_yaml: compose.to_string().into_bytes(),
             dry_run: false,
+            files: Vec::new(),
         };
         until("the deployment is applied", LIMIT, || async {
             let leader = running

@@ -45,6 +45,7 @@ pub(crate) fn request(deployment: &str, replicas: [u32; 2], revision: u64) -> v1
         jaco_yaml: jaco.to_string().into_bytes(),
         compose_yaml: compose.to_string().into_bytes(),
         dry_run: false,
+        files: Vec::new(),
     }
 }
 

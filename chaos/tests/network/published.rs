@@ -42,6 +42,7 @@ fn request(replicas: u32) -> v1::ApplyRequest {
         jaco_yaml: jaco.to_string().into_bytes(),
         compose_yaml: compose.to_string().into_bytes(),
         dry_run: false,
+        files: Vec::new(),
     }
 }
 

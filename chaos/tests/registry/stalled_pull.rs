@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use jaco_actors::{
     clock::Clock,
     health::ContactSwitch,
-    runtime::{self, Deps, NetworkError, Networks},
+    runtime::{self, Deps, FileMounts, NetworkError, Networks},
     supervision::{Strategy, SupervisorSpec, Tree},
     telemetry::Metrics,
 };
@@ -62,6 +62,7 @@ impl Node {
             contact: ContactSwitch::new(true).contact(),
             metrics: Metrics::new(HOST, Clock::system()),
             routing: Arc::new(jaco_actors::serving::Everywhere),
+            files: FileMounts::in_directory("unused", tokio::sync::watch::channel(None).1),
         };
         let (spec, _) = runtime::supervisor("runtime", deps);
         let root = SupervisorSpec::new(Strategy::OneForOne).child(spec);

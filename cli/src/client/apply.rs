@@ -146,6 +146,7 @@ pub(crate) async fn run(
     sources.files.extend(args.compose.clone());
     let manifests = blocking(move || manifests(jaco.as_deref(), &sources)).await??;
     manifests.warn(args.strict, ui)?;
+    let files = manifests.files()?;
     let client = connect()?;
     // The earlier replicas, to tell which ones the revision has replaced.
     let waits = !args.dry_run && !args.detach;
@@ -154,7 +155,7 @@ pub(crate) async fn run(
     } else {
         Vec::new()
     };
-    let response = submit(&client, &manifests, args.dry_run).await?;
+    let response = submit(&client, &manifests, &files, args.dry_run).await?;
 
     let diff = response.diff.clone().unwrap_or_default();
     let goal = Goal::new(&manifests, response.applied_revision, &diff, &before);
@@ -201,6 +202,7 @@ async fn current(client: &Client, deployment: &str) -> Result<Vec<v1::ReplicaDet
 async fn submit(
     client: &Client,
     manifests: &Manifests,
+    files: &[v1::FileValue],
     dry_run: bool,
 ) -> Result<v1::ApplyResponse, Failure> {
     let call = async |connection| {
@@ -208,6 +210,7 @@ async fn submit(
             jaco_yaml: manifests.jaco.clone(),
             compose_yaml: manifests.compose.clone(),
             dry_run,
+            files: files.to_vec(),
         };
         let mut deploy = DeployClient::new(connection).max_decoding_message_size(MAX_MESSAGE_BYTES);
         deploy.apply(request).await

@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand};
 use jaco_proto::{duration, secret::SecretString};
 
 use super::{
-    actors, apply, audit, backup, cert, cluster, config, domain,
+    actors, apply, audit, backup, cert, cluster, cluster_files, config, domain,
     failure::{Failure, Local},
     get, lifecycle, logs, net, node,
     output::Format,
@@ -212,7 +212,14 @@ pub(crate) enum Command {
     /// Check manifests locally, without a cluster
     Validate(validate::Args),
     /// Print the compose file as it is applied: merged, with its variables and paths resolved
+    ///
+    /// With a subcommand: manage the configs of the cluster.
     Config(config::Args),
+    /// Manage the secrets of the cluster
+    Secret {
+        #[command(subcommand)]
+        command: cluster_files::SecretCommand,
+    },
     /// Print the version
     Version,
     /// Print the completion script for a shell
@@ -248,6 +255,7 @@ impl Command {
             | Self::Restore(_)
             | Self::Validate(_)
             | Self::Config(_)
+            | Self::Secret { .. }
             | Self::Version
             | Self::Completions(_)
             | Self::Man(_) => false,
@@ -282,6 +290,13 @@ impl Command {
                 command: cert::Command::List(read),
             }
             | Self::Get { read, .. } => read,
+            Self::Config(config::Args {
+                command: Some(command),
+                ..
+            }) => return command.read().is_some_and(|read| read.consistent),
+            Self::Secret { command } => {
+                return command.read().is_some_and(|read| read.consistent);
+            }
             Self::Status(args) => &args.read,
             Self::Net(args) => &args.read,
             Self::Domain {

@@ -1,10 +1,11 @@
-//! `jaco config`: prints the compose file as it is applied.
+//! `jaco config`: prints the compose file as it is applied, or manages configs of the cluster.
 
 use std::path::PathBuf;
 
 use serde::Serialize;
 
 use super::{
+    cluster_files::ConfigCommand,
     failure::Stop,
     manifests::{Sources, manifests},
     output::{Ui, View},
@@ -12,7 +13,11 @@ use super::{
 
 /// Arguments of `config`.
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Option<ConfigCommand>,
+
     /// Deployment manifest [default without -f: jaco.yaml of the directory, if there is one]
     #[arg(value_name = "JACO")]
     jaco: Option<PathBuf>,
@@ -66,6 +71,7 @@ mod tests {
         fs::write(dir.path().join(".env"), "TAG=1.2\n").unwrap();
         fs::write(&path, "name: shop\nservices:\n  web: {image: 'a:$TAG'}\n").unwrap();
         let args = Args {
+            command: None,
             jaco: None,
             sources: Sources {
                 files: vec![path],

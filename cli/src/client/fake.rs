@@ -3,6 +3,7 @@
 mod certs;
 mod cluster;
 mod credentials;
+mod files;
 mod hosting;
 
 use std::{
@@ -15,7 +16,8 @@ use futures::stream;
 use jaco_proto::{
     Error,
     v1::{
-        self, audit_server::AuditServer, certs_server::CertsServer, cluster_server::ClusterServer,
+        self, audit_server::AuditServer, certs_server::CertsServer,
+        cluster_files_server::ClusterFilesServer, cluster_server::ClusterServer,
         config_server::ConfigServer, deploy_server::DeployServer,
         registry_credentials_server::RegistryCredentialsServer, secrets_server::SecretsServer,
         tokens_server::TokensServer, watch_server::WatchServer,
@@ -70,6 +72,7 @@ pub(crate) struct Script {
     /// Answers of the checks of a domain.
     pub(crate) checks: Vec<v1::CheckDomainResponse>,
     pub(crate) certs: Vec<v1::CertInfo>,
+    pub(crate) files: Vec<v1::ClusterFileInfo>,
     /// Addresses of the domains whose TLS is switched.
     pub(crate) urls: Vec<String>,
     pub(crate) backup: Vec<Result<Vec<u8>, Error>>,
@@ -85,6 +88,7 @@ struct Recorded {
     authorization: Vec<Option<String>>,
     reads: Vec<Option<String>>,
     credentials: Vec<v1::RegistryCredentialAddRequest>,
+    files: Vec<v1::ClusterFileCreateRequest>,
 }
 
 #[derive(Default)]
@@ -157,6 +161,10 @@ impl Fake {
         self.service.inner().recorded.credentials.clone()
     }
 
+    pub(crate) fn files(&self) -> Vec<v1::ClusterFileCreateRequest> {
+        self.service.inner().recorded.files.clone()
+    }
+
     pub(crate) fn audit_queries(&self) -> Vec<v1::AuditQueryRequest> {
         self.service.inner().recorded.audit.clone()
     }
@@ -176,6 +184,7 @@ impl Service {
             .add_service(WatchServer::new(self.clone()))
             .add_service(AuditServer::new(self.clone()))
             .add_service(CertsServer::new(self.clone()))
+            .add_service(ClusterFilesServer::new(self.clone()))
             .add_service(TokensServer::new(self.clone()))
             .add_service(ConfigServer::new(self.clone()))
             .add_service(SecretsServer::new(self.clone()))

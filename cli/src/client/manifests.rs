@@ -1,6 +1,7 @@
 //! The manifests of a command, resolved from the files that a person wrote.
 
 mod files;
+mod shipped;
 mod variables;
 
 #[cfg(test)]
@@ -21,6 +22,7 @@ use jaco_proto::{
         jaco::Jaco,
         project::{self, Inactive, Options, ResolveError, Resolved, project_name},
     },
+    v1::FileValue,
 };
 
 use crate::client::{
@@ -81,6 +83,9 @@ pub(crate) struct Manifests {
     /// Compose file with everything resolved.
     pub(crate) compose: Vec<u8>,
     resolved: Resolved,
+    variables: BTreeMap<String, String>,
+    /// Files in place of relative binds.
+    binds: Vec<FileValue>,
     /// Image of every service that has one.
     pub(crate) images: BTreeMap<String, String>,
     /// Warnings about valid but suspicious content.
@@ -134,6 +139,17 @@ impl Manifests {
         let checked = manifest::validate(Some(&self.jaco), Some(&self.compose))
             .and_then(|_| Project::parse(&self.compose));
         checked.map(drop).map_err(|error| self.attach(error.into()))
+    }
+
+    /// Files that are sent with the documents: contents of configs and secrets, and those in place of
+    /// relative binds.
+    ///
+    /// # Errors
+    /// `file_error`, `config_missing`, `secret_missing` or `validation_failed`.
+    pub(crate) fn files(&self) -> Result<Vec<FileValue>, Failure> {
+        let mut files = shipped::contents(&self.resolved, &self.variables)?;
+        files.extend(self.binds.iter().cloned());
+        Ok(files)
     }
 
     /// Paths of the files as given by the user.
@@ -190,7 +206,14 @@ pub(crate) fn manifests(jaco: Option<&Path>, sources: &Sources) -> Result<Manife
     let mut unset = resolved.unset.clone();
     unset.extend(read.unset);
     let mut warnings: Vec<String> = unset.iter().map(|name| variables::warning(name)).collect();
-    if resolved.binds_relative_path {
+    let binds = shipped::binds(&resolved)?;
+    for (service, path) in &binds.writable {
+        warnings.push(format!(
+            "service {service:?} mounts a copy of {path}, which it cannot write to: say :ro, or \
+             write an absolute path for the file of each machine"
+        ));
+    }
+    if binds.is_local {
         let directory = directory.unwrap_or_default();
         warnings.push(format!(
             "bind paths are local to each machine: relative ones mean {} there",
@@ -211,6 +234,8 @@ pub(crate) fn manifests(jaco: Option<&Path>, sources: &Sources) -> Result<Manife
         jaco: document.bytes,
         compose: resolved.bytes.clone(),
         resolved,
+        variables: options.variables,
+        binds: binds.files,
         warnings,
     })
 }

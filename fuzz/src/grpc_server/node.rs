@@ -150,5 +150,6 @@ fn shop() -> Payload {
         routes: resolved.routes,
         tcp_routes: resolved.tcp_routes,
         acme_email: resolved.acme_email,
+        contents: Vec::new(),
     })
 }

@@ -122,6 +122,16 @@ error_codes! {
     CertInvalid = "cert_invalid" => InvalidArgument,
     /// No imported certificate has this name.
     CertNotFound = "cert_not_found" => NotFound,
+    /// A deployment names a config whose content was not sent, or one that the cluster does not have.
+    ConfigMissing = "config_missing" => InvalidArgument,
+    /// A deployment names a secret whose value was not sent, or one that the cluster does not have.
+    SecretMissing = "secret_missing" => InvalidArgument,
+    /// The cluster has no config of this name.
+    ConfigNotFound = "config_not_found" => NotFound,
+    /// The cluster has no secret of this name.
+    SecretNotFound = "secret_not_found" => NotFound,
+    /// The cluster has a config or secret of this name with another content.
+    FileExists = "file_exists" => AlreadyExists,
     /// Two catch-all routes on one domain.
     RouteMultipleCatchall = "route_multiple_catchall" => InvalidArgument,
     /// A service that depends on itself, directly or in a cycle.

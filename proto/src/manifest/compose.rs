@@ -22,9 +22,12 @@ use document::Document;
 pub(super) use mounts::target as mount_target;
 pub(super) use ports::key as port_key;
 
+use std::collections::BTreeMap;
+
 use super::fault::bounded;
 use crate::{
     Error,
+    v1::FileKind,
     yaml::{Node, Position, Value},
 };
 
@@ -39,6 +42,23 @@ impl Project {
     /// same rules when they were applied.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
         Ok(Compose::checked(bytes)?.project)
+    }
+
+    /// Returns the origins of the configs and secrets that services mount, by kind and key.
+    pub fn file_sources(&self) -> BTreeMap<(FileKind, String), FileSource> {
+        let mut sources = BTreeMap::new();
+        for service in self.services.values() {
+            for (kind, given, declared) in [
+                (FileKind::Config, &service.configs, &self.configs),
+                (FileKind::Secret, &service.secrets, &self.secrets),
+            ] {
+                for FileReference { source: name, .. } in given {
+                    let source = declared.get(name).and_then(|object| object.source.clone());
+                    sources.extend(source.map(|source| ((kind, name.clone()), source)));
+                }
+            }
+        }
+        sources
     }
 }
 

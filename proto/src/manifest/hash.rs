@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     Error,
     quote::write_quoted,
+    v1,
     yaml::{Node, Resolved, Scalar, Value},
 };
 
@@ -34,12 +35,20 @@ impl SpecHasher {
         Ok(Self { document })
     }
 
-    /// Returns the hash of `service` attached to `networks`, in attach order; `None` if the file
-    /// has no such service.
-    pub fn hash(&self, service: &str, networks: &[String]) -> Option<[u8; 32]> {
+    /// Returns the hash of `service` attached to `networks`, in attach order, with `files`; `None`
+    /// if the file has no such service.
+    pub fn hash(
+        &self,
+        service: &str,
+        networks: &[String],
+        files: &[v1::MountedFile],
+    ) -> Option<[u8; 32]> {
         let node = self.document.service(service)?;
         let mut text = canonical_json(node);
         self.write_surroundings(&mut text, node, networks);
+        for file in files {
+            write_file(&mut text, file);
+        }
         Some(Sha256::digest(text).into())
     }
 
@@ -75,6 +84,24 @@ impl SpecHasher {
                 }
             }
         }
+    }
+}
+
+fn write_file(out: &mut String, file: &v1::MountedFile) {
+    let v1::MountedFile {
+        kind,
+        name: _, // of the declaration, which no container sees
+        target,
+        path,
+        uid,
+        gid,
+        mode,
+        content_id,
+    } = file;
+    // Writing to a String cannot fail.
+    let _ = write!(out, "\nfile {kind} {uid} {gid} {mode} ");
+    for text in [target, path, content_id] {
+        write_string(out, text);
     }
 }
 

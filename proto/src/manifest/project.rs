@@ -25,7 +25,8 @@ use std::{
 use crate::{
     Error, ErrorCode,
     manifest::fault::{FILE_NUMBER, Located, bounded, invalid, invalid_yaml},
-    yaml::{self, Map, Node, Position, Value},
+    secret::SecretString,
+    yaml::{self, Map, Node, Position, Scalar, Value},
 };
 
 use super::{
@@ -36,6 +37,7 @@ use origin::Origins;
 use paths::Base;
 
 pub use name::project_name;
+pub use paths::RelativeBinds;
 pub use profiles::Inactive;
 
 /// Maximum of files that make up a document.
@@ -46,6 +48,9 @@ const MAX_NODES: usize = 2_000_000;
 
 /// Maximum of files and services that refer to each other in a chain.
 const MAX_CHAIN: usize = 100;
+
+/// Text of a document in place of the value of a secret.
+pub const HIDDEN: &str = "<hidden>";
 
 /// Returns the content of a file.
 pub type ReadFile<'a> = &'a mut dyn FnMut(&Path) -> io::Result<Vec<u8>>;
@@ -95,8 +100,10 @@ pub struct Resolved {
     pub inactive: Inactive,
     /// Variables that were expanded without a value, sorted.
     pub unset: BTreeSet<String>,
-    /// Whether a mount has a path relative to the client.
-    pub binds_relative_path: bool,
+    /// Paths of the client that services mount.
+    pub relative_binds: RelativeBinds,
+    /// Values of secrets that stood in the document, by key; the text has [`HIDDEN`] instead.
+    pub secrets: BTreeMap<String, SecretString>,
     /// Every file that was read as a compose file.
     files: Vec<Given>,
     origins: Origins,
@@ -174,7 +181,7 @@ pub fn resolve(
         files: Vec::new(),
         unset: BTreeSet::new(),
         nodes: 0,
-        relative: false,
+        relative: RelativeBinds::default(),
     };
     let result = loader.document(files, options);
     result.map_err(|error| loader.located(error))
@@ -195,7 +202,7 @@ struct Loader<'a> {
     files: Vec<Given>,
     unset: BTreeSet<String>,
     nodes: usize,
-    relative: bool,
+    relative: RelativeBinds,
 }
 
 impl Loader<'_> {
@@ -211,7 +218,8 @@ impl Loader<'_> {
                 jaco: None,
                 inactive: Inactive::new(),
                 unset: BTreeSet::new(),
-                binds_relative_path: false,
+                relative_binds: RelativeBinds::default(),
+                secrets: BTreeMap::new(),
                 files,
                 origins: Origins::default(),
             });
@@ -227,8 +235,9 @@ impl Loader<'_> {
         let mut content = |path: &str| (self.read)(Path::new(path));
         let reader: Option<env_file::ReadFile<'_>> =
             if directory { Some(&mut content) } else { None };
-        let (root, unset) = env_file::fold_node(root, reader)?;
+        let (mut root, unset) = env_file::fold_node(root, reader)?;
         self.unset.extend(unset);
+        let secrets = hide_secrets(&mut root);
         let text = |key: &str| {
             let node = root.as_map()?.get(key)?;
             node.text().filter(|_| !node.is_null()).map(str::to_owned)
@@ -254,7 +263,8 @@ impl Loader<'_> {
             jaco,
             inactive,
             unset: std::mem::take(&mut self.unset),
-            binds_relative_path: self.relative,
+            relative_binds: std::mem::take(&mut self.relative),
+            secrets,
             files: std::mem::take(&mut self.files),
             origins,
         })
@@ -284,8 +294,7 @@ impl Loader<'_> {
                 directory,
                 home: home.as_deref(),
             };
-            let relative = paths::resolve(&mut whole, base)?;
-            self.relative |= relative;
+            paths::resolve(&mut whole, base, &mut self.relative)?;
         }
         Ok(whole)
     }
@@ -387,6 +396,24 @@ impl From<Error> for ResolveError {
     fn from(error: Error) -> Self {
         Self::Invalid(error)
     }
+}
+
+/// Takes the values of secrets out of the document.
+fn hide_secrets(root: &mut Node) -> BTreeMap<String, SecretString> {
+    let mut hidden = BTreeMap::new();
+    let secrets = root.get_mut("secrets").map(|node| &mut node.value);
+    if let Some(Value::Map(secrets)) = secrets {
+        for (key, secret) in secrets.iter_mut() {
+            let Some(content) = secret.get_mut("content").filter(|node| !node.is_null()) else {
+                continue;
+            };
+            if let Value::Scalar(scalar) = &content.value {
+                hidden.insert(key.text.clone(), SecretString::new(scalar.text.clone()));
+                content.value = Value::Scalar(Scalar::string(HIDDEN.to_owned()));
+            }
+        }
+    }
+    hidden
 }
 
 fn count(node: &Node) -> usize {

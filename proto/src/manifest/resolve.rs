@@ -14,7 +14,7 @@ use crate::{
 };
 
 use super::{
-    compose::{Compose, Service},
+    compose::{Compose, FileReference, FileSource, MountSource, Project, Service},
     fault::bounded,
     jaco::{Jaco, Override, Spanned},
 };
@@ -51,8 +51,24 @@ pub struct Resolved {
     pub acme_email: String,
     /// Privileged services by name; for the audit log.
     pub privileged: Vec<Privileged>,
+    /// Origins of the configs and secrets that services mount, by kind and key. The files of
+    /// [`Self::services`] have no content yet.
+    pub file_sources: BTreeMap<(v1::FileKind, String), FileSource>,
+    /// Paths of hosts that services mount.
+    pub binds: Vec<Bind>,
     /// Warnings about valid but probably unintended settings.
     pub warnings: Vec<String>,
+}
+
+/// A path of the host that a service mounts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bind {
+    /// Name of the service.
+    pub service: String,
+    /// Path on the host.
+    pub source: String,
+    /// Path in the container.
+    pub target: String,
 }
 
 /// A service with privileged settings.
@@ -101,6 +117,8 @@ fn resolve_unbounded(
     cross::route_owners(&jaco, cluster)?;
     let privileged = cross::privileges(&compose, cluster)?;
     Ok(Resolved {
+        file_sources: compose.project.file_sources(),
+        binds: binds(&compose.project),
         services,
         routes: routes(&jaco),
         tls_written: tls_written(&jaco),
@@ -155,9 +173,51 @@ fn merge(jaco: &Jaco, compose: &Compose) -> Vec<v1::ServiceSpec> {
                 placement: given.map_or(PlacementMode::Spread, |given| given.placement) as i32,
                 hosts: given.map(|given| texts(&given.hosts)).unwrap_or_default(),
                 networks: networks(given, service),
+                files: files(service),
             }
         })
         .collect()
+}
+
+/// Configs and secrets of a service, without their content.
+fn files(service: &Service) -> Vec<v1::MountedFile> {
+    let file = |kind: v1::FileKind, reference: &FileReference| v1::MountedFile {
+        kind: kind.into(),
+        name: reference.source.clone(),
+        target: reference.target.clone(),
+        path: String::new(),
+        uid: reference.uid,
+        gid: reference.gid,
+        mode: reference.mode,
+        content_id: String::new(),
+    };
+    let configs = service.configs.iter();
+    let configs = configs.map(|one| file(v1::FileKind::Config, one));
+    let secrets = service.secrets.iter();
+    configs
+        .chain(secrets.map(|one| file(v1::FileKind::Secret, one)))
+        .collect()
+}
+
+fn binds(project: &Project) -> Vec<Bind> {
+    let services = project.services.iter();
+    let binds = services.flat_map(|(name, service)| {
+        service
+            .volumes
+            .iter()
+            .filter_map(|mount| match &mount.source {
+                MountSource::Bind { path, .. } => Some(Bind {
+                    service: name.clone(),
+                    source: path.clone(),
+                    target: mount.target.clone(),
+                }),
+                MountSource::Volume(_)
+                | MountSource::Anonymous
+                | MountSource::Tmpfs
+                | MountSource::Other { .. } => None,
+            })
+    });
+    binds.collect()
 }
 
 fn replicas(given: Option<&Override>, service: &Service) -> i32 {

@@ -82,6 +82,7 @@ fn request_and_response_secrets_are_redacted() {
             jaco_yaml: secret(),
             compose_yaml: secret(),
             dry_run: true,
+            files: Vec::new(),
         },
     );
     assert_hidden(

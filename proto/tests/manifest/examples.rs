@@ -385,7 +385,7 @@ fn example_27_what_makes_another_hash() {
     let hash = |text: &str| {
         SpecHasher::new(text.as_bytes())
             .unwrap()
-            .hash("web", &[])
+            .hash("web", &[], &[])
             .unwrap()
     };
     assert_eq!(hash(&text), hash(&format!("# note\n{text} # and another")));

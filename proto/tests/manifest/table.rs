@@ -109,7 +109,11 @@ fn answer(case: &Case, section: &Section) -> String {
             Err(error) => format!("{error}\n"),
         },
         "hash" => {
-            let of = |text: &str| SpecHasher::new(text.as_bytes()).unwrap().hash("web", &[]);
+            let of = |text: &str| {
+                SpecHasher::new(text.as_bytes())
+                    .unwrap()
+                    .hash("web", &[], &[])
+            };
             let other = case.input("other").unwrap();
             assert!(
                 of(&compose).is_some() && of(other).is_some(),
@@ -185,6 +189,15 @@ fn admitted(resolved: &Resolved) -> String {
                 "service {}{}",
                 service.name,
                 facts.collect::<String>()
+            );
+        }
+        for file in &service.files {
+            let origin = &resolved.file_sources[&(file.kind(), file.name.clone())];
+            let (uid, gid, mode) = (file.uid, file.gid, file.mode);
+            let _ = writeln!(
+                text,
+                "file {} {} -> {} {uid}:{gid} {mode:04o} {origin:?}",
+                service.name, file.name, file.target
             );
         }
     }

@@ -14,6 +14,7 @@ mod cluster;
 mod config;
 mod counter;
 mod deployment;
+mod files;
 mod imported;
 mod node;
 mod observation;
@@ -255,6 +256,9 @@ fn dispatch(tx: &mut Tx, command: &v1::Command, depth: usize) -> Result<(), Appl
         Payload::RouteTlsOverrideRemove(c) => tls::remove(tx, origin, c),
         Payload::ImportedCertUpsert(c) => imported::upsert(tx, origin, c),
         Payload::ImportedCertRemove(c) => imported::remove(tx, origin, c),
+        Payload::FileContentReseal(c) => files::reseal(tx, c),
+        Payload::ClusterFilePut(c) => files::put(tx, origin, c),
+        Payload::ClusterFileRemove(c) => files::remove(tx, origin, c),
         // Kept for compatibility; neither has an effect.
         Payload::ReplicaCommandIssue(_) | Payload::CertStore(_) => Ok(()),
     }

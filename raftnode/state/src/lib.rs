@@ -24,5 +24,5 @@ pub use event::{Change, Delta, EntityType, Event};
 pub use quarantine::QUARANTINE;
 pub use state::{
     DecodedSnapshot, Extent, LoadError, Row, RowName, Rules, SnapshotError, State, Table,
-    join_token_key, load,
+    cluster_file_key, join_token_key, load,
 };

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use imbl::OrdMap;
 use jaco_proto::v1;
 
-pub use entity::join_token_key;
 pub(crate) use entity::{Entity, row_key};
+pub use entity::{cluster_file_key, join_token_key};
 pub(crate) use key::Key;
 pub(crate) use rows::cluster_key;
 pub use rows::{LoadError, Row, RowName, load};
@@ -72,14 +72,18 @@ pub struct State {
     pub route_tls_overrides: OrdMap<(String, String), Arc<v1::RouteTlsOverride>>,
     /// Certificates of operators by name.
     pub imported_certs: OrdMap<String, Arc<v1::ImportedCert>>,
+    /// Contents of the files of deployments by (deployment, id).
+    pub file_contents: OrdMap<(String, String), Arc<v1::FileContent>>,
+    /// Configs and secrets of the cluster by (number of the kind, name).
+    pub cluster_files: OrdMap<(String, String), Arc<v1::ClusterFile>>,
     /// Audit trail by (log index, ordinal).
     pub audit: OrdMap<(u64, u32), Arc<v1::AuditEvent>>,
 }
 
 impl State {
     /// Whether `other` differs at most in records, which are only read on request: the applied
-    /// index, the audit trail, tokens, registry credentials and freed address blocks. May return
-    /// `false` for equal states with different histories.
+    /// index, the audit trail, tokens, registry credentials, freed address blocks and the contents
+    /// of files. May return `false` for equal states with different histories.
     #[must_use]
     pub fn equal_except_records(&self, other: &Self) -> bool {
         // Destructured, so that a new table must be assigned to one of the two groups.
@@ -90,6 +94,8 @@ impl State {
             join_tokens: _,
             registry_credentials: _,
             freed_subnets: _,
+            file_contents: _,
+            cluster_files: _,
             cluster,
             nodes,
             deployments,

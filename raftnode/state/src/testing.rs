@@ -65,9 +65,29 @@ impl Choices<'_> {
         (0..self.byte() % 3)
             .map(|_| v1::ServiceSpec {
                 name: self.name(),
+                files: self.files(),
                 ..Default::default()
             })
             .collect()
+    }
+
+    fn files(&mut self) -> Vec<v1::MountedFile> {
+        (0..self.byte() % 2)
+            .map(|_| v1::MountedFile {
+                kind: self.of(&[1, 2, 3]),
+                content_id: self.of(&["a", "b"]).to_owned(),
+                ..Default::default()
+            })
+            .collect()
+    }
+
+    fn content(&mut self, deployment: &str) -> v1::FileContent {
+        v1::FileContent {
+            deployment: deployment.to_owned(),
+            id: self.of(&["a", "b"]).to_owned(),
+            sealed: vec![self.byte() % 3],
+            ..Default::default()
+        }
     }
 
     fn command(&mut self, depth: usize) -> v1::Command {
@@ -80,7 +100,7 @@ impl Choices<'_> {
     }
 
     fn payload(&mut self, depth: usize) -> Payload {
-        match self.byte() % 38 {
+        match self.byte() % 39 {
             0 => Payload::ClusterInit(v1::ClusterInit {
                 cluster_id: self.name(),
                 self_hostname: self.name(),
@@ -122,6 +142,9 @@ impl Choices<'_> {
                     services: self.services(),
                     routes: self.routes(&deployment),
                     tcp_routes: self.ports(&deployment),
+                    contents: (0..self.byte() % 3)
+                        .map(|_| self.content(&deployment))
+                        .collect(),
                     deployment,
                     ..Default::default()
                 })
@@ -145,6 +168,7 @@ impl Choices<'_> {
                     service: self.name(),
                     host: self.name(),
                     previous_host: self.name(),
+                    files: self.files(),
                     ..Default::default()
                 }),
             }),
@@ -294,6 +318,23 @@ impl Choices<'_> {
                     }),
                 }),
                 _ => Payload::ImportedCertRemove(v1::ImportedCertRemove { name: self.name() }),
+            },
+            37 => match self.small() {
+                0..4 => Payload::ClusterFilePut(v1::ClusterFilePut {
+                    file: Some(v1::ClusterFile {
+                        kind: self.of(&[1, 2, 3]),
+                        name: self.name(),
+                        content: Some(self.content("")),
+                        ..Default::default()
+                    }),
+                }),
+                4..6 => Payload::FileContentReseal(v1::FileContentReseal {
+                    content: Some(self.content("a")),
+                }),
+                _ => Payload::ClusterFileRemove(v1::ClusterFileRemove {
+                    kind: self.of(&[1, 2, 3]),
+                    name: self.name(),
+                }),
             },
             _ => Payload::Batch(v1::Batch {
                 children: match depth {

@@ -106,6 +106,7 @@ mod tests {
                 networking: Networking::None,
                 shared_containers: Default::default(),
                 home: String::new(),
+                files: Vec::new(),
             };
             assert_eq!(check(&spec, &version(needed)), Ok(()));
             if let Some(older) = needed.checked_sub(1) {

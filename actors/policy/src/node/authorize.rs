@@ -100,7 +100,10 @@ fn permit(sender: &str, payload: &Payload, state: &State) -> Result<(), Error> {
         | Payload::RouteTlsOverrideSet(_)
         | Payload::RouteTlsOverrideRemove(_)
         | Payload::ImportedCertUpsert(_)
-        | Payload::ImportedCertRemove(_) => false,
+        | Payload::ImportedCertRemove(_)
+        | Payload::FileContentReseal(_)
+        | Payload::ClusterFilePut(_)
+        | Payload::ClusterFileRemove(_) => false,
     };
     if allowed {
         return Ok(());

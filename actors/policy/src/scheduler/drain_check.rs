@@ -117,6 +117,7 @@ mod tests {
             let template = Template {
                 image: "i".into(),
                 spec_hash: Vec::new(),
+                files: Vec::new(),
                 stateful,
             };
             (name, template)

@@ -65,7 +65,7 @@ fn services(deployment: &v1::Deployment) -> BTreeMap<(&str, &str), Known> {
         let known = Known {
             image: service.image.clone()?,
             go_hash: hasher.go_hash(&spec.name)?,
-            own_hash: hasher.hash(&spec.name, &spec.networks)?,
+            own_hash: hasher.hash(&spec.name, &spec.networks, &spec.files)?,
         };
         let key = (deployment.name.as_str(), spec.name.as_str());
         (!overridden).then_some((key, known))

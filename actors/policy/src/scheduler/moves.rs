@@ -3,19 +3,20 @@
 use jaco_proto::{
     replica_code::{
         DOCKER_ERROR, IMAGE_PULL_FAILED, ISOLATION_UNAVAILABLE, RESTART_EXHAUSTED,
-        SUBNET_POOL_EXHAUSTED,
+        SECRET_DECRYPT_FAILED, SUBNET_POOL_EXHAUSTED,
     },
     v1::{self, ReplicaState},
 };
 use jaco_state::{State, fsm::MOVE_CODE};
 
 /// Codes of a start that ended, or that may be repeated for any time.
-const STOPPED: [&str; 5] = [
+const STOPPED: [&str; 6] = [
     RESTART_EXHAUSTED,
     IMAGE_PULL_FAILED,
     DOCKER_ERROR,
     SUBNET_POOL_EXHAUSTED,
     ISOLATION_UNAVAILABLE,
+    SECRET_DECRYPT_FAILED,
 ];
 
 /// Whether `row` runs on the host it is assigned to, so that no move is in progress.

@@ -18,6 +18,8 @@ pub struct Template {
     pub image: String,
     /// Hash of all inputs of the container.
     pub spec_hash: Vec<u8>,
+    /// Files that the daemon writes for the container.
+    pub files: Vec<v1::MountedFile>,
     /// Whether it mounts data of its host: a path or a named volume.
     pub stateful: bool,
 }
@@ -89,18 +91,27 @@ fn read(deployment: &v1::Deployment) -> Templates {
         let service = project.services.get(&spec.name)?;
         let template = Template {
             image: service.image.clone()?,
-            spec_hash: hasher.hash(&spec.name, &spec.networks)?.to_vec(),
-            stateful: is_stateful(service),
+            spec_hash: hasher
+                .hash(&spec.name, &spec.networks, &spec.files)?
+                .to_vec(),
+            files: spec.files.clone(),
+            stateful: is_stateful(service, &spec.files),
         };
         Some((spec.name.clone(), template))
     };
     Ok(deployment.services.iter().filter_map(template).collect())
 }
 
-/// Whether the service stores data on its host that a replica elsewhere would lack.
-fn is_stateful(service: &Service) -> bool {
-    let lasts = |mount: &Mount| match mount.source {
-        MountSource::Bind { .. } | MountSource::Volume(_) | MountSource::Other { .. } => true,
+/// Whether the service stores data on its host that a replica elsewhere would lack. A bind that the
+/// client has shipped is written on every host.
+fn is_stateful(service: &Service, files: &[v1::MountedFile]) -> bool {
+    let is_shipped = |path: &str| {
+        let mut files = files.iter();
+        files.any(|file| file.kind() == v1::FileKind::Bind && file.name == path)
+    };
+    let lasts = |mount: &Mount| match &mount.source {
+        MountSource::Bind { path, .. } => !is_shipped(path),
+        MountSource::Volume(_) | MountSource::Other { .. } => true,
         MountSource::Anonymous | MountSource::Tmpfs => false,
     };
     service.volumes.iter().any(lasts)
@@ -155,6 +166,31 @@ mod tests {
             let found = templates(&text, &["web"]).unwrap();
             assert_eq!(found["web"].stateful, stateful, "{mount}");
         }
+    }
+
+    #[test]
+    fn shipped_bind_keeps_no_data() {
+        let mut deployment = v1::Deployment {
+            compose_yaml: b"services: {web: {image: a, volumes: ['/srv/a:/a:ro']}}".to_vec(),
+            services: vec![v1::ServiceSpec {
+                name: "web".into(),
+                ..Default::default()
+            }],
+            ..Default::default()
+        };
+        let before = read(&deployment).unwrap().remove("web").unwrap();
+        deployment.services[0].files = vec![v1::MountedFile {
+            kind: v1::FileKind::Bind.into(),
+            name: "/srv/a".into(),
+            content_id: "x".into(),
+            ..Default::default()
+        }];
+        let shipped = read(&deployment).unwrap().remove("web").unwrap();
+        assert!(before.stateful && !shipped.stateful);
+        assert_eq!(shipped.files, deployment.services[0].files);
+        deployment.services[0].files[0].content_id = "y".into();
+        let changed = read(&deployment).unwrap().remove("web").unwrap();
+        assert_ne!(changed.spec_hash, shipped.spec_hash);
     }
 
     #[test]

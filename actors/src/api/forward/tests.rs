@@ -423,6 +423,7 @@ async fn leader_validates_against_its_own_state() {
         .into(),
         compose_yaml: "services: {web: {image: nginx}}".into(),
         dry_run,
+        files: Vec::new(),
     };
     let mut there = DeployClient::new(cluster.member_api(1, Transport::Local));
     there.apply(apply("a.io", "one", false)).await.unwrap();

@@ -14,7 +14,7 @@ use jaco_raftnode::{State, testing::MemoryRaft};
 use super::*;
 use crate::{
     clock::Clock,
-    runtime::{Deps, NetworkError, Networks},
+    runtime::{Deps, FileMounts, NetworkError, Networks},
     telemetry::Metrics,
 };
 
@@ -61,6 +61,7 @@ fn host(engine: &FakeEngine, outputs: Vec<Output>) -> Arc<RuntimeContext> {
         contact: crate::health::ContactSwitch::new(true).contact(),
         metrics: Metrics::new("n1", Clock::system()),
         routing: Arc::new(crate::serving::Everywhere),
+        files: FileMounts::in_directory("unused", tokio::sync::watch::channel(None).1),
     };
     Arc::new(RuntimeContext::new(deps))
 }

@@ -95,6 +95,21 @@ impl ReplicaManager {
         self.cast_to_all(|| replica::Msg::Reconcile);
     }
 
+    /// Removes the files of replicas that have neither a row here, nor an actor, nor a container.
+    fn sweep_files(&self, ctx: &Context<Self>, here: &BTreeSet<String>, found: &[Found]) {
+        let mut keep = here.clone();
+        keep.extend(self.children.ids().map(str::to_owned));
+        keep.extend(found.iter().filter_map(|one| one.replica_id.clone()));
+        let files = self.args.shared.deps.files.clone();
+        ctx.spawn(async move {
+            let swept = tokio::task::spawn_blocking(move || files.retain(&keep)).await;
+            if let Ok(Err(error)) = swept {
+                warn!(subsystem = "runtime/reconciler", %error, "files of former replicas are not removed");
+            }
+            Msg::FilesSwept
+        });
+    }
+
     pub(super) fn listed(
         &mut self,
         ctx: &Context<Self>,
@@ -130,6 +145,7 @@ impl ReplicaManager {
                     .get(id)
                     .is_some_and(|child| *child == Child::Active)
         };
+        self.sweep_files(ctx, &here, &found);
         for replica in duplicates(&found) {
             self.cast_to(replica, replica::Msg::DuplicateContainers);
         }

@@ -80,6 +80,7 @@ pub(super) async fn prepare(
         (None, true) => Networking::None,
         (None, false) => Networking::Attached(bridges),
     };
+    let files = deps.files.write(&state, &row).await?;
     let home = std::env::var("HOME").unwrap_or_else(|_| "/root".to_owned());
     Ok(Launch {
         image: image(&row, service).to_owned(),
@@ -93,6 +94,7 @@ pub(super) async fn prepare(
             row: ReplicaDesired::clone(&row),
             service: service.clone(),
             volumes: document.volumes.clone(),
+            files,
             networking,
             shared_containers,
             home,

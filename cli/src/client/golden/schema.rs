@@ -111,6 +111,18 @@ const SCHEMAS: &[(&str, &str)] = &[
         "tls-status",
         "{domains: [{domain, deployment, tls, source?, state?, reason?, not_after?}]}",
     ),
+    ("config-create", "{name, kind, action}"),
+    (
+        "config-list",
+        "{files: [{name, size, created_at?, created_by, deployments: [.]}]}",
+    ),
+    ("config-rm", "{name, kind, action}"),
+    ("secret-create", "{name, kind, action}"),
+    (
+        "secret-list",
+        "{files: [{name, size, created_at?, created_by, deployments: [.]}]}",
+    ),
+    ("secret-rm", "{name, kind, action}"),
     (
         "cert-import",
         "{name, source, state, reason?, not_after?, fingerprint?}",

@@ -138,6 +138,7 @@ pub(super) fn full(script: &mut Script) {
     script.config = config();
     script.checks = vec![checked()];
     script.certs = certs();
+    script.files = files();
     script.urls = vec!["https://shop.example".to_owned()];
     script.actors = actors();
     script.digest = digest(&[1; 32]);
@@ -327,6 +328,25 @@ fn checked() -> v1::CheckDomainResponse {
         point_at: vec!["192.0.2.1".to_owned(), "lb.example".to_owned()],
         ok: false,
     }
+}
+
+fn files() -> Vec<v1::ClusterFileInfo> {
+    let file = |kind: v1::FileKind, name: &str, deployments: &[&str]| v1::ClusterFileInfo {
+        kind: kind.into(),
+        name: name.to_owned(),
+        size: 42,
+        created_at: Some(prost_types::Timestamp {
+            seconds: 1_700_000_000,
+            nanos: 0,
+        }),
+        created_by: "local".to_owned(),
+        deployments: deployments.iter().map(|&name| name.to_owned()).collect(),
+    };
+    vec![
+        file(v1::FileKind::Config, "motd", &["blog", "shop"]),
+        file(v1::FileKind::Config, "unused", &[]),
+        file(v1::FileKind::Secret, "key", &["shop"]),
+    ]
 }
 
 fn certs() -> Vec<v1::CertInfo> {

@@ -2,7 +2,7 @@ use super::*;
 
 /// Text and gRPC status number of every code; clients depend on them.
 #[cfg(feature = "grpc")]
-const CONTRACT: [(&str, i32); 64] = [
+const CONTRACT: [(&str, i32); 69] = [
     ("cluster_uninitialized", 14),
     ("cluster_already_initialized", 9),
     ("node_already_member", 6),
@@ -45,6 +45,11 @@ const CONTRACT: [(&str, i32); 64] = [
     ("domain_required", 3),
     ("cert_invalid", 3),
     ("cert_not_found", 5),
+    ("config_missing", 3),
+    ("secret_missing", 3),
+    ("config_not_found", 5),
+    ("secret_not_found", 5),
+    ("file_exists", 6),
     ("route_multiple_catchall", 3),
     ("invalid_depends_on", 3),
     ("unknown_depends_on_service", 3),

@@ -63,7 +63,9 @@ impl Document {
             // Null is refused like any other type: a table whose entries are all commented out
             // would otherwise remove every container of the deployment.
             let is_table = matches!(text, "services" | "networks" | "volumes");
-            if is_table && node.as_map().is_none() {
+            let may_be_null = matches!(text, "configs" | "secrets");
+            let is_wrong = is_table || may_be_null && !node.is_null();
+            if is_wrong && node.as_map().is_none() {
                 let kind = node.kind();
                 let message = format!("compose load: {text} must be a mapping, not {kind}");
                 return Err(invalid(message).with("field", text).at(node.at));
@@ -77,7 +79,8 @@ impl Document {
         self.root.get(key)
     }
 
-    fn table(&self, key: &str) -> Vec<(&Key, &Node)> {
+    /// Returns the entries of a top-level key that is a mapping, by name.
+    pub(super) fn table(&self, key: &str) -> Vec<(&Key, &Node)> {
         let map = self.root.get(key).and_then(Node::as_map);
         map.map(Map::sorted).unwrap_or_default()
     }

@@ -101,10 +101,12 @@ impl Keys {
 }
 
 /// Every list, in the order of the documentation.
-const ALL: [&Keys; 25] = [
+const ALL: [&Keys; 28] = [
     &TOP_LEVEL,
     &NETWORK,
     &VOLUME,
+    &CONFIG,
+    &SECRET,
     &SERVICE,
     &SERVICE_NETWORK,
     &DEPENDENCY,
@@ -122,6 +124,7 @@ const ALL: [&Keys; 25] = [
     &MOUNT_VOLUME,
     &MOUNT_TMPFS,
     &MOUNT_IMAGE,
+    &FILE_REFERENCE,
     &DEPLOY,
     &ROLLOUT,
     &RESOURCES,
@@ -137,7 +140,10 @@ const ADDRESSES: &str = "JACO assigns addresses itself";
 pub(super) const TOP_LEVEL: Keys = Keys {
     path: "",
     keys: &[
-        noted("configs", "configs are not mounted yet"),
+        kept(
+            "configs",
+            "files that services mount; see configs and secrets",
+        ),
         client(
             "include",
             "further compose files, added as projects of their own",
@@ -146,7 +152,10 @@ pub(super) const TOP_LEVEL: Keys = Keys {
         noted("models", "JACO runs no models"),
         silent("name", "the deployment's name is in `jaco.yaml`"),
         kept("networks", "networks of the deployment"),
-        noted("secrets", "secrets are not mounted yet"),
+        kept(
+            "secrets",
+            "secret files that services mount; see configs and secrets",
+        ),
         kept("services", "the containers"),
         silent("version", "obsolete in compose too"),
         kept("volumes", "named volumes"),
@@ -180,6 +189,63 @@ pub(super) const VOLUME: Keys = Keys {
         kept("external", "the volume is not named after the deployment"),
         kept("labels", "labels of a volume that does not exist yet"),
         kept("name", "name of the volume in the engine"),
+    ],
+};
+
+const NO_TEMPLATE: &str = "contents are mounted as they are";
+const NO_DRIVER: &str = "the cluster itself stores secrets";
+
+pub(super) const CONFIG: Keys = Keys {
+    path: "configs.*",
+    keys: &[
+        kept("content", "the content itself"),
+        kept("environment", "a variable of the client with the content"),
+        kept("external", "created with `jaco config create`"),
+        kept(
+            "file",
+            "a file of the client with the content, at most 1 MiB",
+        ),
+        silent("labels", "no object of the engine has them"),
+        silent(
+            "name",
+            "name of an external one; others are named by their key",
+        ),
+        noted("template_driver", NO_TEMPLATE),
+    ],
+};
+
+pub(super) const SECRET: Keys = Keys {
+    path: "secrets.*",
+    keys: &[
+        kept(
+            "content",
+            "the value itself, which the client takes out of the document",
+        ),
+        noted("driver", NO_DRIVER),
+        noted("driver_opts", NO_DRIVER),
+        kept("environment", "a variable of the client with the value"),
+        kept("external", "created with `jaco secret create --cluster`"),
+        kept("file", "a file of the client with the value, at most 1 MiB"),
+        silent("labels", "no object of the engine has them"),
+        silent(
+            "name",
+            "name of an external one; others are named by their key",
+        ),
+        noted("template_driver", NO_TEMPLATE),
+    ],
+};
+
+pub(super) const FILE_REFERENCE: Keys = Keys {
+    path: "services.*.configs.*",
+    keys: &[
+        kept("gid", "group of the file, a number; 0 by default"),
+        kept("mode", "permissions; `0444` by default"),
+        kept("source", "key of the config or secret"),
+        kept(
+            "target",
+            "path in the container; relative to `/`, or to `/run/secrets` for a secret",
+        ),
+        kept("uid", "owner of the file, a number; 0 by default"),
     ],
 };
 

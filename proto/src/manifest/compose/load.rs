@@ -1,6 +1,8 @@
 //! Reads a checked document into the typed [`Project`].
 
+mod declared;
 mod deploy;
+mod files;
 mod hardware;
 mod lifecycle;
 mod network;
@@ -39,6 +41,8 @@ pub(super) fn project(document: &Document, unresolved: bool) -> Result<Project, 
         let declaration = volume::read(key, node, unresolved)?;
         project.volumes.insert(key.text.clone(), declaration);
     }
+    project.configs = files::objects(files::CONFIGS, document.table("configs"), unresolved)?;
+    project.secrets = files::objects(files::SECRETS, document.table("secrets"), unresolved)?;
     for (key, node) in document.services() {
         check_name("services", key)?;
         let reader = Reader {
@@ -49,6 +53,7 @@ pub(super) fn project(document: &Document, unresolved: bool) -> Result<Project, 
             .services
             .insert(key.text.clone(), service(&reader, node)?);
     }
+    files::check(&project, unresolved)?;
     Ok(project)
 }
 
@@ -162,6 +167,8 @@ fn field(
         "stop_grace_period" => service.stop_grace_period = reader.duration(key, node)?,
         "healthcheck" => service.healthcheck = lifecycle::healthcheck(reader, node)?,
         "volumes" => service.volumes = mounts::read(reader, node)?,
+        "configs" => service.configs = files::references(reader, files::CONFIGS, node)?,
+        "secrets" => service.secrets = files::references(reader, files::SECRETS, node)?,
         "tmpfs" => service.tmpfs = tmpfs(reader, node)?,
         "read_only" => service.read_only = reader.boolean(key, node)?.unwrap_or(false),
         "cap_add" => service.cap_add = reader.string_list(key, node)?,

@@ -4,7 +4,11 @@
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-use crate::{secret::Environment, v1::TransportProtocol, yaml::Position};
+use crate::{
+    secret::{Environment, SecretString},
+    v1::TransportProtocol,
+    yaml::Position,
+};
 
 /// One compose document.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -15,6 +19,49 @@ pub struct Project {
     pub networks: Vec<String>,
     /// Declared volumes by key.
     pub volumes: BTreeMap<String, VolumeDeclaration>,
+    /// Declared configs by key.
+    pub configs: BTreeMap<String, FileObject>,
+    /// Declared secrets by key.
+    pub secrets: BTreeMap<String, FileObject>,
+}
+
+/// A top-level `configs:` or `secrets:` entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileObject {
+    /// Origin of the content; `None` while a variable in it is unresolved.
+    pub source: Option<FileSource>,
+    /// Position of the key in the file.
+    pub at: Position,
+}
+
+/// Origin of the content of a config or a secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FileSource {
+    /// A file on the client, by its path.
+    File(String),
+    /// A variable of the client, by its name.
+    Environment(String),
+    /// The document itself.
+    Content(SecretString),
+    /// The cluster, by the name there.
+    External(String),
+}
+
+/// A config or a secret that a service mounts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileReference {
+    /// Key of the declaration.
+    pub source: String,
+    /// Cleaned absolute path in the container.
+    pub target: String,
+    /// Owner of the file.
+    pub uid: u32,
+    /// Group of the file.
+    pub gid: u32,
+    /// Permission bits, at most `0o7777`.
+    pub mode: u32,
+    /// Position of the reference in the file.
+    pub at: Position,
 }
 
 /// A top-level `volumes:` entry.
@@ -77,6 +124,10 @@ pub struct Service {
     pub volumes: Vec<Mount>,
     /// Services whose volumes a container mounts too, from a replica on the same node.
     pub volumes_from: Vec<VolumesFrom>,
+    /// Configs in file order.
+    pub configs: Vec<FileReference>,
+    /// Secrets in file order.
+    pub secrets: Vec<FileReference>,
     /// tmpfs options by path.
     pub tmpfs: BTreeMap<String, String>,
     /// Read-only root file system.

@@ -16,7 +16,7 @@ use crate::{
         grammar,
         hash::canonical_json,
     },
-    yaml::{Map, Node, Resolved, Scalar, Value},
+    yaml::{Map, Node, Position, Resolved, Scalar, Value},
 };
 
 use super::keys::Keys;
@@ -45,16 +45,21 @@ impl Reader<'_> {
 
     /// Error for a node that violates a rule of the field.
     pub(super) fn fault(&self, field: &str, node: &Node, what: impl AsRef<str>) -> Error {
-        let service = self.service;
-        let message = format!("compose load: services.{service}.{field} {}", what.as_ref());
-        let error = invalid(message)
-            .with("service", service)
-            .with("field", field)
-            .at(node.at);
+        let error = self.fault_at(field, node.at, what.as_ref());
         match node.text().filter(|_| !node.is_null()) {
             Some(text) => error.with("value", text),
             None => error,
         }
+    }
+
+    /// Error at a position of the field.
+    pub(super) fn fault_at(&self, field: &str, at: Position, what: &str) -> Error {
+        let service = self.service;
+        let message = format!("compose load: services.{service}.{field} {what}");
+        invalid(message)
+            .with("service", service)
+            .with("field", field)
+            .at(at)
     }
 
     /// Whether the value is unknown until interpolation.

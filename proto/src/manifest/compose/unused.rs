@@ -13,8 +13,8 @@ use super::{
     Port, Project, Service,
     document::Document,
     keys::{
-        DEPENDENCY, DEPLOY, HEALTHCHECK, Keys, MOUNT, NETWORK, PORT, RESERVATIONS, SERVICE,
-        SERVICE_NETWORK, TOP_LEVEL, VOLUME,
+        CONFIG, DEPENDENCY, DEPLOY, HEALTHCHECK, Keys, MOUNT, NETWORK, PORT, RESERVATIONS, SECRET,
+        SERVICE, SERVICE_NETWORK, TOP_LEVEL, VOLUME,
     },
 };
 
@@ -71,6 +71,8 @@ pub(super) fn warnings(document: &Document, project: &Project) -> Vec<String> {
     let declared = [
         ("network", document.networks(), &NETWORK),
         ("volume", document.volumes(), &VOLUME),
+        ("config", document.table("configs"), &CONFIG),
+        ("secret", document.table("secrets"), &SECRET),
     ];
     for (kind, entries, keys) in declared {
         for (key, node) in entries {

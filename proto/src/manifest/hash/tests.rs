@@ -5,7 +5,7 @@ use super::*;
 fn hash(text: &str, networks: &[&str]) -> [u8; 32] {
     let networks: Vec<String> = networks.iter().map(|&name| name.to_owned()).collect();
     let hasher = SpecHasher::new(text.as_bytes()).unwrap();
-    hasher.hash("web", &networks).unwrap()
+    hasher.hash("web", &networks, &[]).unwrap()
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn hash_ignores_layout_and_covers_values() {
     assert!(
         SpecHasher::new(base.as_bytes())
             .unwrap()
-            .hash("nope", &[])
+            .hash("nope", &[], &[])
             .is_none()
     );
 }

@@ -154,7 +154,7 @@ impl Resolver<'_> {
             directory: path.parent().unwrap_or(Path::new("")),
             home: home.as_deref(),
         };
-        loader.relative |= paths::resolve(&mut root, base)?;
+        paths::resolve(&mut root, base, &mut loader.relative)?;
         self.files.push(File::new(&path, &root));
         Ok(self.files.len() - 1)
     }

@@ -1,6 +1,9 @@
 //! Relative paths of a compose file, and `~`, as absolute paths of the client.
 
-use std::path::{Component, Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Component, Path, PathBuf},
+};
 
 use crate::{
     Error,
@@ -50,29 +53,52 @@ pub(super) fn clean(path: &Path) -> PathBuf {
     clean
 }
 
-/// Resolves the paths of all services and volumes; returns whether a bind was relative.
+/// Paths of binds that were relative to a directory of the client.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RelativeBinds {
+    /// Absolute paths of those that were relative to the project.
+    pub to_project: BTreeSet<String>,
+    /// Whether one was relative to the home directory.
+    pub to_home: bool,
+}
+
+/// Resolves the paths of all services, volumes, configs and secrets; adds those of relative binds to
+/// `binds`.
 ///
 /// # Errors
 /// A bind in the short form whose path has a colon.
-pub(super) fn resolve(root: &mut Node, base: Base<'_>) -> Result<bool, Error> {
-    let mut relative = false;
+pub(super) fn resolve(
+    root: &mut Node,
+    base: Base<'_>,
+    binds: &mut RelativeBinds,
+) -> Result<(), Error> {
     for service in entries(root, "services") {
-        relative |= service_paths(service, base)?;
+        service_paths(service, base, binds)?;
     }
     for volume in entries(root, "volumes") {
         device(volume, base);
     }
-    Ok(relative)
+    for table in ["configs", "secrets"] {
+        for object in entries(root, table) {
+            if let Some(node) = object.get_mut("file") {
+                path(node, base);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Resolves the paths of one service.
-fn service_paths(service: &mut Node, base: Base<'_>) -> Result<bool, Error> {
-    let mut relative = false;
+fn service_paths(
+    service: &mut Node,
+    base: Base<'_>,
+    binds: &mut RelativeBinds,
+) -> Result<(), Error> {
     if let Some(volumes) = service.get_mut("volumes")
         && let Value::Seq(items) = &mut volumes.value
     {
         for item in items {
-            relative |= bind(item, base)?;
+            bind(item, base, binds)?;
         }
     }
     for field in ["env_file", "label_file"] {
@@ -80,7 +106,7 @@ fn service_paths(service: &mut Node, base: Base<'_>) -> Result<bool, Error> {
             files(node, base);
         }
     }
-    Ok(relative)
+    Ok(())
 }
 
 fn entries<'n>(root: &'n mut Node, table: &str) -> Vec<&'n mut Node> {
@@ -95,14 +121,14 @@ fn set(node: &mut Node, text: String) {
 }
 
 /// Replaces the source of a mount if it is a relative path.
-fn bind(item: &mut Node, base: Base<'_>) -> Result<bool, Error> {
+fn bind(item: &mut Node, base: Base<'_>, binds: &mut RelativeBinds) -> Result<(), Error> {
     match &mut item.value {
         Value::Scalar(scalar) => {
             let Some((source, rest)) = scalar.text.split_once(':') else {
-                return Ok(false);
+                return Ok(());
             };
             if !source.starts_with(['.', '~']) {
-                return Ok(false);
+                return Ok(());
             }
             let path = base.resolve(source).display().to_string();
             if path.contains(':') {
@@ -116,15 +142,31 @@ fn bind(item: &mut Node, base: Base<'_>) -> Result<bool, Error> {
                     .at(item.at));
             }
             let text = format!("{path}:{rest}");
+            binds.add(source, path);
             set(item, text);
-            Ok(true)
         }
         Value::Map(map) => {
             let is_bind = map.get("type").and_then(Node::text) == Some("bind");
-            let source = map.get_mut("source").filter(|_| is_bind);
-            Ok(source.is_some_and(|source| path(source, base)))
+            let Some(node) = map.get_mut("source").filter(|_| is_bind) else {
+                return Ok(());
+            };
+            let written = node.text().unwrap_or_default().to_owned();
+            if path(node, base) {
+                binds.add(&written, node.text().unwrap_or_default().to_owned());
+            }
         }
-        Value::Seq(_) => Ok(false),
+        Value::Seq(_) => {}
+    }
+    Ok(())
+}
+
+impl RelativeBinds {
+    fn add(&mut self, written: &str, resolved: String) {
+        if written.starts_with('~') {
+            self.to_home = true;
+        } else {
+            self.to_project.insert(resolved);
+        }
     }
 }
 

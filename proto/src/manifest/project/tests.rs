@@ -307,7 +307,9 @@ fn included_files_are_projects_of_their_own() {
         text.contains("/p/db/data:/d") && text.contains("/p/y/c:/c"),
         "{text}"
     );
-    assert!(resolved.binds_relative_path);
+    let binds = resolved.relative_binds;
+    assert!(!binds.to_home);
+    assert_eq!(Vec::from_iter(binds.to_project), ["/p/db/data", "/p/y/c"]);
 }
 
 #[test]
@@ -526,4 +528,55 @@ proptest! {
         }
         prop_assert_eq!(once, twice);
     }
+}
+
+#[test]
+fn files_of_configs_and_secrets_are_found() {
+    let disk = Disk::of(&[(
+        MAIN,
+        "services: {web: {image: w, configs: [a], secrets: [b, c], volumes: ['~/x:/x', './y:/y']}}\n\
+         configs: {a: {file: ./a.conf}}\n\
+         secrets: {b: {file: ../b}, c: {content: 'hunter2 $TAG'}}\n",
+    )]);
+    let resolved = disk.resolve(&[MAIN], &[]).unwrap();
+    let text = String::from_utf8(resolved.bytes.clone()).unwrap();
+    assert!(
+        text.contains("/p/a.conf") && text.contains("file: \"/b\""),
+        "{text}"
+    );
+    assert!(!text.contains("hunter2") && text.contains(HIDDEN), "{text}");
+    assert_eq!(resolved.secrets["c"].expose(), "hunter2 1.2");
+    assert!(resolved.relative_binds.to_home);
+    assert_eq!(
+        Vec::from_iter(&resolved.relative_binds.to_project),
+        ["/p/y"]
+    );
+}
+
+#[test]
+fn later_config_replaces_one_of_the_same_target() {
+    let over = "/p/over.yaml";
+    let disk = Disk::of(&[
+        (
+            MAIN,
+            "services: {web: {image: w, configs: [a, b], secrets: [s]}}\n\
+             configs: {a: {file: a}, b: {file: b}, c: {file: c}}\nsecrets: {s: {file: s}}\n",
+        ),
+        (
+            over,
+            "services: {web: {configs: [{source: c, target: /a}], \
+             secrets: [{source: s, target: /run/secrets/s, mode: 0400}]}}\n",
+        ),
+    ]);
+    let resolved = disk.resolve(&[MAIN, over], &[]).unwrap();
+    let project = Project::parse(&resolved.bytes).unwrap();
+    let web = &project.services["web"];
+    let configs: Vec<_> = web
+        .configs
+        .iter()
+        .map(|one| (&*one.source, &*one.target))
+        .collect();
+    assert_eq!(configs, [("c", "/a"), ("b", "/b")]);
+    assert_eq!(web.secrets.len(), 1);
+    assert_eq!(web.secrets[0].mode, 0o400);
 }

@@ -11,9 +11,10 @@ use crate::{
 type Identity = fn(&Node) -> Option<String>;
 
 /// Lists of a service by key.
-const LISTS: [(&str, Identity); 12] = [
+const LISTS: [(&str, Identity); 14] = [
     ("cap_add", text),
     ("cap_drop", text),
+    ("configs", config),
     ("devices", device),
     ("dns", text),
     ("dns_opt", text),
@@ -22,6 +23,7 @@ const LISTS: [(&str, Identity); 12] = [
     ("expose", text),
     ("links", text),
     ("ports", port_key),
+    ("secrets", secret),
     ("tmpfs", text),
     ("volumes", mount_target),
 ];
@@ -80,6 +82,24 @@ fn device(item: &Node) -> Option<String> {
             Some(parts.next().unwrap_or(source).to_owned())
         }
         Value::Map(map) => member(map, "target").or_else(|| member(map, "source")),
+        Value::Seq(_) => None,
+    }
+}
+
+fn config(item: &Node) -> Option<String> {
+    file(item, "")
+}
+
+fn secret(item: &Node) -> Option<String> {
+    file(item, "/run/secrets")
+}
+
+/// Path in the container of a config or secret, whose default is below `directory`.
+fn file(item: &Node, directory: &str) -> Option<String> {
+    let default = |source: String| format!("{directory}/{source}");
+    match &item.value {
+        Value::Scalar(_) => text(item).map(default),
+        Value::Map(map) => member(map, "target").or_else(|| member(map, "source").map(default)),
         Value::Seq(_) => None,
     }
 }

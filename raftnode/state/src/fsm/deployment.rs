@@ -5,7 +5,7 @@ use jaco_proto::{
     v1::{self, AuditEventType, DeploymentRevision, DeploymentStatus},
 };
 
-use super::{Origin, Tx, audit, reject, replica, route, subnet, tls};
+use super::{Origin, Tx, audit, files, reject, replica, route, subnet, tls};
 
 pub(super) fn apply(
     tx: &mut Tx,
@@ -29,6 +29,8 @@ pub(super) fn apply(
         tcp_routes: command.tcp_routes.clone(),
         acme_email: command.acme_email.clone(),
     };
+    files::add(tx, &command.deployment, &command.contents)?;
+    files::require(tx, &command.deployment, &command.services)?;
     replace_content(
         tx,
         origin,
@@ -94,6 +96,7 @@ pub(super) fn delete(
     tls::sweep(tx, name);
     replica::remove_all_of(tx, name);
     tx.remove_where::<v1::RolloutPlan>(|plan| plan.deployment == *name);
+    tx.remove_where::<v1::FileContent>(|content| content.deployment == *name);
     subnet::release(tx, origin, |subnet| subnet.deployment == *name)?;
     tx.remove::<v1::Deployment>(name);
     audit::record(
@@ -196,5 +199,6 @@ fn replace_content(
     })?;
     route::replace_routes(tx, name, routes)?;
     tls::sweep(tx, name);
+    files::sweep(tx, name);
     route::replace_ports(tx, name, tcp_routes)
 }

@@ -2,7 +2,7 @@
 
 use jaco_proto::{Error, v1};
 
-use super::{Tx, observation, reject};
+use super::{Tx, files, observation, reject};
 
 /// Stores the replica under the index of this entry, which makes its owner recreate the container.
 pub(super) fn upsert(tx: &mut Tx, command: &v1::ReplicaDesiredUpsert) -> Result<(), Error> {
@@ -21,7 +21,12 @@ pub(super) fn upsert(tx: &mut Tx, command: &v1::ReplicaDesiredUpsert) -> Result<
 fn issue(tx: &mut Tx, mut replica: v1::ReplicaDesired) -> Result<(), Error> {
     replica.raft_index = tx.index();
     observation::drop_outdated(tx, &replica)?;
-    tx.put(replica)
+    let before = tx.get::<v1::ReplicaDesired>(&replica.id);
+    tx.put(replica)?;
+    if let Some(before) = before {
+        files::sweep_after(tx, &before);
+    }
+    Ok(())
 }
 
 /// Issues again, with a full restart budget, the moves away from `host` that were given up.
@@ -50,6 +55,7 @@ pub(super) fn remove(tx: &mut Tx, id: &str) {
     tx.remove::<v1::ReplicaDesired>(id);
     tx.remove_of::<v1::ReplicaObserved>(deployment.clone(), id);
     tx.remove_of::<v1::RestartCounter>(deployment, id);
+    files::sweep_after(tx, &replica);
 }
 
 /// Removes every replica of the deployment.

@@ -7,6 +7,7 @@ mod batches;
 mod certs;
 mod config;
 mod deployments;
+mod files;
 mod members;
 mod observations;
 mod properties;
@@ -16,7 +17,7 @@ mod secrets_key;
 mod subnets;
 mod tls;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jaco_proto::{
     Error, ErrorCode,
@@ -75,6 +76,7 @@ impl TestState {
         }
         assert!(applied.state.rows().eq(self.rows.clone()));
         check_chain(&self.state, &applied);
+        check_contents(&applied.state);
         self.state = applied.state.clone();
         applied
     }
@@ -121,6 +123,31 @@ impl TestState {
             }),
         }));
         self.state.applied_index
+    }
+}
+
+/// Checks that no revision lacks a content, and that every content has a use.
+fn check_contents(state: &State) {
+    let mut used: BTreeSet<(&str, &str)> = BTreeSet::new();
+    for deployment in state.deployments.values() {
+        let previous = deployment.previous.iter().flat_map(|one| &one.services);
+        for service in deployment.services.iter().chain(previous) {
+            for file in &service.files {
+                used.insert((&deployment.name, &file.content_id));
+                let key = (deployment.name.clone(), file.content_id.clone());
+                assert!(state.file_contents.contains_key(&key), "{key:?} is gone");
+            }
+        }
+    }
+    for row in state.replicas_desired.values() {
+        let files = row.files.iter();
+        used.extend(files.map(|file| (&*row.deployment, &*file.content_id)));
+    }
+    for (deployment, id) in state.file_contents.keys() {
+        assert!(
+            used.contains(&(deployment, id)),
+            "{deployment} {id} is unused"
+        );
     }
 }
 

@@ -119,6 +119,12 @@ entity!(RouteTlsOverride in RouteTlsOverrides, route_tls_overrides by (String, S
     |d| Some(Change::RouteTlsOverride(d)), of deployment);
 entity!(ImportedCert in ImportedCerts, imported_certs by String = |e| e.name.clone(),
     |d| Some(Change::ImportedCert(d)));
+entity!(FileContent in FileContents, file_contents by (String, String) =
+    |e| (e.deployment.clone(), e.id.clone()),
+    |_| None, of deployment);
+entity!(ClusterFile in ClusterFiles, cluster_files by (String, String) =
+    |e| cluster_file_key(e.kind(), &e.name),
+    |_| None);
 entity!(AuditEvent in Audit, audit by (u64, u32) = |e| (e.raft_index, e.ordinal),
     |d| Some(Change::Audit(d)));
 
@@ -126,4 +132,15 @@ entity!(AuditEvent in Audit, audit by (u64, u32) = |e| (e.raft_index, e.ordinal)
 #[must_use]
 pub fn join_token_key(hashed_secret: &[u8]) -> String {
     hex::encode(hashed_secret)
+}
+
+/// Returns the key of a config or secret of the cluster.
+#[must_use]
+pub fn cluster_file_key(kind: v1::FileKind, name: &str) -> (String, String) {
+    let kind = match kind {
+        v1::FileKind::Config => "config",
+        v1::FileKind::Secret => "secret",
+        v1::FileKind::Unspecified | v1::FileKind::Bind => "", // refused: no row has this key
+    };
+    (kind.to_owned(), name.to_owned())
 }

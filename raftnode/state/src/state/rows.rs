@@ -116,6 +116,8 @@ fn insert(state: &mut State, key: Vec<u8>, value: &[u8]) -> Result<(), LoadError
         Table::ClusterConfig => insert_entity::<v1::ClusterConfig>(state, key, value),
         Table::RouteTlsOverrides => insert_entity::<v1::RouteTlsOverride>(state, key, value),
         Table::ImportedCerts => insert_entity::<v1::ImportedCert>(state, key, value),
+        Table::FileContents => insert_entity::<v1::FileContent>(state, key, value),
+        Table::ClusterFiles => insert_entity::<v1::ClusterFile>(state, key, value),
     }
 }
 
@@ -224,6 +226,8 @@ impl State {
             .chain(rows_of::<v1::ClusterConfig>(self))
             .chain(rows_of::<v1::RouteTlsOverride>(self))
             .chain(rows_of::<v1::ImportedCert>(self))
+            .chain(rows_of::<v1::FileContent>(self))
+            .chain(rows_of::<v1::ClusterFile>(self))
     }
 
     /// Returns the SHA-256 over the rows: equal on two nodes exactly if their rows are equal.

@@ -43,7 +43,7 @@ const fn kind<E: Entity>(field: u32) -> Kind {
 }
 
 /// Ascending by field number, as every encoder of the format writes them.
-static KINDS: [Kind; 21] = [
+static KINDS: [Kind; 23] = [
     kind::<v1::Node>(2),
     kind::<v1::Deployment>(3),
     kind::<v1::ReplicaDesired>(4),
@@ -65,4 +65,6 @@ static KINDS: [Kind; 21] = [
     kind::<v1::RouteTlsOverride>(1006),
     kind::<v1::ImportedCert>(1007),
     kind::<v1::FreedSubnet>(1200),
+    kind::<v1::FileContent>(1201),
+    kind::<v1::ClusterFile>(1202),
 ];

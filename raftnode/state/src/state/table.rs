@@ -88,6 +88,10 @@ tables! {
     RouteTlsOverrides = 26, "route_tls_overrides";
     /// Certificates of operators.
     ImportedCerts = 27, "imported_certs";
+    /// Contents of the files of deployments.
+    FileContents = 28, "file_contents";
+    /// Configs and secrets of the cluster.
+    ClusterFiles = 29, "cluster_files";
 }
 
 impl fmt::Display for Table {

@@ -18,8 +18,22 @@ use super::ContainerSpec;
 pub(super) fn split(source: &ContainerSpec) -> (Vec<String>, Vec<EngineMount>) {
     let mut binds = Vec::new();
     let mut mounts = Vec::new();
+    let is_replaced = |path: &String| {
+        let mut files = source.files.iter();
+        files.any(|file| file.replaces.as_ref() == Some(path))
+    };
+    for file in &source.files {
+        mounts.push(EngineMount {
+            source: Some(file.source.clone()),
+            target: Some(file.target.clone()),
+            typ: Some(MountType::BIND),
+            read_only: Some(true),
+            ..EngineMount::default()
+        });
+    }
     for mount in &source.service.volumes {
         match &mount.source {
+            MountSource::Bind { path, .. } if is_replaced(path) => {}
             MountSource::Bind { path, create }
                 if !path.contains(':')
                     && mount.recursive == Recursive::Enabled

@@ -12,7 +12,7 @@ use jaco_proto::{
 };
 
 use super::*;
-use crate::spec::{declares_healthcheck, joined_service, networks, shared_services};
+use crate::spec::{FileMount, declares_healthcheck, joined_service, networks, shared_services};
 
 fn row() -> ReplicaDesired {
     ReplicaDesired {
@@ -25,6 +25,7 @@ fn row() -> ReplicaDesired {
         raft_index: 42,
         spec_hash: Vec::new(),
         previous_host: String::new(),
+        files: Vec::new(),
     }
 }
 
@@ -42,6 +43,10 @@ fn bridges() -> Vec<Attachment> {
 }
 
 fn body(service: &Service, networking: Networking) -> ContainerCreateBody {
+    project(&spec_of(service, networking))
+}
+
+fn spec_of(service: &Service, networking: Networking) -> ContainerSpec {
     let volumes = [
         ("data", None, false),
         ("named", Some("shared-data"), false),
@@ -57,7 +62,7 @@ fn body(service: &Service, networking: Networking) -> ContainerCreateBody {
         (key.to_owned(), declared)
     })
     .into();
-    project(&ContainerSpec {
+    ContainerSpec {
         cluster_id: "cl-1".into(),
         row: row(),
         service: service.clone(),
@@ -65,7 +70,8 @@ fn body(service: &Service, networking: Networking) -> ContainerCreateBody {
         networking,
         shared_containers: [("vpn".to_owned(), "c9".to_owned())].into(),
         home: "/home/jaco".into(),
-    })
+        files: Vec::new(),
+    }
 }
 
 fn host(service: &Service) -> HostConfig {
@@ -482,6 +488,7 @@ fn new_volumes_get_the_driver_of_their_declaration() {
         volumes: [("data".to_owned(), declared)].into(),
         networking: Networking::None,
         shared_containers: BTreeMap::new(),
+        files: Vec::new(),
         home: String::new(),
     };
     let options = |spec: &ContainerSpec| {
@@ -526,4 +533,45 @@ fn recursion_and_relabelling_choose_the_syntax_of_binds() {
     assert_eq!(options.create_mountpoint, Some(true));
     let (_, mount) = of(bind(false, Recursive::Enabled, None));
     assert_eq!(mount.unwrap().bind_options, None);
+}
+
+#[test]
+fn written_files_are_mounted_read_only() {
+    let bind = |path: &str, target: &str| {
+        let path = path.to_owned();
+        let source = MountSource::Bind { path, create: true };
+        Mount::new(source, target)
+    };
+    let service = Service {
+        volumes: vec![bind("/src/a.conf", "/a"), bind("/src/other", "/other")],
+        ..Default::default()
+    };
+    let mut spec = spec_of(&service, Networking::None);
+    spec.files = vec![
+        FileMount {
+            source: "/files/1".into(),
+            target: "/run/secrets/key".into(),
+            replaces: None,
+        },
+        FileMount {
+            source: "/files/2".into(),
+            target: "/a".into(),
+            replaces: Some("/src/a.conf".into()),
+        },
+    ];
+    let host = project(&spec).host_config.unwrap();
+    assert_eq!(host.binds.unwrap(), ["/src/other:/other"]);
+    let mounts = host.mounts.unwrap();
+    let shown: Vec<_> = mounts
+        .iter()
+        .map(|mount| {
+            let (source, target) = (mount.source.as_deref(), mount.target.as_deref());
+            (source.unwrap(), target.unwrap(), mount.read_only.unwrap())
+        })
+        .collect();
+    let expected = [
+        ("/files/1", "/run/secrets/key", true),
+        ("/files/2", "/a", true),
+    ];
+    assert_eq!(shown, expected);
 }

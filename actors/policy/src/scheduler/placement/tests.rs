@@ -9,6 +9,7 @@ fn spec(mode: PlacementMode, replicas: i32, hosts: &[&str]) -> v1::ServiceSpec {
         placement: mode.into(),
         hosts: hosts.iter().map(|&host| host.to_owned()).collect(),
         networks: Vec::new(),
+        files: Vec::new(),
     }
 }
 

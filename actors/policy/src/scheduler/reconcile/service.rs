@@ -198,6 +198,7 @@ impl<'a> Plan<'a> {
             image: template.image.clone(),
             raft_index: 0, // set by the apply
             spec_hash: template.spec_hash.clone(),
+            files: template.files.clone(),
             previous_host: row
                 .and_then(|row| self.previous_host(row, host))
                 .unwrap_or_default()

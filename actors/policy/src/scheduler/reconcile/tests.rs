@@ -21,6 +21,7 @@ fn read(deployment: &v1::Deployment) -> Templates {
         let template = Template {
             image: image.to_owned(),
             spec_hash: hash.as_bytes().to_vec(),
+            files: Vec::new(),
             stateful: hash.starts_with("data"),
         };
         templates.insert(service.to_owned(), template);

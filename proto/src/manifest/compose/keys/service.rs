@@ -26,6 +26,10 @@ pub(in crate::manifest::compose) const SERVICE: Keys = Keys {
             "a list, or a text split into shell words, without expansion and without a shell",
         ),
         kept(
+            "configs",
+            "files of the deployment; see configs and secrets",
+        ),
+        kept(
             "container_name",
             "a further name of the service on its networks; the engine's container keeps its own",
         ),
@@ -125,6 +129,10 @@ pub(in crate::manifest::compose) const SERVICE: Keys = Keys {
         noted("restart", "JACO restarts containers itself, three times"),
         kept("runtime", FIELD),
         kept("scale", "the same as `deploy.replicas`"),
+        kept(
+            "secrets",
+            "secret files of the deployment; see configs and secrets",
+        ),
         kept("security_opt", "see privileges"),
         kept("shm_size", FIELD),
         kept("stdin_open", FIELD),

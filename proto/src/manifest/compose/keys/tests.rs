@@ -18,7 +18,7 @@ struct Case {
     values: &'static str,
 }
 
-const CASES: [Case; 26] = [
+const CASES: [Case; 29] = [
     Case {
         keys: &TOP_LEVEL,
         file: "{@}",
@@ -63,8 +63,48 @@ const CASES: [Case; 26] = [
                  name: a",
     },
     Case {
+        keys: &CONFIG,
+        file: "{services: {}, configs: {a: {@}}}",
+        path: "",
+        required: &["file: b"],
+        values: "content: b
+                 environment: B
+                 external: true
+                 file: c
+                 labels: {a: b}
+                 name: a
+                 template_driver: golang",
+    },
+    Case {
+        keys: &SECRET,
+        file: "{services: {}, secrets: {a: {@}}}",
+        path: "",
+        required: &["file: b"],
+        values: "content: b
+                 driver: a
+                 driver_opts: {a: b}
+                 environment: B
+                 external: true
+                 file: c
+                 labels: {a: b}
+                 name: a
+                 template_driver: golang",
+    },
+    Case {
+        keys: &FILE_REFERENCE,
+        file: "{configs: {a: {file: a}, b: {file: b}}, services: {web: {image: x, configs: [{@}]}}}",
+        path: "configs.",
+        required: &["source: a"],
+        values: "gid: 5
+                 mode: 0400
+                 source: b
+                 target: /b
+                 uid: '5'",
+    },
+    Case {
         keys: &SERVICE,
-        file: "{networks: {front: {}}, services: {db: {image: x}, web: {@}}}",
+        file: "{networks: {front: {}}, configs: {a: {file: a}}, secrets: {a: {file: a}}, \
+               services: {db: {image: x}, web: {@}}}",
         path: "",
         required: &["image: x", "labels: {jaco.io/allow-privileged: 'true'}"],
         values: "annotations: {a: b}
@@ -76,6 +116,7 @@ const CASES: [Case; 26] = [
                  cgroup: host
                  cgroup_parent: a
                  command: a
+                 configs: [a]
                  container_name: a
                  cpu_count: 1
                  cpu_percent: 50
@@ -140,6 +181,7 @@ const CASES: [Case; 26] = [
                  restart: on-failure
                  runtime: runsc
                  scale: 2
+                 secrets: [a]
                  security_opt: [a]
                  shm_size: 1g
                  stdin_open: true
@@ -390,6 +432,9 @@ const ROLLOUT_VALUES: &str = "delay: 1s
                               order: start-first
                               parallelism: 2";
 
+/// Keys of a config or secret of which it has one.
+const ORIGINS: [&str; 4] = ["content", "environment", "external", "file"];
+
 /// Consequences of setting a key.
 struct Outcome {
     has_effect: bool,
@@ -419,7 +464,10 @@ fn outcome(case: &Case, key: &str, entry: &str) -> Outcome {
     } = *case;
     let is_of_client = case.keys.effect(key) == Some(Effect::Client);
     let others = required.iter().copied();
-    let others = others.filter(|line| line.split(':').next() != Some(key));
+    let name = |line: &str| line.split(':').next().unwrap_or_default().to_owned();
+    let is_origin = |key: &str| ORIGINS.contains(&key);
+    let others =
+        others.filter(|line| name(line) != key && !(is_origin(key) && is_origin(&name(line))));
     let others: Vec<&str> = others.collect();
     let (without, before) = read(&file.replace('@', &others.join(", ")));
     let with = [&others[..], &[entry]].concat().join(", ");
@@ -507,4 +555,4 @@ fn every_key_of_the_specification_is_listed() {
 }
 
 /// Keys that are refused.
-const UNLISTED: [&str; 4] = ["configs", "post_start", "pre_stop", "secrets"];
+const UNLISTED: [&str; 2] = ["post_start", "pre_stop"];

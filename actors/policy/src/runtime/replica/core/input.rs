@@ -70,6 +70,14 @@ pub enum PrepareError {
         /// The network without a block.
         network: String,
     },
+    /// This host cannot open a secret: it lacks the secrets key, or has another one.
+    #[error("secret `{name}` cannot be opened: {reason}")]
+    SecretClosed {
+        /// Key of the secret in the document.
+        name: String,
+        /// Why it cannot.
+        reason: String,
+    },
     /// The engine failed.
     #[error(transparent)]
     Engine(EngineError),

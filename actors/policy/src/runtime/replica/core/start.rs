@@ -280,6 +280,15 @@ impl Core {
                     self.publish(report);
                 }
             }
+            Err(error @ PrepareError::SecretClosed { .. }) => {
+                self.phase = Phase::Waiting(Some(now.instant + RETRY));
+                let reason = error.to_string();
+                let report = Report::new(ReplicaState::Pending, wanted.raft_index)
+                    .because(code::SECRET_DECRYPT_FAILED, &reason)
+                    .with("reason", reason)
+                    .with("host", &self.host);
+                self.publish(report);
+            }
             Err(PrepareError::PoolExhausted { network }) => {
                 self.phase = Phase::Waiting(Some(now.instant + RETRY));
                 let report = Report::new(ReplicaState::Failed, wanted.raft_index)
