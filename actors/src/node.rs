@@ -17,6 +17,7 @@ mod join;
 pub(crate) mod leader;
 mod lock;
 mod msg;
+mod platforms;
 mod removed;
 mod renew;
 mod restore;

@@ -13,7 +13,7 @@ mod log;
 mod read;
 mod values;
 
-use std::{path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 pub use error::Error;
 pub use log::{LogFilter, LogLevel, SUBSYSTEMS, UnknownLevel};
@@ -24,7 +24,7 @@ pub(crate) use values::port_number;
 use crate::yaml;
 use read::Fields;
 
-const KEYS: [&str; 24] = [
+const KEYS: [&str; 25] = [
     "data_dir",
     "listen_addr",
     "cluster_addr",
@@ -49,6 +49,7 @@ const KEYS: [&str; 24] = [
     "metrics_addr",
     "ingress_access_log",
     "hostname",
+    "labels",
 ];
 const DNS_KEYS: [&str; 2] = ["forwarders", "forwarder_timeout"];
 
@@ -106,6 +107,8 @@ pub struct DaemonConfig {
     pub ingress_access_log: Option<PathBuf>,
     /// Name of this node; the system's hostname if absent.
     pub hostname: Option<String>,
+    /// Labels of this node, for constraints of services.
+    pub labels: BTreeMap<String, String>,
 }
 
 /// Name resolution for containers.
@@ -172,6 +175,7 @@ impl Default for DaemonConfig {
             metrics_addr: None,
             ingress_access_log: None,
             hostname: None,
+            labels: BTreeMap::new(),
         }
     }
 }
@@ -246,6 +250,7 @@ impl DaemonConfig {
             ingress_access_log: field::optional_text(&fields, "ingress_access_log")?
                 .map(PathBuf::from),
             hostname: field::hostname(&fields)?,
+            labels: field::labels(&fields)?,
         })
     }
 }

@@ -21,6 +21,7 @@ pub mod drain_mark;
 pub mod duration;
 pub mod error;
 pub mod manifest;
+pub mod node_labels;
 pub mod quote;
 mod redacted;
 pub mod replica_code;

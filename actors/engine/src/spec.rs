@@ -44,6 +44,8 @@ pub enum Networking {
     Attached(Vec<Attachment>),
     /// Loopback only.
     None,
+    /// The network namespace of the host.
+    Host,
     /// Shares the network namespace of a container of this service.
     Joined(String),
 }
@@ -182,7 +184,7 @@ pub fn declares_healthcheck(service: &Service) -> bool {
 pub fn joined_service(service: &Service) -> Option<&str> {
     match &service.network_mode {
         Some(NetworkMode::Service(name)) => Some(name),
-        Some(NetworkMode::None) | None => None,
+        Some(NetworkMode::None | NetworkMode::Host) | None => None,
     }
 }
 

@@ -14,6 +14,7 @@ pub mod imported;
 pub mod moves;
 pub mod pass_timer;
 pub mod placement;
+pub mod platform;
 pub mod projects;
 pub mod reconcile;
 pub mod restarts;

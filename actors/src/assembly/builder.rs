@@ -1,6 +1,7 @@
 //! Builds a validated node configuration from the settings of the embedding program.
 
 use std::{
+    collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     os::unix::net::UnixListener,
     path::{Path, PathBuf},
@@ -197,6 +198,12 @@ impl NodeBuilder {
     /// nodes of a network namespace share its table.
     pub fn isolation(mut self, enforced: bool) -> Self {
         self.0.isolation = enforced;
+        self
+    }
+
+    /// Sets the labels of the node, which constraints of services name. Default: none.
+    pub fn labels(mut self, labels: BTreeMap<String, String>) -> Self {
+        self.0.labels = labels;
         self
     }
 

@@ -10,7 +10,7 @@ use jaco_policy::node::writers::NODE_UPDATE_SELF;
 use jaco_proto::v1::{self, command::Payload};
 use jaco_raftnode::{ForwardingProposer as _, ProposeError, StateReader};
 
-use super::{MemberContext, NodeConfig, config::text};
+use super::{MemberContext, NodeConfig, config::text, platforms};
 
 /// Delay before the next attempt after a failed one.
 const RETRY: Duration = Duration::from_secs(1);
@@ -23,6 +23,7 @@ fn changes(
     record: &v1::Node,
     config: &NodeConfig,
     mesh_key: Option<PublicKey>,
+    traits: Option<&v1::NodeTraits>,
 ) -> Option<v1::NodeUpdateSelf> {
     let differs = |stored: &str, actual: String| {
         if stored == actual {
@@ -44,6 +45,9 @@ fn changes(
             Some(port) if record.wg_port != port => port,
             Some(_) | None => 0,
         },
+        traits: traits
+            .filter(|traits| record.traits.as_ref() != Some(traits))
+            .cloned(),
         ..Default::default()
     };
     let unchanged = v1::NodeUpdateSelf {
@@ -59,6 +63,10 @@ pub(super) async fn announce(
     config: NodeConfig,
     mesh_key: Option<PublicKey>,
 ) {
+    let traits = v1::NodeTraits {
+        platforms: platforms::found(),
+        labels: config.labels.clone(),
+    };
     let submitter = node.submitter();
     let mut states = node.raft.subscribe();
     loop {
@@ -69,12 +77,22 @@ pub(super) async fn announce(
             }
             continue;
         };
-        let Some(update) = changes(record, &config, mesh_key) else {
-            return;
+        // A member of an older version would lose them.
+        let same_version = state
+            .nodes
+            .values()
+            .all(|node| node.version == config.version);
+        let announced = same_version.then_some(&traits);
+        let Some(update) = changes(record, &config, mesh_key, announced) else {
+            if same_version || states.changed().await.is_err() {
+                return;
+            }
+            continue;
         };
         let command = node.command(NODE_UPDATE_SELF, Payload::NodeUpdateSelf(update));
         match submitter.submit(command).await {
-            Ok(_) => return,
+            // The next state may ask for more.
+            Ok(_) => {}
             Err(ProposeError::Rejected(error)) => {
                 tracing::warn!(subsystem = "daemon/grpc", %error, "own record was not updated");
                 return;
@@ -117,7 +135,7 @@ mod tests {
 
     #[test]
     fn unchanged_restart_writes_nothing() {
-        assert_eq!(changes(&record(), &config(), None), None);
+        assert_eq!(changes(&record(), &config(), None, None), None);
     }
 
     #[test]
@@ -127,11 +145,28 @@ mod tests {
             version: String::new(),
             ..record()
         };
-        let update = changes(&moved, &config(), None).unwrap();
+        let update = changes(&moved, &config(), None, None).unwrap();
         assert_eq!(update.address, "10.0.0.1:7001");
         assert_eq!(update.version, "1.2.3");
         assert_eq!(update.hostname, "one");
         assert!(update.grpc_address.is_empty() && update.server_cert_fingerprint.is_empty());
+    }
+
+    #[test]
+    fn traits_are_published_when_they_changed() {
+        let traits = v1::NodeTraits {
+            platforms: vec!["linux/amd64".to_owned()],
+            labels: [("zone".to_owned(), "eu".to_owned())].into(),
+        };
+        let update = changes(&record(), &config(), None, Some(&traits)).unwrap();
+        assert_eq!(update.traits.as_ref(), Some(&traits));
+        let mut published = v1::Node {
+            traits: Some(traits.clone()),
+            ..record()
+        };
+        assert_eq!(changes(&published, &config(), None, Some(&traits)), None);
+        published.traits.as_mut().unwrap().labels.clear();
+        assert!(changes(&published, &config(), None, Some(&traits)).is_some());
     }
 
     #[test]
@@ -140,7 +175,7 @@ mod tests {
             version: "1.2.3".to_owned(),
             ..NodeConfig::new("/nowhere".into())
         };
-        assert_eq!(changes(&record(), &config, None), None);
+        assert_eq!(changes(&record(), &config, None, None), None);
     }
 
     #[test]
@@ -153,7 +188,7 @@ mod tests {
             ..config()
         };
         let key = PublicKey([9; 32]);
-        let update = changes(&record(), &config, Some(key)).unwrap();
+        let update = changes(&record(), &config, Some(key), None).unwrap();
         assert_eq!(
             (update.wg_port, &update.wireguard_pubkey[..]),
             (40000, &key.0[..])
@@ -164,6 +199,6 @@ mod tests {
             wg_port: 40000,
             ..record()
         };
-        assert_eq!(changes(&published, &config, Some(key)), None);
+        assert_eq!(changes(&published, &config, Some(key), None), None);
     }
 }

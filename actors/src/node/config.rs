@@ -1,6 +1,7 @@
 //! Configuration of a node.
 
 use std::{
+    collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     os::unix::net::UnixListener,
     path::PathBuf,
@@ -81,6 +82,8 @@ pub struct NodeConfig {
     /// Whether deployments are isolated from each other by a ruleset of the kernel. There is one
     /// table per network namespace, so at most one node in each can have it.
     pub isolation: bool,
+    /// Labels of the node, for constraints of services.
+    pub labels: BTreeMap<String, String>,
     /// Version shown to members and clients.
     pub version: String,
     /// Whether an operator on this machine may kill actors.
@@ -120,6 +123,7 @@ impl NodeConfig {
             dns: None,
             mesh: None,
             isolation: false,
+            labels: BTreeMap::new(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             fault_injection: false,
             clock: Clock::system(),

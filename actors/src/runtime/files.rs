@@ -141,11 +141,11 @@ impl FileMounts {
         Ok(mounts)
     }
 
-    /// Removes the files of the replicas that `keep` does not have.
+    /// Removes the files of the replicas that are not kept.
     ///
     /// # Errors
     /// Those of the system.
-    pub(crate) fn retain(&self, keep: &BTreeSet<String>) -> io::Result<()> {
+    pub(crate) fn retain(&self, keep: impl Fn(&str) -> bool) -> io::Result<()> {
         let entries = match fs::read_dir(&self.root) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -153,11 +153,7 @@ impl FileMounts {
         };
         for entry in entries {
             let entry = entry?;
-            if !entry
-                .file_name()
-                .to_str()
-                .is_some_and(|name| keep.contains(name))
-            {
+            if !entry.file_name().to_str().is_some_and(&keep) {
                 remove(&entry.path())?;
             }
         }

@@ -85,6 +85,7 @@ pub(crate) fn project(
     let networking = match &service.network_mode {
         Some(NetworkMode::Service(name)) => Networking::Joined(name.clone()),
         Some(NetworkMode::None) => Networking::None,
+        Some(NetworkMode::Host) => Networking::Host,
         None => Networking::Attached(bridges.clone()),
     };
     let row = ReplicaDesired {

@@ -216,12 +216,11 @@ mod tests {
             state.nodes.insert((*host).to_owned(), Arc::new(node));
         }
         let service = ServiceSpec {
-            files: Vec::new(),
             name: "db".to_owned(),
             replicas: 2,
             placement: PlacementMode::Hosts.into(),
             hosts: listed.iter().map(|host| (*host).to_owned()).collect(),
-            networks: Vec::new(),
+            ..Default::default()
         };
         let deployment = Deployment {
             name: "app".to_owned(),

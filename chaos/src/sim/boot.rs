@@ -174,6 +174,7 @@ pub(super) fn bootstrap_state(members: u64) -> State {
         children.push(Payload::NodeUpdateSelf(v1::NodeUpdateSelf {
             hostname: format!("n{id}"),
             wireguard_pubkey: public_key(id).to_vec(),
+            traits: Some(traits(id)),
             ..v1::NodeUpdateSelf::default()
         }));
     }
@@ -182,5 +183,18 @@ pub(super) fn bootstrap_state(members: u64) -> State {
     match jaco_state::fsm::apply(&State::default(), 1, &founding) {
         Ok(applied) => applied.state,
         Err(_) => State::default(),
+    }
+}
+
+/// Traits of a founder; members that join have none.
+fn traits(id: u64) -> v1::NodeTraits {
+    let zone = if id.is_multiple_of(2) { "even" } else { "odd" };
+    let platforms = match id % 3 {
+        0 => vec!["linux/arm64".to_owned()],
+        _ => vec!["linux/amd64".to_owned()],
+    };
+    v1::NodeTraits {
+        platforms,
+        labels: [("zone".to_owned(), zone.to_owned())].into(),
     }
 }

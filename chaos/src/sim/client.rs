@@ -43,6 +43,8 @@ pub(super) struct Clients {
     port_chance: Rng,
     /// Draws the networks of services.
     network_chance: Rng,
+    /// Draws what services ask of nodes.
+    requirement_chance: Rng,
     ops: BTreeMap<u64, Op>,
     begun: u64,
     /// Operations that certainly failed: their commands must never be committed.
@@ -67,6 +69,7 @@ impl Clients {
         Self {
             port_chance: Rng::new(chance.clone().number() ^ 1),
             network_chance: Rng::new(chance.clone().number()),
+            requirement_chance: Rng::new(chance.clone().number() ^ 2),
             chance,
             ops: BTreeMap::new(),
             begun: 0,
@@ -193,7 +196,7 @@ impl Clients {
                 PlacementMode::Hosts => i32::try_from(chance.within(1..3)).unwrap_or(1),
                 _ => i32::try_from(chance.within(1..4)).unwrap_or(1),
             };
-            services.push(v1::ServiceSpec {
+            let mut spec = v1::ServiceSpec {
                 name: service.to_owned(),
                 replicas,
                 placement: mode.into(),
@@ -205,8 +208,10 @@ impl Clients {
                     _ => Vec::new(),
                 },
                 networks: draw_networks(&mut self.network_chance),
-                files: Vec::new(),
-            });
+                ..Default::default()
+            };
+            draw_requirements(&mut self.requirement_chance, &mut spec);
+            services.push(spec);
         }
         // Deployments contend for a few domains.
         let (domains, share) = match self.contend {
@@ -417,6 +422,26 @@ impl Cluster {
         } else if client != PROBE_CLIENT {
             self.clients.pause_client(client, now, &mut self.agenda);
         }
+    }
+}
+
+/// Sets what a service asks of the nodes of its replicas: mostly nothing.
+fn draw_requirements(chance: &mut Rng, spec: &mut v1::ServiceSpec) {
+    match chance.within(0..8) {
+        limit @ 0..2 => {
+            spec.max_replicas_per_node = if limit == 0 { 1 } else { 2 };
+            // Replicas that are spread out seldom reach it.
+            if spec.placement() == PlacementMode::Spread {
+                spec.set_placement(PlacementMode::Pack);
+            }
+        }
+        2 => spec.platform = "linux/arm64".to_owned(),
+        at @ 3..5 => spec.constraints.push(v1::PlacementConstraint {
+            attribute: "node.labels.zone".to_owned(),
+            excludes: at == 3,
+            value: "odd".to_owned(),
+        }),
+        _ => {}
     }
 }
 

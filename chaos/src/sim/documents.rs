@@ -10,7 +10,7 @@ use jaco_proto::{
 };
 
 /// The service that has a volume.
-const STATEFUL: &str = "db";
+pub(super) const STATEFUL: &str = "db";
 
 pub(super) fn write(services: &[(&str, u64)]) -> Vec<u8> {
     let service = |(name, image): &(&str, u64)| format!("{name}=image-{image}");

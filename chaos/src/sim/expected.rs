@@ -32,7 +32,13 @@ fn wanted<'a>(
     deployment: &str,
     spec: &'a v1::ServiceSpec,
     ready: &BTreeSet<&'a str>,
+    state: &State,
 ) -> Option<Wanted<'a>> {
+    let ready: BTreeSet<&str> = ready
+        .iter()
+        .copied()
+        .filter(|host| meets(state, host, spec))
+        .collect();
     let replicas = usize::try_from(spec.replicas).unwrap_or(0);
     let hosts = match spec.placement() {
         PlacementMode::Global => {
@@ -40,6 +46,9 @@ fn wanted<'a>(
                 let id = format!("{deployment}-{}-{host}", spec.name);
                 (id, BTreeSet::from([*host]))
             };
+            if ready.is_empty() {
+                return None;
+            }
             return Some(ready.iter().map(row).collect());
         }
         PlacementMode::Hosts => {
@@ -50,11 +59,30 @@ fn wanted<'a>(
             }
             listed
         }
-        PlacementMode::Unspecified | PlacementMode::Spread | PlacementMode::Pack => ready.clone(),
+        PlacementMode::Unspecified | PlacementMode::Spread | PlacementMode::Pack => {
+            let room = match usize::try_from(spec.max_replicas_per_node) {
+                Ok(0) | Err(_) => usize::MAX,
+                Ok(limit) => limit * ready.len(),
+            };
+            if ready.is_empty() || replicas > room {
+                return None;
+            }
+            ready
+        }
     };
     let id = |index| format!("{deployment}-{}-{index}", spec.name);
     let rows = (0..replicas).map(|index| (id(index), hosts.clone()));
     Some(rows.collect())
+}
+
+/// Whether a node meets what a service asks of it; the clients ask for a zone or a platform.
+fn meets(state: &State, host: &str, spec: &v1::ServiceSpec) -> bool {
+    let traits = state.nodes.get(host).and_then(|node| node.traits.as_ref());
+    let zone = traits.and_then(|traits| traits.labels.get("zone"));
+    let mut constraints = spec.constraints.iter();
+    constraints.all(|one| (zone == Some(&one.value)) != one.excludes)
+        && (spec.platform.is_empty()
+            || traits.is_none_or(|traits| traits.platforms.contains(&spec.platform)))
 }
 
 /// Whether a service of `row` asks for more than the members can hold, so that its rows stay as
@@ -64,7 +92,7 @@ pub(super) fn is_unsatisfiable(state: &State, row: &ReplicaDesired) -> bool {
     let deployment = state.deployments.get(&row.deployment);
     deployment.is_some_and(|deployment| {
         deployment.services.iter().any(|spec| {
-            spec.name == row.service && wanted(&deployment.name, spec, &ready).is_none()
+            spec.name == row.service && wanted(&deployment.name, spec, &ready, state).is_none()
         })
     })
 }
@@ -87,7 +115,7 @@ pub(super) fn wrong_rows(state: &State) -> Option<String> {
         for spec in &deployment.services {
             let owner = (deployment.name.as_str(), spec.name.as_str());
             let there = rows.remove(&owner).unwrap_or_default();
-            let Some(wanted) = wanted(&deployment.name, spec, &ready) else {
+            let Some(wanted) = wanted(&deployment.name, spec, &ready, state) else {
                 let placed = there.len() >= usize::try_from(spec.replicas).unwrap_or(0);
                 blocked |= !placed;
                 undecided |= placed;
@@ -128,6 +156,9 @@ fn compare(
             "{id} has a row, though {spec:?} does not ask for it"
         ));
     }
+    if let Some(host) = crowded(spec, there) {
+        return Some(format!("{host} has too many replicas of {spec:?}"));
+    }
     for (id, hosts) in wanted {
         let row = known.get(id.as_str())?;
         if row.image != image || !hosts.contains(row.host.as_str()) {
@@ -139,6 +170,21 @@ fn compare(
         }
     }
     None
+}
+
+/// Host with more replicas than the service allows. Those with data stay where it is.
+fn crowded<'a>(spec: &v1::ServiceSpec, there: &[&'a ReplicaDesired]) -> Option<&'a str> {
+    let limit = usize::try_from(spec.max_replicas_per_node).unwrap_or(0);
+    let is_free = limit == 0 || spec.name == documents::STATEFUL;
+    if is_free || spec.placement() == PlacementMode::Hosts {
+        return None;
+    }
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for row in there {
+        *counts.entry(&row.host).or_default() += 1;
+    }
+    let mut counts = counts.into_iter();
+    counts.find(|(_, n)| *n > limit).map(|(host, _)| host)
 }
 
 fn ready(state: &State) -> BTreeSet<&str> {
@@ -153,12 +199,11 @@ mod tests {
 
     fn spec(mode: PlacementMode, replicas: i32) -> v1::ServiceSpec {
         v1::ServiceSpec {
-            files: Vec::new(),
             name: "web".to_owned(),
             replicas,
             placement: mode.into(),
             hosts: vec!["n2".to_owned(), "n9".to_owned()],
-            networks: Vec::new(),
+            ..Default::default()
         }
     }
 
@@ -173,7 +218,7 @@ mod tests {
             (PlacementMode::Global, 9, Some(vec!["a-web-n1", "a-web-n2"])),
         ] {
             let spec = spec(mode, replicas);
-            let rows = wanted("a", &spec, &ready);
+            let rows = wanted("a", &spec, &ready, &State::default());
             let found = rows.as_ref().map(|rows| rows.keys().map(String::as_str));
             assert_eq!(found.map(Vec::from_iter), ids, "{mode:?} {replicas}");
         }

@@ -61,6 +61,10 @@ pub enum Mutation {
     ForgetReplica,
     /// The scheduler never places one of the deployments.
     ForgetDeployment,
+    /// The scheduler ignores what services ask of nodes.
+    IgnoreConstraints,
+    /// The scheduler ignores how many replicas a node may have.
+    ForgetLimit,
     /// A leader considers its own host offline, so replicas move with every change of leadership.
     LeaderMistrustsItself,
     /// The scheduler plans again once its last pass has taken too long, though that may still be
@@ -125,7 +129,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Self; 46] = [
+    pub const ALL: [Self; 48] = [
         Self::SkipSync,
         Self::StaleVote,
         Self::ApplyBeforePersist,
@@ -144,6 +148,8 @@ impl Mutation {
         Self::ReadyTooSoon,
         Self::ForgetReplica,
         Self::ForgetDeployment,
+        Self::IgnoreConstraints,
+        Self::ForgetLimit,
         Self::LeaderMistrustsItself,
         Self::ReplanEarly,
         Self::FreeCommitLockEarly,
@@ -229,7 +235,10 @@ impl Mutation {
             Self::PromoteEverybody => &["voters as in the table"],
             Self::ReuseRaftId => &["raft ids are unique"],
             Self::ReadyTooSoon => &["ready when settled"],
-            Self::ForgetReplica | Self::ForgetDeployment => &["rows as asked for"],
+            Self::ForgetReplica
+            | Self::ForgetDeployment
+            | Self::IgnoreConstraints
+            | Self::ForgetLimit => &["rows as asked for"],
             Self::LeaderMistrustsItself => &["nuisances move nothing"],
             Self::ReplanEarly => &["passes build on each other"],
             Self::FreeCommitLockEarly => &["one owner per route"],
@@ -339,6 +348,9 @@ impl Mutation {
     /// State that a scheduler with this bug on `host` sees instead of `state`, if it differs.
     pub(super) fn patch_view(self, state: &State, host: &str) -> Option<State> {
         let node = state.nodes.get(host)?;
+        if matches!(self, Self::IgnoreConstraints | Self::ForgetLimit) {
+            return Some(self.without_requirements(state));
+        }
         (self == Self::LeaderMistrustsItself && state.nodes.len() > 1).then(|| {
             let mut seen = state.clone();
             let mut lost = node.as_ref().clone();
@@ -346,6 +358,23 @@ impl Mutation {
             seen.nodes.insert(host.to_owned(), Arc::new(lost));
             seen
         })
+    }
+
+    fn without_requirements(self, state: &State) -> State {
+        let mut seen = state.clone();
+        for (name, deployment) in &state.deployments {
+            let mut patched = deployment.as_ref().clone();
+            for spec in &mut patched.services {
+                if self == Self::IgnoreConstraints {
+                    spec.constraints.clear();
+                    spec.platform.clear();
+                } else {
+                    spec.max_replicas_per_node = 0;
+                }
+            }
+            seen.deployments.insert(name.clone(), Arc::new(patched));
+        }
+        seen
     }
 
     /// Changes the facts that the core of a domain decides on.

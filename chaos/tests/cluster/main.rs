@@ -38,6 +38,7 @@ mod leave;
 mod load;
 mod minority;
 mod mounted_files;
+mod placement;
 mod recovery;
 mod roles;
 mod setup;

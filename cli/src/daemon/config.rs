@@ -58,6 +58,7 @@ pub(crate) fn node(
             ..DnsConfig::default()
         })
         .isolation(config.isolation == Isolation::Enforce)
+        .labels(config.labels.clone())
         .version(version())
         .fault_injection(fault_injection);
     let pool = Pool::new(range, config.ipam_block)?;

@@ -57,6 +57,12 @@ pub enum Error {
         /// Reason why it does not parse.
         reason: &'static str,
     },
+    /// Labels that are too many, too long or not printable.
+    #[error("labels: {reason}")]
+    Labels {
+        /// What is wrong with them.
+        reason: String,
+    },
     /// API and peer transport have the same address.
     #[error("cluster_addr and listen_addr must differ")]
     SameAddresses,

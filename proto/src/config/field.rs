@@ -1,9 +1,9 @@
 //! Rules of single keys; each function returns `None` for an absent key.
 
-use std::{path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use super::{Error, HostPort, Isolation, LogLevel, Pool, WgBackend, read::Fields, values};
-use crate::duration::Nanos;
+use crate::{duration::Nanos, node_labels};
 
 const MIN_STATUS_INTERVAL: Duration = Duration::from_secs(5);
 const MAX_STATUS_INTERVAL: Duration = Duration::from_secs(300);
@@ -192,4 +192,10 @@ pub(super) fn hostname(fields: &Fields<'_>) -> Result<Option<String>, Error> {
         Some(value) if !values::is_hostname(&value) => Err(Error::Hostname { value }),
         other => Ok(other),
     }
+}
+
+pub(super) fn labels(fields: &Fields<'_>) -> Result<BTreeMap<String, String>, Error> {
+    let labels = fields.pairs("labels")?;
+    node_labels::check(&labels).map_err(|reason| Error::Labels { reason })?;
+    Ok(labels)
 }

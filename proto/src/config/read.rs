@@ -1,9 +1,11 @@
 //! Typed access to the fields of a closed mapping.
 
+use std::collections::BTreeMap;
+
 use super::Error;
 use crate::{
     duration::{self, Nanos},
-    yaml::{Map, Node, Resolved, Scalar, Value},
+    yaml::{Key, Map, Node, Resolved, Scalar, Value},
 };
 
 /// The fields of one mapping, all of whose keys are known.
@@ -113,6 +115,25 @@ impl<'a> Fields<'a> {
                 None => Err(wrong_type(self.name(key), item, "a list of text")),
             })
             .collect()
+    }
+
+    /// Returns a mapping of scalars as text; null is empty text.
+    pub(super) fn pairs(&self, key: &str) -> Result<BTreeMap<String, String>, Error> {
+        let Some(node) = self.node(key) else {
+            return Ok(BTreeMap::new());
+        };
+        let map = node
+            .as_map()
+            .ok_or_else(|| wrong_type(self.name(key), node, "a mapping"))?;
+        let pair = |(name, item): (&Key, &Node)| match item.text() {
+            Some(_) if item.is_null() => Ok((name.text.clone(), String::new())),
+            Some(text) => Ok((name.text.clone(), text.to_owned())),
+            None => {
+                let name = format!("{}.{}", self.name(key), name.text);
+                Err(wrong_type(name, item, "text"))
+            }
+        };
+        map.iter().map(pair).collect()
     }
 
     fn scalar(

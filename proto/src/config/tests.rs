@@ -66,6 +66,7 @@ https_port: 8443
 metrics_addr: :9100
 ingress_access_log: /var/log/jaco/access.log
 hostname: node-1.example
+labels: {zone: eu-1, disk: , cores: 8}
 ",
     );
 
@@ -108,6 +109,9 @@ hostname: node-1.example
         metrics_addr: Some(host_port("127.0.0.1", 9100)),
         ingress_access_log: Some("/var/log/jaco/access.log".into()),
         hostname: Some("node-1.example".into()),
+        labels: [("zone", "eu-1"), ("disk", ""), ("cores", "8")]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
     };
     assert_eq!(config, expected);
 }

@@ -85,8 +85,8 @@ pub struct Override {
     pub name: Spanned<String>,
     /// Replica count, 0 or more; the compose file's if absent.
     pub replicas: Option<Spanned<i32>>,
-    /// How hosts are selected for replicas.
-    pub placement: PlacementMode,
+    /// How hosts are selected for replicas; the compose file decides if absent.
+    pub placement: Option<PlacementMode>,
     /// Hosts for [`PlacementMode::Hosts`].
     pub hosts: Vec<Spanned<String>>,
     /// Networks in attach order; the compose file's if empty.

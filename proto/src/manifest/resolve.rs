@@ -14,7 +14,10 @@ use crate::{
 };
 
 use super::{
-    compose::{Compose, FileReference, FileSource, MountSource, Project, Service},
+    compose::{
+        Attribute, Compose, Constraint, DeployMode, FileReference, FileSource, MountSource,
+        NetworkMode, Project, Service,
+    },
     fault::bounded,
     jaco::{Jaco, Override, Spanned},
 };
@@ -167,13 +170,22 @@ fn merge(jaco: &Jaco, compose: &Compose) -> Vec<v1::ServiceSpec> {
     services
         .map(|(name, service)| {
             let given = overrides.get(name.as_str()).copied();
+            let placement = placement(given, service);
+            // The networks of the replicas on one node would be the same.
+            let host_network = service.network_mode == Some(NetworkMode::Host);
+            let per_node = service.deploy.max_replicas_per_node;
+            let per_node = if host_network { Some(1) } else { per_node };
             v1::ServiceSpec {
                 name: name.clone(),
                 replicas: replicas(given, service),
-                placement: given.map_or(PlacementMode::Spread, |given| given.placement) as i32,
+                placement: placement.mode.into(),
                 hosts: given.map(|given| texts(&given.hosts)).unwrap_or_default(),
                 networks: networks(given, service),
                 files: files(service),
+                constraints: placement.constraints,
+                max_replicas_per_node: per_node.unwrap_or(0),
+                platform: service.platform.clone().unwrap_or_default(),
+                host_network,
             }
         })
         .collect()
@@ -218,6 +230,46 @@ fn binds(project: &Project) -> Vec<Bind> {
             })
     });
     binds.collect()
+}
+
+struct Placement {
+    mode: PlacementMode,
+    constraints: Vec<v1::PlacementConstraint>,
+}
+
+/// An entry of jaco.yaml with a placement replaces that of the compose file, and one with replicas
+/// its mode.
+fn placement(given: Option<&Override>, service: &Service) -> Placement {
+    if let Some(mode) = given.and_then(|given| given.placement) {
+        return Placement {
+            mode,
+            constraints: Vec::new(),
+        };
+    }
+    let counted = given.is_some_and(|given| given.replicas.is_some());
+    let constraints = service.deploy.constraints.iter();
+    Placement {
+        mode: match service.deploy.mode {
+            Some(DeployMode::Global) if !counted => PlacementMode::Global,
+            Some(DeployMode::Global | DeployMode::Replicated) | None => PlacementMode::Spread,
+        },
+        constraints: constraints.filter_map(constraint).collect(),
+    }
+}
+
+fn constraint(given: &Constraint) -> Option<v1::PlacementConstraint> {
+    let attribute = match &given.attribute {
+        Attribute::Hostname => "node.hostname".to_owned(),
+        Attribute::Label(key) => format!("node.labels.{key}"),
+        Attribute::Os => "node.platform.os".to_owned(),
+        Attribute::Arch => "node.platform.arch".to_owned(),
+        Attribute::Role => return None,
+    };
+    Some(v1::PlacementConstraint {
+        attribute,
+        excludes: given.excludes,
+        value: given.value.clone(),
+    })
 }
 
 fn replicas(given: Option<&Override>, service: &Service) -> i32 {

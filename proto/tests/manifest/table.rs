@@ -177,6 +177,21 @@ fn admitted(resolved: &Resolved) -> String {
         if !service.hosts.is_empty() {
             facts.insert("hosts", service.hosts.join(","));
         }
+        for one in &service.constraints {
+            let operator = if one.excludes { "!=" } else { "==" };
+            let text = format!("{}{operator}{}", one.attribute, one.value);
+            let texts: &mut String = facts.entry("constraints").or_default();
+            *texts = format!("{texts}[{text}]");
+        }
+        if service.max_replicas_per_node != 0 {
+            facts.insert("per_node", service.max_replicas_per_node.to_string());
+        }
+        if !service.platform.is_empty() {
+            facts.insert("platform", service.platform.clone());
+        }
+        if service.host_network {
+            facts.insert("host_network", "true".to_owned());
+        }
         if service.networks != ["_default"] {
             facts.insert("networks", service.networks.join(","));
         }

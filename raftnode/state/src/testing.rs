@@ -133,6 +133,10 @@ impl Choices<'_> {
                 hostname: self.name(),
                 version: self.name(),
                 wg_port: u32::from(self.byte()),
+                traits: (self.small() > 2).then(|| v1::NodeTraits {
+                    platforms: vec![self.name()],
+                    labels: self.details(),
+                }),
                 ..Default::default()
             }),
             5 | 6 => {

@@ -24,15 +24,18 @@ const MTU_PROBING: (&str, &str) = ("net.ipv4.tcp_mtu_probing", "1");
 #[must_use]
 pub fn project(source: &ContainerSpec) -> ContainerCreateBody {
     let service = &source.service;
-    let attached = matches!(source.networking, Networking::Attached(_));
+    let is_named = matches!(
+        source.networking,
+        Networking::Attached(_) | Networking::Host
+    );
     ContainerCreateBody {
         image: Some(image(&source.row, service).to_owned()),
         cmd: service.command.clone(),
         entrypoint: service.entrypoint.clone(),
         working_dir: service.working_dir.clone(),
         user: service.user.clone(),
-        hostname: service.hostname.clone().filter(|_| attached),
-        domainname: service.domainname.clone().filter(|_| attached),
+        hostname: service.hostname.clone().filter(|_| is_named),
+        domainname: service.domainname.clone().filter(|_| is_named),
         tty: service.tty.then_some(true),
         open_stdin: service.stdin_open.then_some(true),
         env: Some(environment(&service.environment)),
@@ -95,24 +98,26 @@ pub(super) fn endpoint_settings(config: &EndpointConfig) -> EndpointSettings {
 
 fn host_config(source: &ContainerSpec) -> HostConfig {
     let service = &source.service;
-    let (network_mode, resolvers, attached) = match &source.networking {
+    let has_networks = matches!(source.networking, Networking::Attached(_));
+    let (network_mode, resolvers, is_named) = match &source.networking {
         Networking::Attached(bridges) => (
             bridges.first().map(|first| first.engine_network.clone()),
             resolvers(service, bridges),
             true,
         ),
         Networking::None => (Some("none".to_owned()), Vec::new(), false),
+        Networking::Host => (Some("host".to_owned()), service.dns.clone(), true),
         Networking::Joined(name) => (namespace_of(source, name), Vec::new(), false),
     };
-    let if_attached = |list: &Vec<String>| some(list.clone()).filter(|_| attached);
+    let if_named = |list: &Vec<String>| some(list.clone()).filter(|_| is_named);
     let (binds, mounts) = mounts::split(source);
     let resources = &service.resources;
     HostConfig {
         network_mode,
         dns: some(resolvers),
-        dns_search: if_attached(&service.dns_search),
-        dns_options: if_attached(&service.dns_opt),
-        extra_hosts: if_attached(&service.extra_hosts),
+        dns_search: if_named(&service.dns_search),
+        dns_options: if_named(&service.dns_opt),
+        extra_hosts: if_named(&service.extra_hosts),
         binds: some(binds),
         mounts: some(mounts),
         tmpfs: texts(&service.tmpfs),
@@ -123,7 +128,7 @@ fn host_config(source: &ContainerSpec) -> HostConfig {
         cap_add: some(service.cap_add.clone()),
         cap_drop: some(service.cap_drop.clone()),
         security_opt: some(service.security_opt.clone()),
-        sysctls: sysctls(service, attached),
+        sysctls: sysctls(service, has_networks),
         ulimits: some(ulimits(service)),
         devices: some(devices(service)),
         device_requests: some(device_requests(service)),

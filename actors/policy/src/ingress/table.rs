@@ -128,7 +128,8 @@ pub fn same_input(a: &State, b: &State) -> bool {
         && a.replicas_desired.ptr_eq(&b.replicas_desired)
         && a.replicas_observed.ptr_eq(&b.replicas_observed)
         && a.cluster_config.ptr_eq(&b.cluster_config)
-        && (a.nodes.ptr_eq(&b.nodes) || draining(a).eq(draining(b)))
+        && (a.nodes.ptr_eq(&b.nodes)
+            || draining(a).eq(draining(b)) && node_addresses(a).eq(node_addresses(b)))
         && (a.tcp_routes.ptr_eq(&b.tcp_routes) || publishes_tcp(a) == publishes_tcp(b))
 }
 
@@ -136,6 +137,11 @@ pub fn same_input(a: &State, b: &State) -> bool {
 #[must_use]
 pub fn opens_ingress(state: &State) -> bool {
     !state.routes.is_empty() || publishes_tcp(state)
+}
+
+fn node_addresses(state: &State) -> impl Iterator<Item = (&str, &str)> {
+    let nodes = state.nodes.values();
+    nodes.map(|node| (node.hostname.as_str(), node.address.as_str()))
 }
 
 /// Hostnames of the members whose replicas move to others.
@@ -164,7 +170,10 @@ fn upstream<'a>(
     let addr = replica_addr(state, |host| facts.is_fresh(host, fresh), route, id)?;
     let observed = state.replicas_observed.get(id)?;
     let sticky = protection::affinity(route).is_some();
-    facts.reaches(&observed.host, addr.ip()).then(|| Upstream {
+    let spec = spec(state, &route.deployment, &route.service)?;
+    // A node is reached without the mesh.
+    let is_reached = spec.host_network || facts.reaches(&observed.host, addr.ip());
+    is_reached.then(|| Upstream {
         replica: id,
         addr,
         leaving: sticky && is_leaving(state, observed),
@@ -197,15 +206,24 @@ pub fn replica_addr(
     Some(SocketAddr::new(ip, port))
 }
 
-/// Address on the first network of the service, in attach order, on which the replica has one.
+fn spec<'a>(state: &'a State, deployment: &str, service: &str) -> Option<&'a v1::ServiceSpec> {
+    let services = &state.deployments.get(deployment)?.services;
+    services.iter().find(|spec| spec.name == service)
+}
+
+/// Address on the first network of the service, in attach order, on which the replica has one; of a
+/// service with the network of its nodes, the address of the node.
 pub(super) fn address(
     state: &State,
     deployment: &str,
     service: &str,
     observed: &v1::ReplicaObserved,
 ) -> Option<IpAddr> {
-    let services = &state.deployments.get(deployment)?.services;
-    let service = services.iter().find(|spec| spec.name == service)?;
+    let service = spec(state, deployment, service)?;
+    if service.host_network {
+        let node: SocketAddr = state.nodes.get(&observed.host)?.address.parse().ok()?;
+        return Some(node.ip());
+    }
     let on = |network: &str| {
         let name = NetworkId::new(deployment, network).engine_name();
         observed.details.get(&format!("ip.{name}"))?.parse().ok()

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::SocketAddr};
 
 use jaco_proto::{
-    Error, ErrorCode,
+    Error, ErrorCode, node_labels,
     v1::{self, command::Payload},
 };
 
@@ -13,6 +13,8 @@ const VERSION_BYTES: usize = 64;
 pub const KEY_BYTES: usize = 44;
 /// Length of a SHA-256.
 const FINGERPRINT_BYTES: usize = 32;
+/// Longest platform, in bytes.
+const PLATFORM_BYTES: usize = 64;
 /// Largest number of entries in a map of texts.
 const ENTRIES: usize = 32;
 /// Size limit of a map of texts in bytes, keys and values together.
@@ -64,6 +66,18 @@ fn check_self(update: &v1::NodeUpdateSelf) -> Result<(), Error> {
     if u16::try_from(update.wg_port).is_err() {
         return Err(invalid("wg_port", "it is no port"));
     }
+    if let Some(traits) = &update.traits {
+        let is_platform =
+            |text: &String| text.len() <= PLATFORM_BYTES && !text.chars().any(char::is_control);
+        if traits.platforms.len() > ENTRIES || !traits.platforms.iter().all(is_platform) {
+            return Err(invalid(
+                "platforms",
+                "they are too many, too long or not printable",
+            ));
+        }
+        node_labels::check(&traits.labels)
+            .map_err(|_| invalid("labels", "they are too many, too long or not printable"))?;
+    }
     Ok(())
 }
 
@@ -107,6 +121,10 @@ mod tests {
             wireguard_pubkey: vec![b'a'; KEY_BYTES],
             server_cert_fingerprint: vec![1; FINGERPRINT_BYTES],
             wg_port: 51820,
+            traits: Some(v1::NodeTraits {
+                platforms: vec!["linux/amd64".to_owned()],
+                labels: [("zone".to_owned(), "eu".to_owned())].into(),
+            }),
         };
         assert_eq!(fault(Payload::NodeUpdateSelf(fine.clone())), None);
         assert_eq!(fault(Payload::NodeUpdateSelf(Default::default())), None);
@@ -133,6 +151,16 @@ mod tests {
                 node.server_cert_fingerprint = vec![0; 31];
             }),
             ("wg_port", &|node| node.wg_port = 65_536),
+            ("platforms", &|node| {
+                node.traits.get_or_insert_default().platforms = vec!["a".repeat(65)];
+            }),
+            ("platforms", &|node| {
+                node.traits.get_or_insert_default().platforms = vec![String::new(); 33];
+            }),
+            ("labels", &|node| {
+                let labels = &mut node.traits.get_or_insert_default().labels;
+                labels.insert("a b".to_owned(), String::new());
+            }),
         ];
         for (field, change) in table {
             let mut update = fine.clone();

@@ -92,7 +92,10 @@ pub fn stranded(state: &State, host: &str, projects: &mut Projects) -> Vec<Strin
             };
             match place(subject, rows, &hosts, &mut load) {
                 Ok(placed) => {
-                    let stays = placed.into_iter().filter(|placed| placed.host == host);
+                    let stays = placed
+                        .replicas
+                        .into_iter()
+                        .filter(|placed| placed.host == host);
                     stranded.extend(stays.map(|placed| placed.id));
                 }
                 Err(_) => stranded.extend(here.map(|row| row.id.clone())),

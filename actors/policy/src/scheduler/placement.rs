@@ -11,6 +11,7 @@ use jaco_proto::v1::{self, service_spec::PlacementMode};
 use jaco_state::State;
 
 mod hosts;
+mod requirements;
 
 pub use hosts::{HostEligibility, Hosts, Stuck};
 
@@ -27,27 +28,40 @@ pub struct Placed {
     pub stuck: Option<Stuck>,
 }
 
-/// Reason why a service cannot be placed; its rows are left unchanged.
+/// Replicas of a service with their hosts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// Replicas that have a host, by index.
+    pub replicas: Vec<Placed>,
+    /// Reason why others have none.
+    pub shortage: Option<Unplaceable>,
+}
+
+/// Reason why a service cannot be placed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unplaceable {
     /// Replicas are wanted, but no host is eligible.
-    #[error("service {service:?}: no eligible hosts")]
+    #[error("service {service:?}: no eligible hosts{wants}")]
     NoEligibleHosts {
         /// Service of the deployment.
         service: String,
+        /// Requirements of the service, after a space; empty if it has none.
+        wants: String,
     },
-    /// A service with listed hosts allows one replica per host, and there are too few eligible
-    /// ones.
+    /// A host may have a limited number of replicas, and there are too few eligible ones.
     #[error(
-        "service {service:?}: only {eligible} eligible host(s) but {replicas} replicas requested"
+        "service {service:?}: only {eligible} eligible host(s) but {replicas} replicas \
+         requested{wants}"
     )]
     TooFewHosts {
         /// Service of the deployment.
         service: String,
-        /// Listed hosts that are eligible.
+        /// Hosts that are eligible.
         eligible: usize,
         /// Replicas requested.
         replicas: usize,
+        /// Requirements of the service, after a space; empty if it has none.
+        wants: String,
     },
     /// The id already belongs to another service.
     #[error("replica_id_conflict: {id}")]
@@ -139,20 +153,26 @@ pub fn fnv1a32(text: &str) -> u32 {
 /// and is updated with these placements.
 ///
 /// # Errors
-/// [`Unplaceable`] if the service cannot be placed as a whole; `load` is then unchanged.
+/// [`Unplaceable`] if the service cannot be placed as a whole; `load` is then unchanged, and the
+/// rows should be too.
 pub fn place(
     subject: ServiceToPlace<'_>,
     rows: &BTreeMap<&str, &v1::ReplicaDesired>,
     hosts: &Hosts,
     load: &mut ReplicaCounts,
-) -> Result<Vec<Placed>, Unplaceable> {
-    let eligible = || hosts.eligible().iter().map(String::as_str);
+) -> Result<Placement, Unplaceable> {
+    let spec = subject.spec;
+    let eligible = || {
+        let eligible = hosts.eligible().iter().map(String::as_str);
+        eligible.filter(|host| hosts.fit(spec, host))
+    };
     match subject.spec.placement() {
         PlacementMode::Global => global(subject, rows, hosts, load),
         PlacementMode::Hosts => {
             let listed: BTreeSet<&str> = subject.spec.hosts.iter().map(String::as_str).collect();
             let field = Candidates {
                 hosts,
+                spec,
                 eligible: eligible().filter(|host| listed.contains(host)).collect(),
                 listed: Some(&listed),
             };
@@ -161,6 +181,7 @@ pub fn place(
         PlacementMode::Pack => {
             let field = Candidates {
                 hosts,
+                spec,
                 eligible: eligible().collect(),
                 listed: None,
             };
@@ -170,6 +191,7 @@ pub fn place(
         PlacementMode::Unspecified | PlacementMode::Spread => {
             let field = Candidates {
                 hosts,
+                spec,
                 eligible: eligible().collect(),
                 listed: None,
             };
@@ -181,6 +203,7 @@ pub fn place(
 /// Hosts on which the replicas of one service may run.
 struct Candidates<'a> {
     hosts: &'a Hosts,
+    spec: &'a v1::ServiceSpec,
     /// Hosts eligible for new replicas, sorted.
     eligible: Vec<&'a str>,
     /// Only hosts allowed, if the service lists them.
@@ -190,8 +213,15 @@ struct Candidates<'a> {
 impl Candidates<'_> {
     /// Eligibility of a host that may keep its replicas; `None` if it may not or is not a member.
     fn eligibility(&self, host: &str) -> Option<HostEligibility> {
-        let allowed = self.listed.is_none_or(|listed| listed.contains(host));
+        let allowed = self.listed.is_none_or(|listed| listed.contains(host))
+            && self.hosts.fit(self.spec, host);
         self.hosts.eligibility(host).filter(|_| allowed)
+    }
+
+    /// Replicas that a host may have at most, unless the hosts are listed.
+    fn limit(&self) -> Option<usize> {
+        let limit = usize::try_from(self.spec.max_replicas_per_node).ok();
+        limit.filter(|limit| *limit > 0 && self.listed.is_none())
     }
 
     /// Decides whether a replica keeps `host` without considering alternatives: `None` if it does
@@ -214,7 +244,19 @@ struct PlacementRequest<'a> {
     eligible: &'a [&'a str],
     /// Replicas of this service by host: kept ones and those placed so far.
     taken: &'a BTreeMap<&'a str, usize>,
+    /// Replicas of this service that a host may have at most.
+    limit: Option<usize>,
     load: &'a ReplicaCounts,
+}
+
+impl PlacementRequest<'_> {
+    /// Positions of the hosts that may have another replica.
+    fn free(&self) -> impl Iterator<Item = usize> {
+        let limit = self.limit.unwrap_or(usize::MAX);
+        let hosts = self.eligible.iter().enumerate();
+        let free = hosts.filter(move |(_, host)| self.taken.get(*host).is_none_or(|n| *n < limit));
+        free.map(|(at, _)| at)
+    }
 }
 
 fn positional<'r>(
@@ -223,21 +265,28 @@ fn positional<'r>(
     field: &Candidates<'r>,
     load: &mut ReplicaCounts,
     choose: impl Fn(&PlacementRequest<'_>) -> Option<usize>,
-) -> Result<Vec<Placed>, Unplaceable> {
+) -> Result<Placement, Unplaceable> {
+    let limit = field.limit();
     let replicas = usize::try_from(subject.spec.replicas).unwrap_or(0);
     let ids: Vec<String> = (0..replicas)
         .map(|index| positional_id(subject.deployment, &subject.spec.name, index))
         .collect();
     // Kept replicas are determined first, so that new placements do not depend on the index order.
+    let mut taken = BTreeMap::new();
     let kept: Vec<Option<(&'r str, Option<Stuck>)>> = ids
         .iter()
         .map(|id| {
             let host = rows.get(id.as_str())?.host.as_str();
             let stuck = field.keeps_host(host, subject.stateful)?;
+            let on_host = taken.entry(host).or_insert(0);
+            if !subject.stateful && limit.is_some_and(|limit| *on_host >= limit) {
+                return None;
+            }
+            *on_host += 1;
             Some((host, stuck))
         })
         .collect();
-    let mut taken = count(kept.iter().flatten().map(|(host, _)| *host));
+    let mut shortage = None;
     let mut moved = load.clone();
     let mut placed = Vec::with_capacity(replicas);
     for (index, (id, kept)) in ids.into_iter().zip(kept).enumerate() {
@@ -250,11 +299,20 @@ fn positional<'r>(
                     index,
                     eligible: &field.eligible,
                     taken: &taken,
+                    limit,
                     load: &moved,
                 };
                 let found = choose(&want).and_then(|at| field.eligible.get(at).copied());
                 let (host, stuck) = match (found, row) {
                     (Some(host), _) => (host, None),
+                    (None, row) if limit.is_some() && !field.eligible.is_empty() => {
+                        shortage = Some(unplaceable(subject, field));
+                        // It stays where it is, if it may.
+                        match row.and_then(|row| Some((row, field.eligibility(&row.host)?))) {
+                            Some((row, eligibility)) => (row.host.as_str(), eligibility.stuck()),
+                            None => continue,
+                        }
+                    }
                     (None, Some(row)) => {
                         (row.host.as_str(), Some(stuck_reason(subject, field, row)?))
                     }
@@ -276,7 +334,10 @@ fn positional<'r>(
         });
     }
     *load = moved;
-    Ok(placed)
+    Ok(Placement {
+        replicas: placed,
+        shortage,
+    })
 }
 
 /// Returns why a replica of a service with listed hosts stays although no listed host can take it.
@@ -294,11 +355,13 @@ fn stuck_reason(
 
 fn unplaceable(subject: ServiceToPlace<'_>, field: &Candidates<'_>) -> Unplaceable {
     let service = subject.spec.name.clone();
+    let wants = requirements::described(subject.spec);
     if field.eligible.is_empty() {
-        return Unplaceable::NoEligibleHosts { service };
+        return Unplaceable::NoEligibleHosts { service, wants };
     }
     Unplaceable::TooFewHosts {
         service,
+        wants,
         eligible: field.eligible.len(),
         replicas: usize::try_from(subject.spec.replicas).unwrap_or(0),
     }
@@ -313,13 +376,14 @@ fn spread(want: &PlacementRequest<'_>) -> Option<usize> {
         (own, want.load.on(host), std::cmp::Reverse(weight))
     };
     // `min_by_key` returns the first minimum, and the hosts are sorted.
-    (0..want.eligible.len()).min_by_key(|&at| want.eligible.get(at).map(|host| rank(host)))
+    want.free()
+        .min_by_key(|&at| want.eligible.get(at).map(|host| rank(host)))
 }
 
 /// Prefers fewest replicas of this service at the beginning of the pass, so that all new replicas
 /// of a pass share a host.
 fn packed(want: &PlacementRequest<'_>, at_start: &BTreeMap<&str, usize>) -> Option<usize> {
-    (0..want.eligible.len()).min_by_key(|&at| {
+    want.free().min_by_key(|&at| {
         want.eligible
             .get(at)
             .map(|host| at_start.get(host).copied().unwrap_or(0))
@@ -340,14 +404,15 @@ fn pinned(want: &PlacementRequest<'_>) -> Option<usize> {
         .find(|at| free(at))
 }
 
-/// Places one replica on each eligible host. An unhealthy or offline host keeps its replica, which
+/// Places one replica on each eligible host that fits. An unhealthy or offline host keeps its replica, which
 /// continues there once the host is back.
 fn global(
     subject: ServiceToPlace<'_>,
     rows: &BTreeMap<&str, &v1::ReplicaDesired>,
     hosts: &Hosts,
     load: &mut ReplicaCounts,
-) -> Result<Vec<Placed>, Unplaceable> {
+) -> Result<Placement, Unplaceable> {
+    let spec = subject.spec;
     let keeps = |row: &&&v1::ReplicaDesired| match hosts.eligibility(&row.host) {
         Some(HostEligibility::Suspect | HostEligibility::Down) => {
             row.id == global_id(subject.deployment, &subject.spec.name, &row.host)
@@ -357,7 +422,13 @@ fn global(
     let kept = rows.values().filter(keeps).map(|row| row.host.as_str());
     let wanted: BTreeSet<&str> = kept
         .chain(hosts.eligible().iter().map(String::as_str))
+        .filter(|host| hosts.fit(spec, host))
         .collect();
+    let wants = requirements::described(spec);
+    let shortage = (wanted.is_empty() && !wants.is_empty()).then(|| Unplaceable::NoEligibleHosts {
+        service: spec.name.clone(),
+        wants,
+    });
     let mut placed = Vec::with_capacity(wanted.len());
     let mut ids = BTreeSet::new();
     for (index, host) in wanted.into_iter().enumerate() {
@@ -382,7 +453,10 @@ fn global(
             None => load.add(&new.host),
         }
     }
-    Ok(placed)
+    Ok(Placement {
+        replicas: placed,
+        shortage,
+    })
 }
 
 fn count<'a>(hosts: impl Iterator<Item = &'a str>) -> BTreeMap<&'a str, usize> {

@@ -100,9 +100,15 @@ impl ReplicaManager {
         let mut keep = here.clone();
         keep.extend(self.children.ids().map(str::to_owned));
         keep.extend(found.iter().filter_map(|one| one.replica_id.clone()));
-        let files = self.args.shared.deps.files.clone();
+        let deps = self.args.shared.deps.clone();
+        let files = deps.files.clone();
         ctx.spawn(async move {
-            let swept = tokio::task::spawn_blocking(move || files.retain(&keep)).await;
+            // A replica may arrive, and write its files, while others are removed.
+            let keep = move |replica: &str| {
+                keep.contains(replica)
+                    || assignment::is_here(&deps.raft.state(), &deps.host, replica)
+            };
+            let swept = tokio::task::spawn_blocking(move || files.retain(keep)).await;
             if let Ok(Err(error)) = swept {
                 warn!(subsystem = "runtime/reconciler", %error, "files of former replicas are not removed");
             }

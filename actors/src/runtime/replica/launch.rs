@@ -6,14 +6,14 @@ use jaco_engine::{
     EngineError, Status, printable,
     spec::{
         Attachment, ContainerSpec, EndpointConfig, Networking, container_name, endpoint_config,
-        image, joined_service, networks, shared_services,
+        image, networks, shared_services,
     },
 };
 use jaco_policy::runtime::{
     assignment, registry_key,
     replica::core::{PROGRESS_EVERY, PrepareError, StartCondition, StartError},
 };
-use jaco_proto::{secret::Redacted, v1::ReplicaDesired};
+use jaco_proto::{manifest::compose::NetworkMode, secret::Redacted, v1::ReplicaDesired};
 use tracing::info;
 
 use crate::runtime::{Deps, NetworkError, RuntimeContext};
@@ -75,10 +75,12 @@ pub(super) async fn prepare(
         (bridge.engine_network.clone(), config)
     });
     let rest = rest.collect();
-    let networking = match (joined_service(service), bridges.is_empty()) {
-        (Some(name), _) => Networking::Joined(name.to_owned()),
-        (None, true) => Networking::None,
-        (None, false) => Networking::Attached(bridges),
+    let networking = match &service.network_mode {
+        Some(NetworkMode::Service(name)) => Networking::Joined(name.clone()),
+        Some(NetworkMode::Host) => Networking::Host,
+        Some(NetworkMode::None) => Networking::None,
+        None if bridges.is_empty() => Networking::None,
+        None => Networking::Attached(bridges),
     };
     let files = deps.files.write(&state, &row).await?;
     let home = std::env::var("HOME").unwrap_or_else(|_| "/root".to_owned());

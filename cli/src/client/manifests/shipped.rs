@@ -184,7 +184,9 @@ pub(super) fn contents(
         let content = match source {
             FileSource::External(_) => None,
             FileSource::Content(_) => {
+                // That of a config stands in the document.
                 let hidden = resolved.secrets.get(&name);
+                let hidden = hidden.filter(|_| kind == FileKind::Secret);
                 hidden.map(|value| value.expose().as_bytes().to_vec())
             }
             FileSource::Environment(variable) => {

@@ -108,7 +108,14 @@ pub(super) fn privileged_fields(map: &Map) -> Vec<(&'static str, Position)> {
         let mut options = node.as_seq().unwrap_or_default().iter();
         options.any(|option| option.text().is_none_or(widens))
     });
-    let fields = [("privileged", privileged), ("security_opt", security_opt)];
+    let network_mode = map
+        .entry("network_mode")
+        .filter(|(_, node)| node.text() == Some("host"));
+    let fields = [
+        ("privileged", privileged),
+        ("security_opt", security_opt),
+        ("network_mode", network_mode),
+    ];
     let fields = fields.into_iter();
     fields
         .filter_map(|(name, entry)| Some((name, entry?.0.at)))
@@ -185,7 +192,7 @@ impl<'a> Checks<'a> {
             Value::Scalar(_) => Vec::new(),
         };
         for (network, at) in names {
-            if self.is_open(network) {
+            if self.is_open(network) || self.document.may_include(self.unresolved) {
                 continue;
             }
             check_network(self.document, self.name, network).map_err(|error| error.at(at))?;
@@ -307,7 +314,7 @@ impl<'a> Checks<'a> {
         let is_string = node
             .as_scalar()
             .is_some_and(|scalar| matches!(scalar.resolve(), Resolved::Str(_)));
-        if is_string && (self.is_open(value) || matches!(value, "" | "none")) {
+        if is_string && (self.is_open(value) || matches!(value, "" | "none" | "host")) {
             return Ok(());
         }
         match value.strip_prefix("service:") {
@@ -315,8 +322,12 @@ impl<'a> Checks<'a> {
                 self.namespace_target("network_mode", node, target)
             }
             Some(_) | None => {
+                let near = match value.starts_with("container:") {
+                    true => ": a container of another service is service:<name>",
+                    false => "",
+                };
                 let message = format!(
-                    "service {:?} has network_mode {}, want none or service:<name>",
+                    "service {:?} has network_mode {}, want none, host or service:<name>{near}",
                     self.name,
                     shown(node)
                 );
@@ -370,9 +381,7 @@ impl<'a> Checks<'a> {
     }
 
     fn is_declared(&self, service: &str) -> bool {
-        // The services of included files are not known yet.
-        let may_be_included = self.unresolved && self.document.get("include").is_some();
-        may_be_included || self.document.service(service).is_some()
+        self.document.may_include(self.unresolved) || self.document.service(service).is_some()
     }
 
     fn near_service(&self, name: &str) -> String {

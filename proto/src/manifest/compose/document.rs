@@ -74,6 +74,11 @@ impl Document {
         Ok(())
     }
 
+    /// Whether what is not declared here may be declared by an included file, which is not known yet.
+    pub(super) fn may_include(&self, unresolved: bool) -> bool {
+        unresolved && self.root.contains("include")
+    }
+
     /// Returns the value of a top-level key.
     pub(super) fn get(&self, key: &str) -> Option<&Node> {
         self.root.get(key)

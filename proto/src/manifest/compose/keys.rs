@@ -101,7 +101,7 @@ impl Keys {
 }
 
 /// Every list, in the order of the documentation.
-const ALL: [&Keys; 28] = [
+const ALL: [&Keys; 29] = [
     &TOP_LEVEL,
     &NETWORK,
     &VOLUME,
@@ -126,6 +126,7 @@ const ALL: [&Keys; 28] = [
     &MOUNT_IMAGE,
     &FILE_REFERENCE,
     &DEPLOY,
+    &PLACEMENT,
     &ROLLOUT,
     &RESOURCES,
     &LIMITS,
@@ -278,17 +279,26 @@ pub(super) const DEPLOY: Keys = Keys {
             "endpoint_mode",
             "a name always leads to the addresses of the replicas",
         ),
-        noted("labels", "containers have the labels of the service only"),
-        noted("mode", "`placement: global` in jaco.yaml is its place"),
-        noted(
-            "placement",
-            "`placement` and `hosts` in jaco.yaml are its place",
+        silent("labels", "labels of the service, which no container has"),
+        kept(
+            "mode",
+            "`replicated` or `global`, unless `jaco.yaml` places the service",
         ),
+        kept("placement", "see placement"),
         kept("replicas", "number of replicas unless `jaco.yaml` has one"),
         kept("resources", "limits; see below"),
         noted("restart_policy", "replicas are restarted three times"),
         noted("rollback_config", NO_ROLLOUT),
         noted("update_config", NO_ROLLOUT),
+    ],
+};
+
+pub(super) const PLACEMENT: Keys = Keys {
+    path: "services.*.deploy.placement",
+    keys: &[
+        kept("constraints", "conditions on nodes; see placement"),
+        kept("max_replicas_per_node", "1 or more"),
+        noted("preferences", "replicas are spread over all nodes"),
     ],
 };
 

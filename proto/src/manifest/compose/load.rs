@@ -6,6 +6,7 @@ mod files;
 mod hardware;
 mod lifecycle;
 mod network;
+mod placement;
 mod references;
 mod volume;
 
@@ -53,7 +54,7 @@ pub(super) fn project(document: &Document, unresolved: bool) -> Result<Project, 
             .services
             .insert(key.text.clone(), service(&reader, node)?);
     }
-    files::check(&project, unresolved)?;
+    files::check(&project, unresolved, document.may_include(unresolved))?;
     Ok(project)
 }
 

@@ -367,6 +367,8 @@ pub struct GpuRequest {
 pub enum NetworkMode {
     /// Loopback only.
     None,
+    /// The namespace of the node.
+    Host,
     /// The namespace of a running replica of this service on the same node.
     Service(String),
 }
@@ -487,13 +489,64 @@ pub struct Blkio {
     pub write_iops: Vec<(String, i64)>,
 }
 
-/// Rollout settings of a service.
+/// Scheduling and rollout settings of a service.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Deploy {
     /// Default replica count, 0 or more.
     pub replicas: Option<i32>,
+    /// How replicas are counted.
+    pub mode: Option<DeployMode>,
+    /// Conditions on the nodes of replicas.
+    pub constraints: Vec<Constraint>,
+    /// Replicas that a node may have at most, 1 or more.
+    pub max_replicas_per_node: Option<i32>,
     /// Settings of rolling updates.
     pub update: UpdateConfig,
+}
+
+/// `deploy.mode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeployMode {
+    /// A number of replicas.
+    Replicated,
+    /// One replica on every node.
+    Global,
+}
+
+/// An entry of `deploy.placement.constraints`.
+///
+/// Source: swarmkit, `manager/constraint/constraint.go`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Constraint {
+    /// Attribute of the node.
+    pub attribute: Attribute,
+    /// Whether nodes with the value are excluded, instead of those without it.
+    pub excludes: bool,
+    /// Value, compared without regard to case.
+    pub value: String,
+}
+
+impl Constraint {
+    /// Whether it is on the role of the node, and so has no effect.
+    #[must_use]
+    pub fn is_role(&self) -> bool {
+        self.attribute == Attribute::Role
+    }
+}
+
+/// Attribute of a node that a [`Constraint`] names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Attribute {
+    /// `node.hostname`.
+    Hostname,
+    /// `node.labels.<key>`, the key without the prefix.
+    Label(String),
+    /// `node.platform.os`.
+    Os,
+    /// `node.platform.arch`.
+    Arch,
+    /// `node.role`, which has no effect: every node may be a manager.
+    Role,
 }
 
 /// `deploy.update_config`; absent fields have the rollout's defaults.

@@ -13,8 +13,8 @@ use super::{
     Port, Project, Service,
     document::Document,
     keys::{
-        CONFIG, DEPENDENCY, DEPLOY, HEALTHCHECK, Keys, MOUNT, NETWORK, PORT, RESERVATIONS, SECRET,
-        SERVICE, SERVICE_NETWORK, TOP_LEVEL, VOLUME,
+        CONFIG, DEPENDENCY, DEPLOY, HEALTHCHECK, Keys, MOUNT, NETWORK, PLACEMENT, PORT,
+        RESERVATIONS, SECRET, SERVICE, SERVICE_NETWORK, TOP_LEVEL, VOLUME,
     },
 };
 
@@ -24,17 +24,15 @@ type Unused = BTreeMap<String, &'static str>;
 /// Limits that apply only without a block in `deploy.resources`.
 const FLAT_LIMITS: [&str; 4] = ["cpus", "mem_limit", "mem_reservation", "pids_limit"];
 /// Keys that have no meaning for a container without networks of its own.
-const NETWORKED: [&str; 10] = [
-    "container_name",
+const WITHOUT_NETWORKS: [&str; 4] = ["container_name", "links", "mac_address", "networks"];
+/// Keys that have none either for a container without a network namespace that may be configured.
+const OF_NAMESPACE: [&str; 6] = [
     "dns",
     "dns_opt",
     "dns_search",
     "domainname",
     "extra_hosts",
     "hostname",
-    "links",
-    "mac_address",
-    "networks",
 ];
 /// Keys that take null in compose, or whose absence has a warning of its own.
 const NULLABLE: [&str; 4] = ["command", "entrypoint", "env_file", "image"];
@@ -164,12 +162,22 @@ fn unused_keys(map: &Map) -> Unused {
             unused.extend(set_keys(map, &FLAT_LIMITS, reason));
         }
     }
+    let placement = table("deploy").and_then(|deploy| deploy.get("placement")?.as_map());
+    if let Some(placement) = placement {
+        unused.extend(noted(placement, "deploy.placement.", &PLACEMENT));
+    }
     if let Some(check) = table("healthcheck") {
         unused.extend(noted(check, "healthcheck.", &HEALTHCHECK));
     }
-    if map.get("network_mode").is_some_and(is_set) {
+    let mode = map.get("network_mode").filter(|node| is_set(node));
+    if mode.is_some_and(|node| node.text() == Some("host")) {
+        let reason = "with network_mode host the container has the addresses and ports of its node";
+        unused.extend(set_keys(map, &WITHOUT_NETWORKS, reason));
+        unused.extend(set_keys(map, &["ports"], reason));
+    } else if mode.is_some() {
         let reason = "with network_mode the container joins no network";
-        unused.extend(set_keys(map, &NETWORKED, reason));
+        unused.extend(set_keys(map, &WITHOUT_NETWORKS, reason));
+        unused.extend(set_keys(map, &OF_NAMESPACE, reason));
     } else if let Some(networks) = table("networks") {
         for (network, node) in networks.iter() {
             let path = format!("networks.{}.", network.text);

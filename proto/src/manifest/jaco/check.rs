@@ -10,7 +10,6 @@ use email_address::EmailAddress;
 use crate::{
     Error, ErrorCode,
     manifest::fault::{Located, invalid, suggestion},
-    v1::service_spec::PlacementMode,
     yaml::Position,
 };
 
@@ -110,15 +109,15 @@ fn service(raw: RawOverride) -> Result<Override, Error> {
         }
     };
     let placement = match raw.placement.as_str() {
-        "" => PlacementMode::Spread,
-        word => value_of(&PLACEMENTS, word).ok_or_else(|| {
+        "" => None,
+        word => Some(value_of(&PLACEMENTS, word).ok_or_else(|| {
             let near = suggestion(word, PLACEMENTS.map(|(known, _)| known));
             let message = format!(
                 "service {name:?} has unknown placement {word:?}, \
                  want spread, pack, hosts or global{near}"
             );
             fail("placement", message, raw.placement.at).with("value", word)
-        })?,
+        })?),
     };
     let proxy_protocol = match raw.proxy_protocol.as_str() {
         "" => 0,

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 use crate::{
     Error, ErrorCode,
     manifest::{
-        compose::{self, Compose, Listener},
+        compose::{self, Compose, Listener, NetworkMode},
         fault::{Located, invalid, suggestion},
         jaco::{self, Jaco, Override},
     },
@@ -15,7 +15,7 @@ use crate::{
     yaml::Position,
 };
 
-use super::{ClusterView, Privileged, replicas};
+use super::{ClusterView, Privileged, placement, replicas};
 
 /// Checks that overrides name compose services, and that pinned services have a host per replica.
 pub(super) fn overrides(jaco: &Jaco, compose: &Compose) -> Result<(), Error> {
@@ -41,7 +41,7 @@ pub(super) fn overrides(jaco: &Jaco, compose: &Compose) -> Result<(), Error> {
         let hosts = hosts.len();
         let replicas = replicas(Some(given), service);
         let enough = usize::try_from(replicas).is_ok_and(|replicas| replicas <= hosts);
-        if given.placement == PlacementMode::Hosts && !enough {
+        if given.placement == Some(PlacementMode::Hosts) && !enough {
             let message = format!(
                 "service {:?} wants {replicas} replicas on {hosts} pinned hosts, one per host",
                 given.name.value
@@ -66,7 +66,7 @@ pub(super) fn hardware_addresses(jaco: &Jaco, compose: &Compose) -> Result<(), E
         }
         let mut services = jaco.services.iter();
         let given = services.find(|given| given.name.value == *name);
-        let is_global = given.is_some_and(|given| given.placement == PlacementMode::Global);
+        let is_global = placement(given, service).mode == PlacementMode::Global;
         if is_global || replicas(given, service) > 1 {
             let message = format!(
                 "service {name:?} has a mac_address, which only one container can have: remove it, \
@@ -102,7 +102,7 @@ pub(super) fn override_networks(jaco: &Jaco, compose: &Compose) -> Result<(), Er
 pub(super) fn hosts(jaco: &Jaco, cluster: &impl ClusterView) -> Result<(), Error> {
     let pinned = jaco.services.iter();
     let mut pinned: Vec<&Override> = pinned
-        .filter(|given| given.placement == PlacementMode::Hosts)
+        .filter(|given| given.placement == Some(PlacementMode::Hosts))
         .collect();
     pinned.sort_by_key(|given| given.name.as_str());
     for given in pinned {
@@ -140,7 +140,8 @@ pub(super) fn route_services(jaco: &Jaco, compose: &Compose) -> Result<(), Error
     }
     for route in &jaco.routes {
         let service = services.get(&route.service.value);
-        if service.is_some_and(|service| service.network_mode.is_some()) {
+        let mode = service.and_then(|service| service.network_mode.as_ref());
+        if mode.is_some_and(|mode| *mode != NetworkMode::Host) {
             let message = format!(
                 "routes on a service with network_mode lead nowhere: {:?} to {:?}",
                 route.domain, route.service.value

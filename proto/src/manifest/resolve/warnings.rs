@@ -3,7 +3,7 @@
 use super::networks;
 use crate::{
     manifest::{
-        compose::{Compose, Mount, MountSource, NetworkMode},
+        compose::{Compose, Constraint, Mount, MountSource, NetworkMode},
         jaco::Jaco,
     },
     v1::{TransportProtocol, service_spec::PlacementMode},
@@ -53,7 +53,7 @@ fn of_jaco(jaco: &Jaco, warnings: &mut Vec<String>) {
         ));
     }
     for given in &jaco.services {
-        if !given.hosts.is_empty() && given.placement != PlacementMode::Hosts {
+        if !given.hosts.is_empty() && given.placement != Some(PlacementMode::Hosts) {
             warnings.push(format!(
                 "service {:?} lists hosts, which has no effect without placement: hosts",
                 given.name.value
@@ -84,11 +84,18 @@ fn of_compose(compose: &Compose, warnings: &mut Vec<String>) {
                  engine of its node"
             ));
         }
+        if service.deploy.constraints.iter().any(Constraint::is_role) {
+            warnings.push(format!(
+                "service {name:?} has a constraint on node.role, which has no effect: every node may \
+                 be a manager"
+            ));
+        }
         let publishes = service.ports.iter().any(|port| port.listener.is_some());
         // Such a container has no address of its own, so its ports have no upstream.
         if let Some(mode) = service.network_mode.as_ref().filter(|_| publishes) {
             let mode = match mode {
                 NetworkMode::None => "none".to_owned(),
+                NetworkMode::Host => "host".to_owned(),
                 NetworkMode::Service(other) => format!("service:{other}"),
             };
             warnings.push(format!(

@@ -218,6 +218,9 @@ pub(super) fn update_self(tx: &mut Tx, command: &v1::NodeUpdateSelf) -> Result<(
     if command.wg_port != 0 {
         node.wg_port = command.wg_port;
     }
+    if let Some(traits) = &command.traits {
+        node.traits = Some(traits.clone());
+    }
     tx.put(node)
 }
 

@@ -295,3 +295,49 @@ fn drain_is_input_and_pressure_is_not() {
     Arc::make_mut(other.nodes.get_mut("here").unwrap()).draining = true;
     assert!(!same_input(&state, &other));
 }
+
+/// State whose service has the network of its nodes.
+fn state_on_nodes() -> State {
+    let mut state = state_with_route();
+    let deployment = Arc::make_mut(state.deployments.get_mut("shop").unwrap());
+    deployment.services[0].host_network = true;
+    deployment.services[0].networks.clear();
+    for (host, address) in [("here", "192.0.2.1:7001"), ("there", "[2001:db8::2]:7001")] {
+        let node = v1::Node {
+            hostname: host.to_owned(),
+            address: address.to_owned(),
+            ..Default::default()
+        };
+        state.nodes.insert(host.to_owned(), Arc::new(node));
+        let id = format!("web-{host}");
+        add_replica(&mut state, &id, host, "unused");
+        change_observation(&mut state, &id, |seen| seen.details.clear());
+    }
+    state
+}
+
+#[test]
+fn host_network_is_reached_on_node_addresses() {
+    let state = state_on_nodes();
+    let fresh = BTreeSet::from(["there".to_owned()]);
+    for mesh in [false, true] {
+        let facts = NodeFacts { mesh, ..facts() };
+        let routes = served_routes(&state, &facts, &fresh);
+        let addrs = routes[0].upstreams.iter().map(|one| one.addr.to_string());
+        let addrs: Vec<_> = addrs.collect();
+        assert_eq!(addrs, ["192.0.2.1:8080", "[2001:db8::2]:8080"], "{mesh}");
+    }
+    assert_eq!(served(&state).len(), 1, "the other host is not fresh");
+}
+
+#[test]
+fn moved_node_changes_the_routes() {
+    let before = state_on_nodes();
+    let mut after = before.clone();
+    let node = Arc::make_mut(after.nodes.get_mut("there").unwrap());
+    node.cpu_pressure = 0.5;
+    assert!(same_input(&before, &after));
+    let node = Arc::make_mut(after.nodes.get_mut("there").unwrap());
+    node.address = "192.0.2.3:7001".to_owned();
+    assert!(!same_input(&before, &after));
+}

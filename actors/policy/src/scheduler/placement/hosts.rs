@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use jaco_proto::v1::{self, NodeStatus};
 use jaco_state::State;
 
+use super::requirements;
+
 /// Reason why replicas stay on a host on which they cannot run properly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stuck {
@@ -64,21 +66,33 @@ impl HostEligibility {
 }
 
 /// All members and their eligibility.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Hosts {
     eligible: Vec<String>,
     eligibility: BTreeMap<String, HostEligibility>,
+    /// Those of the members that reported them.
+    traits: BTreeMap<String, v1::NodeTraits>,
 }
 
 impl Hosts {
     /// Derives the eligibility of the members of `state`.
     #[must_use]
     pub fn of(state: &State) -> Self {
-        state
-            .nodes
-            .iter()
+        let members = state.nodes.iter();
+        let hosts: Self = members
             .map(|(host, node)| (host.clone(), HostEligibility::of(node)))
-            .collect()
+            .collect();
+        let members = state.nodes.iter();
+        let traits = members.filter_map(|(host, node)| Some((host.clone(), node.traits.clone()?)));
+        Self {
+            traits: traits.collect(),
+            ..hosts
+        }
+    }
+
+    /// Whether `host` has the platform and meets the constraints of a service.
+    pub(super) fn fit(&self, spec: &v1::ServiceSpec, host: &str) -> bool {
+        requirements::are_met(spec, host, self.traits.get(host))
     }
 
     /// Hostnames that accept new replicas, in ascending byte order.
@@ -126,6 +140,7 @@ impl FromIterator<(String, HostEligibility)> for Hosts {
         Self {
             eligible,
             eligibility,
+            traits: BTreeMap::new(),
         }
     }
 }

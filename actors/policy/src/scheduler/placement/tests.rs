@@ -8,8 +8,7 @@ fn spec(mode: PlacementMode, replicas: i32, hosts: &[&str]) -> v1::ServiceSpec {
         replicas,
         placement: mode.into(),
         hosts: hosts.iter().map(|&host| host.to_owned()).collect(),
-        networks: Vec::new(),
-        files: Vec::new(),
+        ..Default::default()
     }
 }
 
@@ -64,12 +63,12 @@ impl Fixture {
         self.plan_on(spec, false, &ready(eligible))
     }
 
-    fn plan_on(
+    fn place_on(
         &self,
         spec: &v1::ServiceSpec,
         stateful: bool,
         hosts: &Hosts,
-    ) -> Result<Vec<Placed>, Unplaceable> {
+    ) -> Result<Placement, Unplaceable> {
         let subject = ServiceToPlace {
             deployment: "app",
             spec,
@@ -85,6 +84,19 @@ impl Fixture {
             load.add(&row.host);
         }
         place(subject, &rows, hosts, &mut load)
+    }
+
+    fn plan_on(
+        &self,
+        spec: &v1::ServiceSpec,
+        stateful: bool,
+        hosts: &Hosts,
+    ) -> Result<Vec<Placed>, Unplaceable> {
+        let placed = self.place_on(spec, stateful, hosts)?;
+        match placed.shortage {
+            None => Ok(placed.replicas),
+            Some(why) => panic!("{why}"),
+        }
     }
 
     fn apply(&mut self, spec: &v1::ServiceSpec, eligible: &[String]) -> Vec<Placed> {
@@ -354,3 +366,4 @@ proptest! {
 }
 
 mod eligibility;
+mod requirements;

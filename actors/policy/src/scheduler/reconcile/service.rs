@@ -9,7 +9,7 @@ use jaco_state::command;
 use super::{IDENTITY, Plan, rearm};
 use crate::scheduler::{
     moves,
-    placement::{self, Placed, ServiceToPlace, Stuck, Unplaceable},
+    placement::{self, Placed, Placement, ServiceToPlace, Stuck, Unplaceable},
     projects::{Template, Templates},
 };
 
@@ -80,7 +80,10 @@ impl<'a> Plan<'a> {
             let template = templates.get(&spec.name);
             // Report the first obstacle; others are reported once it is resolved.
             match self.service(deployment, spec, template) {
-                Ok(stuck) => {
+                Ok((stuck, shortage)) => {
+                    if let Some(why) = shortage {
+                        blocked.get_or_insert(why.into());
+                    }
                     for (why, host, id) in stuck {
                         at.entry(why).or_default().entry(host).or_default().push(id);
                     }
@@ -112,13 +115,13 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Plans one service; returns its stuck replicas and their hosts.
+    /// Plans one service; returns its stuck replicas and their hosts, and why others have no host.
     fn service(
         &mut self,
         deployment: &'a v1::Deployment,
         spec: &'a v1::ServiceSpec,
         template: Option<&Template>,
-    ) -> Result<Vec<(Stuck, String, String)>, Blocked> {
+    ) -> Result<(Vec<(Stuck, String, String)>, Option<Unplaceable>), Blocked> {
         let name = &spec.name;
         let template =
             template.ok_or_else(|| format!("service {name:?} not found in compose project"))?;
@@ -130,7 +133,10 @@ impl<'a> Plan<'a> {
         };
         let rows = self.rows.get(&owner).cloned().unwrap_or_default();
         let mut load = self.load.clone();
-        let placed = placement::place(subject, &rows, &self.hosts, &mut load)?;
+        let Placement {
+            replicas: placed,
+            shortage,
+        } = placement::place(subject, &rows, &self.hosts, &mut load)?;
         if let Some(placed) = placed
             .iter()
             .find(|placed| self.is_taken(&placed.id, owner))
@@ -172,7 +178,7 @@ impl<'a> Plan<'a> {
             self.remove(id, host);
         }
         let stuck = |placed: Placed| Some((placed.stuck?, placed.host, placed.id));
-        Ok(placed.into_iter().filter_map(stuck).collect())
+        Ok((placed.into_iter().filter_map(stuck).collect(), shortage))
     }
 
     fn is_taken(&self, id: &str, owner: (&str, &str)) -> bool {

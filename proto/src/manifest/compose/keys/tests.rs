@@ -18,7 +18,7 @@ struct Case {
     values: &'static str,
 }
 
-const CASES: [Case; 29] = [
+const CASES: [Case; 30] = [
     Case {
         keys: &TOP_LEVEL,
         file: "{@}",
@@ -209,12 +209,21 @@ const CASES: [Case; 29] = [
         values: "endpoint_mode: dnsrr
                  labels: {a: b}
                  mode: global
-                 placement: {constraints: [a]}
+                 placement: {constraints: [node.hostname == a]}
                  replicas: 2
                  resources: {limits: {pids: 5}}
                  restart_policy: {condition: none}
                  rollback_config: {parallelism: 2}
                  update_config: {parallelism: 2}",
+    },
+    Case {
+        keys: &PLACEMENT,
+        file: "{services: {web: {image: x, deploy: {placement: {@}}}}}",
+        path: "deploy.placement.",
+        required: &[],
+        values: "constraints: ['node.labels.a != b']
+                 max_replicas_per_node: 2
+                 preferences: [{spread: node.labels.a}]",
     },
     Case {
         keys: &ROLLOUT,

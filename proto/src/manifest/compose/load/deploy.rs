@@ -5,7 +5,7 @@ use crate::{
     manifest::{
         MAX_REPLICAS,
         compose::{
-            Deploy, FailureAction, Resources, Service, UpdateConfig, UpdateOrder,
+            Deploy, DeployMode, FailureAction, Resources, Service, UpdateConfig, UpdateOrder,
             keys::{DEPLOY, LIMITS, RESERVATIONS, RESOURCES, ROLLOUT},
             reader::Reader,
         },
@@ -14,7 +14,7 @@ use crate::{
     yaml::{Map, Node},
 };
 
-use super::hardware;
+use super::{hardware, placement};
 
 pub(super) fn positive(value: Option<i64>) -> Option<i64> {
     value.filter(|value| *value > 0)
@@ -83,14 +83,28 @@ pub(super) fn deploy(reader: &Reader<'_>, service: &mut Service, node: &Node) ->
             "labels" => {
                 reader.labels(&field, node)?;
             }
-            "mode" | "endpoint_mode" => {
+            "mode" => {
+                let words = [
+                    ("replicated", DeployMode::Replicated),
+                    ("global", DeployMode::Global),
+                ];
+                deploy.mode = reader.choice(&field, node, &words)?;
+            }
+            "endpoint_mode" => {
                 reader.string(&field, node)?;
             }
-            "restart_policy" | "placement" => {
+            "placement" => placement::read(reader, &mut deploy, &field, node)?,
+            "restart_policy" => {
                 reader.any_map(&field, node)?;
             }
             _ => {}
         }
+    }
+    if deploy.mode == Some(DeployMode::Global)
+        && let Some((_, node)) = map.entry("replicas").filter(|(_, node)| !node.is_null())
+    {
+        let what = "is set beside mode: global, one replica on every node: keep one of them";
+        return Err(reader.fault("deploy.replicas", node, what));
     }
     service.deploy = deploy;
     Ok(())

@@ -210,7 +210,12 @@ fn id(reader: &Reader<'_>, map: &Map, field: &str, key: &str) -> Result<u32, Err
 }
 
 /// Checks that what services refer to is declared, and that no two files have one target.
-pub(super) fn check(project: &Project, unresolved: bool) -> Result<(), Error> {
+/// `may_be_included` is for a document whose included files are not known.
+pub(super) fn check(
+    project: &Project,
+    unresolved: bool,
+    may_be_included: bool,
+) -> Result<(), Error> {
     for (name, service) in &project.services {
         let reader = Reader {
             service: name,
@@ -221,7 +226,7 @@ pub(super) fn check(project: &Project, unresolved: bool) -> Result<(), Error> {
             (SECRETS, &service.secrets, &project.secrets),
         ] {
             for reference in given {
-                if !declared.contains_key(&reference.source) {
+                if !may_be_included && !declared.contains_key(&reference.source) {
                     let near = suggestion(&reference.source, declared.keys().map(String::as_str));
                     let what = format!(
                         "names {:?}, which the file does not declare{near}",

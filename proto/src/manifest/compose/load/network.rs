@@ -25,6 +25,10 @@ pub(super) fn leave_networks(service: &mut Service) {
     service.container_name = None;
     service.links.clear();
     service.mac_address = None;
+    if service.network_mode == Some(NetworkMode::Host) {
+        // The container itself listens on the ports of its node.
+        return service.ports.clear();
+    }
     service.hostname = None;
     service.domainname = None;
     service.dns.clear();
@@ -146,7 +150,8 @@ pub(super) fn network_mode(reader: &Reader<'_>, node: &Node) -> Result<Option<Ne
     match mode.strip_prefix("service:") {
         Some(target) if !target.is_empty() => Ok(Some(NetworkMode::Service(target.to_owned()))),
         None if mode == "none" => Ok(Some(NetworkMode::None)),
-        Some(_) | None => Err(reader.wrong("network_mode", node, "none or service:<name>")),
+        None if mode == "host" => Ok(Some(NetworkMode::Host)),
+        Some(_) | None => Err(reader.wrong("network_mode", node, "none, host or service:<name>")),
     }
 }
 

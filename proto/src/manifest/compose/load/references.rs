@@ -23,7 +23,7 @@ pub(super) fn add_dependencies(service: &mut Service) {
         .filter_map(|mode| mode.as_ref()?.service().map(str::to_owned));
     let joined = match &service.network_mode {
         Some(NetworkMode::Service(target)) => Some(target.clone()),
-        Some(NetworkMode::None) | None => None,
+        Some(NetworkMode::None | NetworkMode::Host) | None => None,
     };
     let volumes = service.volumes_from.iter().map(|from| from.service.clone());
     let linked = service.links.iter().map(|link| link.service.clone());

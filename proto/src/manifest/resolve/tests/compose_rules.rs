@@ -218,7 +218,19 @@ fn invalid_services_are_rejected_with_their_code() {
             "network_mode: host",
             "validation_failed",
             "network_mode",
-            "service=web field=network_mode value=host",
+            "service=web fields=network_mode label=jaco.io/allow-privileged",
+        ),
+        (
+            "network_mode: host, labels: {jaco.io/allow-privileged: \"true\"}",
+            "privilege_denied",
+            "ci",
+            "service=web fields=network_mode identity=ci",
+        ),
+        (
+            "network_mode: container:x",
+            "validation_failed",
+            "service:<name>",
+            "service=web field=network_mode value=container:x",
         ),
         (
             "network_mode: \"service:\"",

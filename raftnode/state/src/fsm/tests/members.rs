@@ -416,6 +416,20 @@ fn self_update_changes_only_set_fields() {
         ..wanted
     };
     assert_eq!(*test.state.nodes["a"], wanted);
+    let traits = v1::NodeTraits {
+        platforms: vec!["linux/amd64".into()],
+        ..Default::default()
+    };
+    test.ok(Payload::NodeUpdateSelf(v1::NodeUpdateSelf {
+        hostname: "a".into(),
+        traits: Some(traits.clone()),
+        ..Default::default()
+    }));
+    let wanted = v1::Node {
+        traits: Some(traits),
+        ..wanted
+    };
+    assert_eq!(*test.state.nodes["a"], wanted);
     test.no_change(Payload::NodeUpdateSelf(v1::NodeUpdateSelf {
         hostname: "z".into(),
         version: "0.2.0".into(),
