@@ -45,8 +45,10 @@
 //! | drains end * | after the faults, a member that leaves hands a replica over within two minutes after the last one, and is then removed; a removal is forced only if nothing else can end its drain |
 //! | foreign routes are known | a member whose machine has routes of another program to containers knows that it is not protected |
 //! | no forbidden connection | no packet that begins a connection arrives at a container of another network; no member's mesh accepts a machine that left |
+//! | internal networks lead nowhere | no packet of a container that is on internal networks only leaves the cluster |
 //! | no forged source | no container reaches a network it is not on by claiming an address of another container or host |
 //! | no plaintext | no packet to a container of another host leaves a machine unencrypted, once the machine had the time to route that host's block |
+//! | files have their contents | every file of a revision has its content in the state; no content is removed that a row mounts, and none is kept that nothing mounts |
 //! | not appended * | a command reported to its client as not appended is never committed |
 //!
 //! With a benign fault instead of faults (pauses under five seconds, 5 % loss, or a delay of 200 ms
@@ -83,6 +85,7 @@ mod certificates;
 mod client;
 mod cluster;
 mod contacts;
+mod contents;
 mod control;
 mod disk;
 mod documents;

@@ -123,6 +123,10 @@ pub enum Rule {
     Select(String),
     /// `ip daddr @set accept`
     AcceptTo(String),
+    /// `ip saddr @set accept`
+    AcceptFrom(String),
+    /// `ip saddr @set counter drop`
+    DropFrom(String),
     /// `ip saddr @set ip daddr @set drop`
     DropWithin(String),
     /// `ip saddr . iifname @set accept`

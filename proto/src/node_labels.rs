@@ -11,7 +11,7 @@ pub const MAX_BYTES: usize = 256;
 /// keys without white space.
 ///
 /// # Errors
-/// What is wrong with the first bad one.
+/// Fault of the first bad one.
 pub fn check(labels: &BTreeMap<String, String>) -> Result<(), String> {
     if labels.len() > MAX_LABELS {
         let given = labels.len();

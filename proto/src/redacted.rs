@@ -47,13 +47,13 @@ redacted! {
     Command { cluster_id, raft_index, ts, identity, payload, traceparent } hides {};
     Deployment {
         name, applied_revision, previous_revision, status, status_details, services, updated_at,
-        acme_email, highest_revision, previous, applied_raft_index
+        acme_email, highest_revision, previous, applied_raft_index, networks
     } hides { jaco_yaml, compose_yaml };
     DeploymentApply {
-        deployment, revision, services, routes, tcp_routes, acme_email, contents
+        deployment, revision, services, routes, tcp_routes, acme_email, contents, networks
     } hides { jaco_yaml, compose_yaml };
     DeploymentRevision {
-        revision, services, routes, tcp_routes, acme_email
+        revision, services, routes, tcp_routes, acme_email, networks
     } hides { jaco_yaml, compose_yaml };
     FileContent { deployment, id, size } hides { content, sealed };
     FileValue { kind, name, path, uid, gid, mode } hides { content };

@@ -151,6 +151,7 @@ fn payload(
         routes: resolved.routes.clone(),
         tcp_routes: resolved.tcp_routes.clone(),
         acme_email: resolved.acme_email.clone(),
+        networks: resolved.networks.clone(),
         contents,
     }
 }

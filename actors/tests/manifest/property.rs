@@ -398,6 +398,7 @@ fn scheduled(jaco: &str, compose: &str, resolved: &Resolved) -> Result<(), TestC
         routes: resolved.routes.clone(),
         tcp_routes: resolved.tcp_routes.clone(),
         acme_email: resolved.acme_email.clone(),
+        networks: resolved.networks.clone(),
         // The contents of all files, which have no ids yet.
         contents: vec![v1::FileContent {
             deployment: resolved.deployment.clone(),

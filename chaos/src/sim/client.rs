@@ -1,6 +1,6 @@
 //! Clients that write and read through any node, and the outcomes they received.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jaco_proto::v1::{self, TransportProtocol, command::Payload, service_spec::PlacementMode};
 use jaco_state::command;
@@ -18,6 +18,9 @@ use crate::Rng;
 /// The client that sends requests to every member once the cluster is at rest, and whose requests
 /// must all succeed.
 const PROBE_CLIENT: usize = usize::MAX;
+
+/// The network that every deployment declares as internal.
+const INTERNAL: &str = "back_end";
 
 /// Mean pause of clients in runs that look at issuance.
 const RARE_PAUSE: Time = 20 * SECOND;
@@ -43,6 +46,8 @@ pub(super) struct Clients {
     port_chance: Rng,
     /// Draws the networks of services.
     network_chance: Rng,
+    /// Draws the files that services mount.
+    file_chance: Rng,
     /// Draws what services ask of nodes.
     requirement_chance: Rng,
     ops: BTreeMap<u64, Op>,
@@ -69,6 +74,7 @@ impl Clients {
         Self {
             port_chance: Rng::new(chance.clone().number() ^ 1),
             network_chance: Rng::new(chance.clone().number()),
+            file_chance: Rng::new(chance.clone().number() ^ 3),
             requirement_chance: Rng::new(chance.clone().number() ^ 2),
             chance,
             ops: BTreeMap::new(),
@@ -211,6 +217,7 @@ impl Clients {
                 ..Default::default()
             };
             draw_requirements(&mut self.requirement_chance, &mut spec);
+            spec.files = draw_files(&mut self.file_chance);
             services.push(spec);
         }
         // Deployments contend for a few domains.
@@ -233,11 +240,16 @@ impl Clients {
         });
         let tcp_routes = self.draw_ports(&deployment, &services);
         v1::DeploymentApply {
+            contents: contents(&deployment, &services),
             tcp_routes,
             routes: routes.into_iter().collect(),
             deployment,
             compose_yaml: documents::write(&images),
             services,
+            networks: vec![v1::NetworkSpec {
+                name: INTERNAL.to_owned(),
+                internal: true,
+            }],
             ..v1::DeploymentApply::default()
         }
     }
@@ -425,6 +437,34 @@ impl Cluster {
     }
 }
 
+/// Files that a service mounts: mostly none.
+fn draw_files(chance: &mut Rng) -> Vec<v1::MountedFile> {
+    let drawn = chance.within(0..6);
+    let file = (drawn < 3).then(|| v1::MountedFile {
+        kind: v1::FileKind::Config.into(),
+        name: "site".to_owned(),
+        target: "/site".to_owned(),
+        mode: 0o444,
+        content_id: format!("content-{drawn}"),
+        ..Default::default()
+    });
+    file.into_iter().collect()
+}
+
+/// Contents of all files of these services, whether the state has them or not.
+fn contents(deployment: &str, services: &[v1::ServiceSpec]) -> Vec<v1::FileContent> {
+    let files = services.iter().flat_map(|spec| &spec.files);
+    let ids: BTreeSet<&str> = files.map(|file| file.content_id.as_str()).collect();
+    let content = |id: &str| v1::FileContent {
+        deployment: deployment.to_owned(),
+        id: id.to_owned(),
+        content: id.as_bytes().to_vec(),
+        size: u64::try_from(id.len()).unwrap_or(0),
+        ..Default::default()
+    };
+    ids.into_iter().map(content).collect()
+}
+
 /// Sets what a service asks of the nodes of its replicas: mostly nothing.
 fn draw_requirements(chance: &mut Rng, spec: &mut v1::ServiceSpec) {
     match chance.within(0..8) {
@@ -454,9 +494,9 @@ fn draw_networks(chance: &mut Rng) -> Vec<String> {
         &[],
         &[],
         &["back-end"],
-        &["back_end"],
+        &[INTERNAL],
         &["back-end", "default"],
-        &["default", "back_end"],
+        &["default", INTERNAL],
     ];
     let drawn = chance.choose(&networks).copied().unwrap_or_default();
     drawn.iter().map(|name| (*name).to_owned()).collect()

@@ -161,10 +161,15 @@ impl Cluster {
         if blocks {
             self.observe_networks(id);
         }
-        if blocks || nodes {
+        let declared = !last.deployments.ptr_eq(&state.deployments);
+        let replicas = !last.replicas_desired.ptr_eq(&state.replicas_desired)
+            || !last.replicas_observed.ptr_eq(&state.replicas_observed);
+        if blocks || nodes || declared || replicas {
             self.drive_isolation(id, |core, now| {
                 core.handle_state(now, std::sync::Arc::clone(&state))
             });
+        }
+        if blocks || nodes {
             self.drive_mesh(id, |core, now| core.handle_state(now, &state));
         }
     }

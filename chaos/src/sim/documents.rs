@@ -43,10 +43,14 @@ pub(super) fn project(document: &[u8]) -> Result<Project, String> {
 /// Parses a document as the scheduler does.
 pub(super) fn templates(deployment: &v1::Deployment) -> Templates {
     let template = |(name, image): (&str, &str)| {
+        let spec = deployment.services.iter().find(|spec| spec.name == name);
+        let files = spec.map(|spec| spec.files.clone()).unwrap_or_default();
+        let ids = files.iter().map(|file| file.content_id.as_str());
+        let hashed: Vec<&str> = std::iter::once(image).chain(ids).collect();
         let template = Template {
             image: image.to_owned(),
-            spec_hash: image.as_bytes().to_vec(),
-            files: Vec::new(),
+            spec_hash: hashed.join(" ").into_bytes(),
+            files,
             stateful: name == STATEFUL,
         };
         (name.to_owned(), template)

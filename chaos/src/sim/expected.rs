@@ -76,7 +76,7 @@ fn wanted<'a>(
 }
 
 /// Whether a node meets what a service asks of it; the clients ask for a zone or a platform.
-fn meets(state: &State, host: &str, spec: &v1::ServiceSpec) -> bool {
+pub(super) fn meets(state: &State, host: &str, spec: &v1::ServiceSpec) -> bool {
     let traits = state.nodes.get(host).and_then(|node| node.traits.as_ref());
     let zone = traits.and_then(|traits| traits.labels.get("zone"));
     let mut constraints = spec.constraints.iter();
@@ -161,6 +161,12 @@ fn compare(
     }
     for (id, hosts) in wanted {
         let row = known.get(id.as_str())?;
+        if row.files != spec.files {
+            return Some(format!(
+                "{id} is to mount {:?}, not {:?}",
+                spec.files, row.files
+            ));
+        }
         if row.image != image || !hosts.contains(row.host.as_str()) {
             let host = &row.host;
             return Some(format!(

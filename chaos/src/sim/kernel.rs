@@ -40,6 +40,9 @@ impl<T: Clone> Part<T> {
     }
 }
 
+/// An address that no container and no host has (RFC 5737).
+const OUTSIDE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
+
 /// The kernel of one machine.
 #[derive(Debug, Default)]
 pub(super) struct Kernel {
@@ -150,6 +153,15 @@ impl Kernel {
             for chain in &mut table.chains {
                 let drops = |rule: &Rule| matches!(rule, Rule::DropOutside { .. });
                 chain.rules.retain(|rule| !drops(rule));
+            }
+        }
+        if mutation == Some(Mutation::LetInternalOut)
+            && let Some(table) = &mut self.table.real
+        {
+            for chain in &mut table.chains {
+                chain
+                    .rules
+                    .retain(|rule| !matches!(rule, Rule::DropFrom(_)));
             }
         }
         if mutation == Some(Mutation::AdmitAnySource)
@@ -305,6 +317,12 @@ impl Kernel {
     /// Whether the table belongs to another process.
     pub(super) fn is_owned(&self) -> bool {
         self.owned
+    }
+
+    /// Whether a packet with source `from` passes the isolation on its way out of the cluster.
+    pub(super) fn lets_out(&self, from: Ipv4Addr) -> bool {
+        let table = self.table.real.as_ref();
+        table.is_none_or(|table| table.verdict(from, OUTSIDE, false) == Verdict::Accept)
     }
 
     /// Whether the isolation, or the engine, drops a packet.

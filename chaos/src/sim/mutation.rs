@@ -18,6 +18,7 @@ use jaco_proto::v1::{self, command::Payload};
 use jaco_state::State;
 
 use super::{
+    contents::of_revisions,
     fault::{BenignFault, Often},
     run::Options,
 };
@@ -88,12 +89,17 @@ pub enum Mutation {
     StaleBlocksKept,
     /// The state machine loses the freed blocks, so a leader hands them out again at once.
     ForgetFreedBlocks,
+    /// The state machine removes contents that only replicas mount.
+    ForgetMountedContents,
     /// A mesh keeps the peers that it no longer wants.
     KeepOldPeers,
     /// The firewall is shown its own ruleset, regardless of what is in the kernel.
     NoDriftRepair,
     /// The rules that verify sources are not loaded, though the firewall is shown them.
     AdmitAnySource,
+    /// The rule that keeps packets of internal networks in the cluster is not loaded, though the firewall
+    /// is shown it.
+    LetInternalOut,
     /// The engine's rules exempt the packets of containers though no ruleset is in force.
     AcceptWithoutDrop,
     /// The rule that drops what foreign routes lead out of a machine is not loaded, though the firewall
@@ -129,7 +135,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Self; 48] = [
+    pub const ALL: [Self; 50] = [
         Self::SkipSync,
         Self::StaleVote,
         Self::ApplyBeforePersist,
@@ -160,9 +166,11 @@ impl Mutation {
         Self::MergeEqualNames,
         Self::StaleBlocksKept,
         Self::ForgetFreedBlocks,
+        Self::ForgetMountedContents,
         Self::KeepOldPeers,
         Self::NoDriftRepair,
         Self::AdmitAnySource,
+        Self::LetInternalOut,
         Self::AcceptWithoutDrop,
         Self::PassOutside,
         Self::IgnoreForeignRoutes,
@@ -253,8 +261,10 @@ impl Mutation {
                 "no forbidden connection",
                 "no forged source",
                 "no plaintext",
+                "internal networks lead nowhere",
             ],
             Self::AdmitAnySource => &["no forged source"],
+            Self::LetInternalOut => &["internal networks lead nowhere"],
             Self::ForgetBlackhole | Self::PassOutside => &["no plaintext"],
             Self::IgnoreForeignRoutes => &["foreign routes are known"],
             Self::StopWithoutWithdrawal => &["withdrawn before the stop"],
@@ -271,6 +281,7 @@ impl Mutation {
                 "withdrawn before the stop",
             ],
             Self::ForgetFreedBlocks => &["freed blocks rest"],
+            Self::ForgetMountedContents => &["files have their contents"],
         }
     }
 
@@ -311,6 +322,7 @@ impl Mutation {
                 | Self::ReuseRaftId
                 | Self::StaleBlocksKept
                 | Self::ForgetFreedBlocks
+                | Self::ForgetMountedContents
         )
     }
 
@@ -337,6 +349,16 @@ impl Mutation {
             }
             Self::StaleBlocksKept | Self::ForgetFreedBlocks => {
                 patched.freed_subnets = Default::default();
+            }
+            Self::ForgetMountedContents => {
+                let used = of_revisions(state);
+                for key in state
+                    .file_contents
+                    .keys()
+                    .filter(|key| !used.contains(*key))
+                {
+                    patched.file_contents.remove(key);
+                }
             }
             _ => return None,
         }

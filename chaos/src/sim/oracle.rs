@@ -20,6 +20,8 @@ use blocks::FreedBlocks;
 use follow::Compared;
 
 use super::{
+    contents::wrong_content,
+    expected::meets,
     issuance::needless_renewal,
     mutation::Mutation,
     proposals::{changes_owner, takes_route},
@@ -295,6 +297,9 @@ impl Oracle {
             if let Some(what) = needless_renewal(&before, &after) {
                 self.violate("one certificate lands", what);
             }
+            if let Some(what) = wrong_content(&before, &after) {
+                self.violate("files have their contents", what);
+            }
             let early = self.freed.record(&before, &after, &command);
             // The other half of that bug is to be found by the connections it allows.
             if let Some(what) = early.filter(|_| self.mutation != Some(Mutation::StaleBlocksKept)) {
@@ -447,7 +452,8 @@ impl Oracle {
             let deployment = seen.deployments.get(&row.deployment);
             let revision = deployment.map_or(0, |deployment| deployment.applied_revision);
             let last = self.placed_for.insert(id.clone(), revision);
-            let allows = |host: &str| deployment.is_none_or(|of| allows_host(of, row, host));
+            let allows =
+                |host: &str| deployment.is_none_or(|of| allows_host(before, of, row, host));
             if let Some(known) = known.filter(|known| known.host != row.host)
                 && self.nothing_moves
                 && last == Some(revision)
@@ -548,12 +554,26 @@ impl Oracle {
     }
 }
 
-/// Whether the placement of the service of `row` allows its replicas on `host`.
-fn allows_host(deployment: &v1::Deployment, row: &v1::ReplicaDesired, host: &str) -> bool {
+/// Whether the placement of the service of `row` allows its replicas on `host`, as many as `state` has
+/// there.
+fn allows_host(
+    state: &State,
+    deployment: &v1::Deployment,
+    row: &v1::ReplicaDesired,
+    host: &str,
+) -> bool {
+    let rows = state.replicas_desired.values();
+    let owner = (&row.deployment, &row.service);
+    let on_host = rows.filter(|one| (&one.deployment, &one.service) == owner && one.host == host);
+    let on_host = on_host.count();
     let mut services = deployment.services.iter();
     let service = services.find(|service| service.name == row.service);
     service.is_none_or(|service| {
-        service.placement() != PlacementMode::Hosts || service.hosts.iter().any(|it| it == host)
+        let limit = usize::try_from(service.max_replicas_per_node).unwrap_or(0);
+        let is_crowded = limit > 0 && on_host > limit;
+        let is_listed = service.placement() != PlacementMode::Hosts
+            || service.hosts.iter().any(|it| it == host);
+        is_listed && !is_crowded && meets(state, host, service)
     })
 }
 

@@ -10,7 +10,11 @@ use std::{
 };
 
 use jaco_engine::cidr::Cidr;
-use jaco_policy::network::{names::NetworkId, readiness, scopes::scopes};
+use jaco_policy::network::{
+    names::NetworkId,
+    readiness,
+    scopes::{internal_networks, scopes},
+};
 
 use super::{
     cluster::{Cluster, Local, Machine},
@@ -232,6 +236,11 @@ impl Cluster {
         if own.is_empty() {
             return None;
         }
+        let machine = self.machines.get(&changed)?;
+        let found = self.judge_internal(machine);
+        if found.is_some() {
+            return found;
+        }
         for machine in members() {
             for other in distinct(machine) {
                 for own in &own {
@@ -246,6 +255,28 @@ impl Cluster {
             }
         }
         None
+    }
+
+    /// A container that is on internal networks only reaches nothing outside of the cluster. That of a
+    /// deleted deployment is not judged: a daemon that starts again no longer knows its network.
+    fn judge_internal(&self, machine: &Machine) -> Option<(&'static str, String)> {
+        let internal = internal_networks(self.oracle.newest());
+        let (confined, others): (Vec<_>, Vec<_>) =
+            endpoints(machine).partition(|endpoint| internal.contains(endpoint.network));
+        let is_elsewhere = |container: &str| others.iter().any(|one| one.container == container);
+        let mut confined = confined.into_iter();
+        let out = confined.find(|endpoint| {
+            !is_elsewhere(endpoint.container) && machine.kernel.lets_out(endpoint.address)
+        })?;
+        // Nothing else keeps packets in while the table is another program's: replicas leave the node then.
+        if machine.kernel.is_owned() || self.reachability.excuses_table(machine, self.now) {
+            return None;
+        }
+        let what = format!(
+            "{} of {} ({}) on n{} reaches the outside",
+            out.container, out.network, out.address, out.machine
+        );
+        Some(("internal networks lead nowhere", what))
     }
 
     fn judge_pair(&self, from: &Endpoint<'_>, to: &Endpoint<'_>) -> Option<(&'static str, String)> {

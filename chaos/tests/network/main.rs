@@ -19,6 +19,7 @@ mod fixture;
 mod further_names;
 mod gate;
 mod held;
+mod internal;
 mod path_mtu;
 mod published;
 mod repair;

@@ -17,7 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const NOERROR: u8 = 0;
 const SERVFAIL: u8 = 2;
 pub(crate) const NXDOMAIN: u8 = 3;
-const REFUSED: u8 = 5;
+pub(crate) const REFUSED: u8 = 5;
 
 /// Addresses of `name` as `from` resolves it; empty if the name does not exist.
 pub(crate) fn resolve(from: &Endpoint, name: &str) -> Result<BTreeSet<Ipv4Addr>> {

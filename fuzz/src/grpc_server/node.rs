@@ -151,5 +151,6 @@ fn shop() -> Payload {
         tcp_routes: resolved.tcp_routes,
         acme_email: resolved.acme_email,
         contents: Vec::new(),
+        networks: resolved.networks,
     })
 }

@@ -257,6 +257,31 @@ fn table_written_by_nft_is_read_alike() {
 }
 
 #[test]
+fn rules_about_sources_are_read_alike() {
+    inside(|| {
+        let mut table = example();
+        let sets = ["jaco_internal", "jaco_outbound"];
+        table.sets.extend(sets.map(|name| set(name, &[block(1)])));
+        let forward = table
+            .chains
+            .iter_mut()
+            .find(|chain| chain.name == "forward");
+        let [internal, outbound] = sets.map(str::to_owned);
+        let rules = [Rule::AcceptFrom(outbound), Rule::DropFrom(internal)];
+        forward.unwrap().rules.extend(rules);
+        replace_table(&table).unwrap();
+        assert_eq!(read_table().unwrap(), Some(table));
+        let listed = nft("list ruleset");
+        assert!(
+            listed.contains("ip saddr @jaco_outbound accept"),
+            "{listed}"
+        );
+        let dropped = "ip saddr @jaco_internal counter packets 0 bytes 0 drop";
+        assert!(listed.contains(dropped), "{listed}");
+    });
+}
+
+#[test]
 fn every_change_of_the_table_is_read() {
     type Change<'a> = (&'a str, &'a dyn Fn(&mut Table));
     let rules = |change: &dyn Fn(&mut Vec<Rule>), table: &mut Table| {

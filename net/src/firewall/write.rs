@@ -268,6 +268,15 @@ fn add_rules(
             Rule::AcceptEstablished => add_established(&mut written),
             Rule::Select(map) => add_select(&mut written, find(sets, map)?),
             Rule::AcceptTo(set) => add_to(&mut written, find(sets, set)?),
+            Rule::AcceptFrom(set) => {
+                add_from(&mut written, find(sets, set)?);
+                written.add_expr(&Verdict::Accept);
+            }
+            Rule::DropFrom(set) => {
+                add_from(&mut written, find(sets, set)?);
+                written.add_expr(&expr::Counter);
+                written.add_expr(&Verdict::Drop);
+            }
             Rule::DropWithin(set) => add_within(&mut written, find(sets, set)?),
             Rule::AcceptAttached(set) => add_attached(&mut written, find(sets, set)?),
             Rule::DropUnrouted(set) => add_unrouted(&mut written, find(sets, set)?),
@@ -338,6 +347,13 @@ fn add_to(rule: &mut NftRule<'_>, set: &NftSet<'_, Ipv4Addr>) {
     rule.add_expr(&header(16, 4));
     rule.add_expr(&expr::Lookup::new(set));
     rule.add_expr(&Verdict::Accept);
+}
+
+/// Ends the rule unless the set has the source.
+fn add_from(rule: &mut NftRule<'_>, set: &NftSet<'_, Ipv4Addr>) {
+    add_family(rule);
+    rule.add_expr(&header(12, 4));
+    rule.add_expr(&expr::Lookup::new(set));
 }
 
 fn add_within(rule: &mut NftRule<'_>, set: &NftSet<'_, Ipv4Addr>) {

@@ -60,7 +60,7 @@ pub enum Error {
     /// Labels that are too many, too long or not printable.
     #[error("labels: {reason}")]
     Labels {
-        /// What is wrong with them.
+        /// Fault of the first bad one.
         reason: String,
     },
     /// API and peer transport have the same address.

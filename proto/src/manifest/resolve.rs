@@ -16,7 +16,7 @@ use crate::{
 use super::{
     compose::{
         Attribute, Compose, Constraint, DeployMode, FileReference, FileSource, MountSource,
-        NetworkMode, Project, Service,
+        NetworkDeclaration, NetworkMode, Project, Service,
     },
     fault::bounded,
     jaco::{Jaco, Override, Spanned},
@@ -59,6 +59,8 @@ pub struct Resolved {
     pub file_sources: BTreeMap<(v1::FileKind, String), FileSource>,
     /// Paths of hosts that services mount.
     pub binds: Vec<Bind>,
+    /// Networks with settings, by name.
+    pub networks: Vec<v1::NetworkSpec>,
     /// Warnings about valid but probably unintended settings.
     pub warnings: Vec<String>,
 }
@@ -79,7 +81,7 @@ pub struct Bind {
 pub struct Privileged {
     /// Name of the service.
     pub service: String,
-    /// `privileged`, `security_opt` or both, comma-separated.
+    /// Those of `privileged`, `security_opt` and `network_mode`, comma-separated.
     pub fields: String,
 }
 
@@ -122,6 +124,7 @@ fn resolve_unbounded(
     Ok(Resolved {
         file_sources: compose.project.file_sources(),
         binds: binds(&compose.project),
+        networks: network_specs(&compose.project),
         services,
         routes: routes(&jaco),
         tls_written: tls_written(&jaco),
@@ -230,6 +233,18 @@ fn binds(project: &Project) -> Vec<Bind> {
             })
     });
     binds.collect()
+}
+
+/// Networks with settings.
+fn network_specs(project: &Project) -> Vec<v1::NetworkSpec> {
+    let networks = project.networks.iter();
+    let spec = |(name, declared): (&String, &NetworkDeclaration)| {
+        declared.internal.then(|| v1::NetworkSpec {
+            name: name.clone(),
+            internal: true,
+        })
+    };
+    networks.filter_map(spec).collect()
 }
 
 struct Placement {

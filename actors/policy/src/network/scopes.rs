@@ -28,6 +28,8 @@ pub struct Scope {
     pub set: String,
     /// Blocks, sorted and disjoint.
     pub blocks: Vec<Cidr>,
+    /// Whether its containers reach each other only.
+    pub internal: bool,
 }
 
 /// Scopes of the address blocks in `state`, sorted by (deployment, network).
@@ -58,9 +60,33 @@ pub fn scopes(state: &State) -> Vec<Scope> {
         .zip(found.into_values())
         .map(|((id, set), mut blocks)| {
             disjoint(&mut blocks);
-            Scope { id, set, blocks }
+            Scope {
+                internal: is_internal(state, &id),
+                id,
+                set,
+                blocks,
+            }
         })
         .collect()
+}
+
+/// Whether the deployment of a network declares it as internal.
+#[must_use]
+pub fn is_internal(state: &State, id: &NetworkId) -> bool {
+    let deployment = state.deployments.get(id.deployment());
+    let mut networks = deployment.into_iter().flat_map(|row| &row.networks);
+    networks.any(|network| network.internal && network.name == id.network())
+}
+
+/// The internal networks of all deployments.
+#[must_use]
+pub fn internal_networks(state: &State) -> BTreeSet<NetworkId> {
+    let rows = state.deployments.values();
+    let internal = rows.flat_map(|row| {
+        let networks = row.networks.iter().filter(|network| network.internal);
+        networks.map(|network| NetworkId::new(&row.name, &network.name))
+    });
+    internal.collect()
 }
 
 /// Sorts blocks and removes those that lie in another one.
@@ -70,8 +96,9 @@ pub(super) fn disjoint(blocks: &mut Vec<Cidr>) {
     blocks.dedup_by(|next, kept| next.last() <= kept.last());
 }
 
-/// Whether the isolation lets a container with address `from` reach the address `to`, in either
-/// direction: between two addresses of containers only traffic within one network passes.
+/// Whether the isolation lets a container with address `from` reach the address `to`: between two
+/// addresses of containers only traffic within one network passes, and from an internal network
+/// nothing else does.
 ///
 /// `pool` holds the blocks of all networks. Its addresses without a row belong to no network: those
 /// of a block that left the rows may still be in use. Nor do addresses that rows of two networks have, which
@@ -92,7 +119,9 @@ pub fn allowed(state: &State, pool: Cidr, from: Ipv4Addr, to: Ipv4Addr) -> bool 
     let outside =
         |owners: &BTreeSet<NetworkId>, address| owners.is_empty() && !holds(pool, address);
     let (of_from, of_to) = (owners(from), owners(to));
-    outside(&of_from, from) || outside(&of_to, to) || of_from.len() == 1 && of_from == of_to
+    let confined = of_from.iter().any(|id| is_internal(state, id));
+    let leaves = outside(&of_from, from) || outside(&of_to, to);
+    leaves && !confined || of_from.len() == 1 && of_from == of_to
 }
 
 /// Network of a row with this key.

@@ -30,6 +30,17 @@ pub(crate) fn put_subnet(
     state.subnets.insert(key, Arc::new(row));
 }
 
+/// Declares a network as internal.
+pub(crate) fn make_internal(state: &mut State, deployment: &str, network: &str) {
+    let row = state.deployments.entry(deployment.to_owned()).or_default();
+    let row = Arc::make_mut(row);
+    deployment.clone_into(&mut row.name);
+    row.networks.push(v1::NetworkSpec {
+        name: network.to_owned(),
+        internal: true,
+    });
+}
+
 /// Adds a member.
 pub(crate) fn put_node(state: &mut State, node: v1::Node) {
     state.nodes.insert(node.hostname.clone(), Arc::new(node));

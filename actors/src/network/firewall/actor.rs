@@ -116,7 +116,9 @@ impl Worker for FirewallActor {
         let host = args.host.clone();
         let differs = move |last: &Arc<State>, next: &Arc<State>| {
             !last.subnets.ptr_eq(&next.subnets)
+                || !last.deployments.ptr_eq(&next.deployments)
                 || !last.replicas_observed.ptr_eq(&next.replicas_observed)
+                || !last.replicas_desired.ptr_eq(&next.replicas_desired)
                 || last.nodes.get(&host) != next.nodes.get(&host)
                 || last.nodes.len() != next.nodes.len()
                 || Pool::of_cluster(last) != Pool::of_cluster(next)

@@ -186,6 +186,8 @@ fn ruleset(table: nft::Table) -> Ruleset {
         nft::Rule::AcceptEstablished => Rule::AcceptEstablished,
         nft::Rule::Select(map) => Rule::Select(map),
         nft::Rule::AcceptTo(set) => Rule::AcceptTo(set),
+        nft::Rule::AcceptFrom(set) => Rule::AcceptFrom(set),
+        nft::Rule::DropFrom(set) => Rule::DropFrom(set),
         nft::Rule::DropWithin(set) => Rule::DropWithin(set),
         nft::Rule::Foreign => Rule::Foreign,
     };
@@ -239,6 +241,8 @@ fn table(ruleset: &Ruleset) -> nft::Table {
         Rule::AcceptEstablished => nft::Rule::AcceptEstablished,
         Rule::Select(map) => nft::Rule::Select(map.clone()),
         Rule::AcceptTo(set) => nft::Rule::AcceptTo(set.clone()),
+        Rule::AcceptFrom(set) => nft::Rule::AcceptFrom(set.clone()),
+        Rule::DropFrom(set) => nft::Rule::DropFrom(set.clone()),
         Rule::DropWithin(set) => nft::Rule::DropWithin(set.clone()),
         Rule::Foreign => nft::Rule::Foreign,
     };

@@ -175,7 +175,10 @@ pub(super) const NETWORK: Keys = Keys {
             "external",
             "every deployment has networks of its own, which no other can join",
         ),
-        noted("internal", "networks reach the outside of the cluster"),
+        kept(
+            "internal",
+            "its containers reach each other, and nothing off their node",
+        ),
         noted("ipam", ADDRESSES),
         silent("labels", "not copied to the engine's network"),
         noted("name", "the engine's networks are named by JACO"),

@@ -24,7 +24,7 @@ use crate::{
 use super::{
     Project, Resources, Service,
     document::{DEFAULT_NETWORK, Document},
-    keys::{Effect, Keys, NETWORK, SERVICE},
+    keys::{Effect, Keys, SERVICE},
     mounts, ports,
     reader::Reader,
 };
@@ -34,8 +34,9 @@ pub(super) fn project(document: &Document, unresolved: bool) -> Result<Project, 
     let mut project = Project::default();
     for (key, node) in document.networks() {
         check_name("networks", key)?;
-        declaration("networks", key, node, &NETWORK, unresolved)?;
-        project.networks.push(key.text.clone());
+        let declaration = network::declaration(key, node, unresolved)?;
+        let name = network::normalised(&key.text);
+        project.networks.insert(name, declaration);
     }
     for (key, node) in document.volumes() {
         check_name("volumes", key)?;

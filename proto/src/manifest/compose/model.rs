@@ -15,14 +15,21 @@ use crate::{
 pub struct Project {
     /// Services by name.
     pub services: BTreeMap<String, Service>,
-    /// Names of the declared networks; their settings are ignored.
-    pub networks: Vec<String>,
+    /// Declared networks by name; the default one is `_default`.
+    pub networks: BTreeMap<String, NetworkDeclaration>,
     /// Declared volumes by key.
     pub volumes: BTreeMap<String, VolumeDeclaration>,
     /// Declared configs by key.
     pub configs: BTreeMap<String, FileObject>,
     /// Declared secrets by key.
     pub secrets: BTreeMap<String, FileObject>,
+}
+
+/// A top-level `networks:` entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NetworkDeclaration {
+    /// Whether its containers reach each other only.
+    pub internal: bool,
 }
 
 /// A top-level `configs:` or `secrets:` entry.

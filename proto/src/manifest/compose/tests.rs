@@ -556,5 +556,6 @@ networks:
         cache.command,
         Some(strings(&["redis-server", "--save", ""]))
     );
-    assert_eq!(project.networks, ["back", "front"]);
+    let names: Vec<_> = project.networks.keys().collect();
+    assert_eq!(names, ["back", "front"]);
 }

@@ -48,12 +48,11 @@ const DEFAULTS: [(&str, &str); 6] = [
 ];
 
 /// Keys without an effect whose values are booleans in any spelling, and which one is the default.
-const BOOLEANS: [(&str, bool); 6] = [
+const BOOLEANS: [(&str, bool); 5] = [
     ("attachable", false),
     ("enable_ipv4", true),
     ("enable_ipv6", false),
     ("external", false),
-    ("internal", false),
     ("use_service_name_alias", true),
 ];
 

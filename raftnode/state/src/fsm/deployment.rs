@@ -28,6 +28,7 @@ pub(super) fn apply(
         routes: command.routes.clone(),
         tcp_routes: command.tcp_routes.clone(),
         acme_email: command.acme_email.clone(),
+        networks: command.networks.clone(),
     };
     files::add(tx, &command.deployment, &command.contents)?;
     files::require(tx, &command.deployment, &command.services)?;
@@ -156,6 +157,7 @@ fn current_revision(tx: &Tx, deployment: &v1::Deployment) -> DeploymentRevision 
         routes: routes.map(|route| v1::Route::clone(route)).collect(),
         tcp_routes: tcp_routes.map(|route| v1::TcpRoute::clone(route)).collect(),
         acme_email: deployment.acme_email.clone(),
+        networks: deployment.networks.clone(),
     }
 }
 
@@ -177,6 +179,7 @@ fn replace_content(
         routes,
         tcp_routes,
         acme_email,
+        networks,
     } = content;
     tx.remove_where::<v1::RolloutPlan>(|plan| {
         plan.deployment == name && !services.iter().any(|s| s.name == plan.service)
@@ -196,6 +199,7 @@ fn replace_content(
         highest_revision,
         previous,
         applied_raft_index: tx.index(),
+        networks,
     })?;
     route::replace_routes(tx, name, routes)?;
     tls::sweep(tx, name);

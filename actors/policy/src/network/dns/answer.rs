@@ -47,6 +47,8 @@ pub fn decide(
     let name = NameText::of(request.labels());
     match classify(&name, scope.deployment(), declares) {
         Meaning::External if request.is_transfer() => Decision::Refused,
+        // A query is a way to the outside too.
+        Meaning::External if records.is_internal(scope) => Decision::Refused,
         Meaning::External => Decision::Forward,
         Meaning::Unknown => Decision::NxDomain,
         Meaning::Service(name) => {

@@ -73,6 +73,13 @@ impl Records {
         declared.is_some_and(|declared| declared.has(name))
     }
 
+    /// Whether containers of `network` reach each other only.
+    #[must_use]
+    pub fn is_internal(&self, network: &NetworkId) -> bool {
+        let declared = self.deployments.get(network.deployment());
+        declared.is_some_and(|declared| declared.is_internal(network.network()))
+    }
+
     /// Whether a name (in lower case) has addresses on another network on which the container
     /// with address `client` on `network` is. A container that was not observed yet may be on every
     /// network that shares a service with `network`.

@@ -83,6 +83,31 @@ impl Attachments {
         found.into_iter().collect()
     }
 
+    /// Addresses in `internal` networks of containers that are also on another network, sorted.
+    ///
+    /// A container whose row was issued anew does not count: the next one, which may be on the internal
+    /// network only, can get its address before a report shows it.
+    pub(super) fn outbound(&self, state: &State, internal: &BTreeSet<NetworkId>) -> Vec<Ipv4Addr> {
+        let mut found = BTreeSet::new();
+        let replicas = self.replicas.iter();
+        for (_, networks) in replicas.filter(|(id, _)| is_current(state, id)) {
+            let (confined, others): (Vec<_>, Vec<_>) = networks
+                .iter()
+                .partition(|(network, _)| internal.contains(*network));
+            if !others.is_empty() {
+                found.extend(confined.into_iter().map(|(_, address)| *address));
+            }
+        }
+        found.into_iter().collect()
+    }
+
+    /// Whether a row with several networks was issued anew, or removed, between two states.
+    pub(super) fn any_reissued(&self, before: &State, after: &State) -> bool {
+        let mut ids = self.replicas.keys();
+        !before.replicas_desired.ptr_eq(&after.replicas_desired)
+            && ids.any(|id| is_current(before, id) != is_current(after, id))
+    }
+
     /// The bridge of a network, or the names that it can have until its network is listed.
     fn interfaces(&self, network: &NetworkId) -> Vec<String> {
         match self.bridges.get(network) {
@@ -90,6 +115,15 @@ impl Attachments {
             None => vec![network.bridge_name(), network.fallback_bridge_name()],
         }
     }
+}
+
+/// Whether the last report of a replica is about its present row.
+fn is_current(state: &State, id: &str) -> bool {
+    let row = state.replicas_desired.get(id);
+    let seen = state.replicas_observed.get(id);
+    row.zip(seen).is_some_and(|(row, seen)| {
+        row.host == seen.host && seen.desired_raft_index >= row.raft_index
+    })
 }
 
 /// Networks and addresses of a replica whose container may run.
@@ -119,6 +153,7 @@ mod tests {
         let desired = ReplicaDesired {
             id: id.to_owned(),
             deployment: "app".to_owned(),
+            host: host.to_owned(),
             ..Default::default()
         };
         state
@@ -143,6 +178,29 @@ mod tests {
     fn shown(attachments: &Attachments) -> Vec<String> {
         let rendered = attachments.rendered();
         rendered.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn internal_addresses_lead_out_beside_another_network() {
+        let mut state = State::default();
+        put(&mut state, "a", "n1", BOTH);
+        put(&mut state, "b", "n1", &[("front", [10, 244, 1, 3])]);
+        put(&mut state, "c", "n2", BOTH);
+        let index = Attachments::of("n1", &state);
+        let found = |names: &[&str]| {
+            let networks = names.iter().map(|name| NetworkId::new("app", *name));
+            index.outbound(&state, &networks.collect())
+        };
+        assert_eq!(found(&["front"]), [Ipv4Addr::new(10, 244, 1, 2)]);
+        assert_eq!(found(&["_default"]), [Ipv4Addr::new(10, 244, 2, 2)]);
+        assert_eq!(found(&["front", "_default"]), [Ipv4Addr::UNSPECIFIED; 0]);
+        assert_eq!(found(&[]), [Ipv4Addr::UNSPECIFIED; 0]);
+        let mut next = state.clone();
+        let row = next.replicas_desired.get_mut("a").unwrap();
+        Arc::make_mut(row).raft_index = 7;
+        assert!(index.any_reissued(&state, &next) && !index.any_reissued(&next, &next));
+        let front = BTreeSet::from([NetworkId::new("app", "front")]);
+        assert_eq!(index.outbound(&next, &front), [Ipv4Addr::UNSPECIFIED; 0]);
     }
 
     #[test]

@@ -34,6 +34,7 @@ use crate::{
     network::{
         names::NetworkId,
         readiness::{IsolationStatus, MeshStatus, assess},
+        scopes::internal_networks,
     },
 };
 use report::Reports;
@@ -226,7 +227,17 @@ impl Core {
                 self.pass_by(now);
             }
         }
-        if self.attachments.handle_state(&self.state, &state) {
+        if self.attachments.handle_state(&self.state, &state)
+            || self.attachments.any_reissued(&self.state, &state)
+        {
+            self.changes.handle_change(now);
+        }
+        if !state.deployments.ptr_eq(&self.state.deployments)
+            && (internal_networks(&state) != internal_networks(&self.state)
+                || self.abandoned(&state) != self.abandoned(&self.state))
+        {
+            // Connections to the outside may go on that are no longer allowed.
+            self.suspect_flows();
             self.changes.handle_change(now);
         }
         self.reports.handle_state(&state);

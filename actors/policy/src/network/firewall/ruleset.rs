@@ -19,6 +19,11 @@ pub const POOL_SET: &str = "jaco_pool";
 pub const SOURCE_SET: &str = "jaco_sources";
 /// Set with the further interfaces of containers on several networks.
 pub const ATTACHMENT_SET: &str = "jaco_attachments";
+/// Set with the blocks of the internal networks.
+pub const INTERNAL_SET: &str = "jaco_internal";
+/// Set with the addresses in internal networks of containers that are also on another network: the
+/// engine may have made the internal one their default route.
+pub const OUTBOUND_SET: &str = "jaco_outbound";
 /// Chain with the rules about paths.
 pub const FORWARD: &str = "forward";
 /// Chain with the rules about sources.
@@ -126,6 +131,10 @@ pub enum Rule {
     AcceptTo(String),
     /// `ip saddr @set ip daddr @set drop`
     DropWithin(String),
+    /// `ip saddr @set accept`
+    AcceptFrom(String),
+    /// `ip saddr @set counter drop`
+    DropFrom(String),
     /// `ip saddr . iifname @set accept`
     AcceptAttached(String),
     /// `ip saddr @set fib saddr . iif oif 0 counter drop`: drops a packet unless the route to its
@@ -155,6 +164,11 @@ pub struct HostInputs {
     pub retired: Vec<Cidr>,
     /// Further interfaces of this host's containers, sorted.
     pub attachments: Vec<Attachment>,
+    /// Addresses in internal networks of this host's containers that are also on another one, sorted.
+    pub outbound: Vec<Ipv4Addr>,
+    /// Addresses of the internal networks in the ruleset before, sorted: containers that are being
+    /// stopped, of a deployment or network that is gone, may still have them.
+    pub confined: Vec<Span>,
 }
 
 impl Default for HostInputs {
@@ -163,7 +177,17 @@ impl Default for HostInputs {
             pool: Pool::default().range(),
             retired: Vec::new(),
             attachments: Vec::new(),
+            outbound: Vec::new(),
+            confined: Vec::new(),
         }
+    }
+}
+
+impl HostInputs {
+    /// Whether the ruleset before had `block` in an internal network.
+    #[must_use]
+    pub fn was_internal(&self, block: Cidr) -> bool {
+        contains(&self.confined, block.network())
     }
 }
 
@@ -199,6 +223,17 @@ impl Ruleset {
         if !sets.is_empty() {
             sets.push(Set::of_networks(&sets));
         }
+        let internal = scopes.iter().filter(|scope| scope.internal);
+        let mut internal: Vec<Cidr> = internal.flat_map(|s| &s.blocks).copied().collect();
+        let retired = inputs.retired.iter().copied();
+        internal.extend(retired.filter(|block| inputs.was_internal(*block)));
+        disjoint(&mut internal);
+        if !internal.is_empty() {
+            sets.push(Set::of_blocks(INTERNAL_SET, &internal));
+            let outbound = inputs.outbound.iter();
+            let outbound: Vec<Cidr> = outbound.map(|ip| Cidr::aligned((*ip).into(), 32)).collect();
+            sets.push(Set::of_blocks(OUTBOUND_SET, &outbound));
+        }
         if !pool.is_empty() {
             sets.push(Set::of_blocks(POOL_SET, &pool));
         }
@@ -210,7 +245,7 @@ impl Ruleset {
         Self {
             flags: 0,
             sets,
-            chains: chains(&within, !pool.is_empty()),
+            chains: chains(&within, !pool.is_empty(), !internal.is_empty()),
         }
     }
 
@@ -222,7 +257,8 @@ impl Ruleset {
         let pool: Vec<&Set> = named(POOL_SET).collect();
         let scopes: Vec<Set> = self.scope_sets().cloned().collect();
         let within: Vec<String> = scopes.iter().map(|set| set.name.clone()).collect();
-        let expected = chains(&within, !pool.is_empty());
+        let confined: Vec<&Set> = named(INTERNAL_SET).chain(named(OUTBOUND_SET)).collect();
+        let expected = chains(&within, !pool.is_empty(), !confined.is_empty());
         let mut spans: Vec<&Span> = scopes.iter().flat_map(|set| set.spans()).collect();
         spans.sort_unstable();
         let covered = |span: &&Span| {
@@ -246,10 +282,19 @@ impl Ruleset {
             && named(SOURCE_SET).count() == 1
             && named(ATTACHMENT_SET).count() == 1
             && pool.len() <= 1
+            && matches!(confined.len(), 0 | 2)
+            && { named(INTERNAL_SET).flat_map(Set::spans) }.all(|span| covered(&span))
             && are_alike(&self.chains, &expected)
             && spans.is_sorted_by(|one, next| one.last < next.first)
             && spans.iter().all(covered)
             && selects_all
+    }
+
+    /// Addresses of internal networks, sorted.
+    #[must_use]
+    pub fn internal(&self) -> &[Span] {
+        let set = self.sets.iter().find(|set| set.name == INTERNAL_SET);
+        set.map_or(&[], Set::spans)
     }
 
     /// Whether a network has an address here that it does not have in `before`.
@@ -267,7 +312,14 @@ impl Ruleset {
 
     /// The sets of the networks.
     pub fn scope_sets(&self) -> impl Iterator<Item = &Set> {
-        let others = [NETWORK_MAP, POOL_SET, SOURCE_SET, ATTACHMENT_SET];
+        let others = [
+            NETWORK_MAP,
+            POOL_SET,
+            SOURCE_SET,
+            ATTACHMENT_SET,
+            INTERNAL_SET,
+            OUTBOUND_SET,
+        ];
         { self.sets.iter() }.filter(move |set| !others.contains(&set.name.as_str()))
     }
 
@@ -309,7 +361,11 @@ impl Ruleset {
                         return Verdict::Drop;
                     }
                 }
+                Rule::AcceptFrom(set) if self.holds(set, from) => return Verdict::Accept,
+                Rule::DropFrom(set) if self.holds(set, from) => return Verdict::Drop,
                 Rule::AcceptEstablished
+                | Rule::AcceptFrom(_)
+                | Rule::DropFrom(_)
                 | Rule::Select(_)
                 | Rule::AcceptTo(_)
                 | Rule::AcceptAttached(_)
@@ -320,6 +376,12 @@ impl Ruleset {
             }
         }
         Verdict::Accept
+    }
+
+    /// Whether the set `name` has an address.
+    fn holds(&self, name: &str, address: Ipv4Addr) -> bool {
+        let set = self.sets.iter().find(|set| set.name == name);
+        set.is_some_and(|set| set.contains(address))
     }
 
     /// Whether the chain that `map` has for the source accepts a packet.
@@ -337,17 +399,13 @@ impl Ruleset {
     /// Whether a forwarded packet is dropped that would leave by an interface of another program.
     #[must_use]
     pub fn drops_outside(&self, from: Ipv4Addr, to: Ipv4Addr) -> bool {
-        let holds = |name: &str, address| {
-            let set = self.sets.iter().find(|set| set.name == name);
-            set.is_some_and(|set| set.contains(address))
-        };
         let forward = self.chains.iter().find(|chain| chain.name == FORWARD);
         let mut rules = forward.into_iter().flat_map(|chain| &chain.rules);
         rules.any(|rule| match rule {
             Rule::DropOutside {
                 from: sources,
                 to: destinations,
-            } => holds(sources, from) && holds(destinations, to),
+            } => self.holds(sources, from) && self.holds(destinations, to),
             _ => false,
         })
     }
@@ -358,10 +416,10 @@ impl Ruleset {
     /// established: an answer for many addresses.
     #[must_use]
     pub fn forbids(&self, from: Ipv4Addr, to: Ipv4Addr) -> bool {
-        let holds_both = |set: &Set| set.contains(from) && set.contains(to);
-        let mut pool = self.sets.iter().filter(|set| set.name == POOL_SET);
         // Few connections of a host are between containers.
-        pool.any(holds_both) && !self.is_accepted(NETWORK_MAP, from, to)
+        let is_within = self.holds(POOL_SET, from) && self.holds(POOL_SET, to);
+        let is_confined = self.holds(INTERNAL_SET, from) && !self.holds(OUTBOUND_SET, from);
+        (is_within || is_confined) && !self.is_accepted(NETWORK_MAP, from, to)
     }
 }
 
@@ -393,8 +451,8 @@ fn scope_sets(scopes: &[Scope]) -> Vec<Set> {
 }
 
 /// The chains of a ruleset that accepts packets within each of these sets; `pooled` is whether there is
-/// any block.
-fn chains(within: &[String], pooled: bool) -> Vec<Chain> {
+/// any block, `confined` whether one is of an internal network.
+fn chains(within: &[String], pooled: bool, confined: bool) -> Vec<Chain> {
     let pool = || POOL_SET.to_owned();
     let (mut paths, mut sent) = (Vec::new(), Vec::new());
     if pooled {
@@ -411,6 +469,10 @@ fn chains(within: &[String], pooled: bool) -> Vec<Chain> {
     }
     if pooled {
         paths.push(Rule::DropWithin(pool()));
+    }
+    if confined {
+        paths.push(Rule::AcceptFrom(OUTBOUND_SET.to_owned()));
+        paths.push(Rule::DropFrom(INTERNAL_SET.to_owned()));
     }
     let chain = |hook: &str, priority, rules| Chain {
         name: hook.to_owned(),
@@ -498,10 +560,7 @@ impl Set {
     /// Whether the set holds `address`.
     #[must_use]
     pub fn contains(&self, address: Ipv4Addr) -> bool {
-        let (address, spans) = (u32::from(address), self.spans());
-        let after = spans.partition_point(|span| span.first <= address);
-        let span = after.checked_sub(1).map(|index| spans[index]);
-        span.is_some_and(|span| address <= span.last)
+        contains(self.spans(), address)
     }
 
     /// Chain that the map has for `address`.
@@ -524,6 +583,14 @@ impl Set {
             |held: &Attachment| (held.address, held.interface.as_str()).cmp(&(address, interface));
         attachments.binary_search_by(place).is_ok()
     }
+}
+
+/// Whether one of `spans`, which are sorted and disjoint, has an address.
+fn contains(spans: &[Span], address: Ipv4Addr) -> bool {
+    let address = u32::from(address);
+    let after = spans.partition_point(|span| span.first <= address);
+    let span = after.checked_sub(1).and_then(|index| spans.get(index));
+    span.is_some_and(|span| address <= span.last)
 }
 
 impl fmt::Display for Selection {

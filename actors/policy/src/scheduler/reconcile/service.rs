@@ -60,6 +60,14 @@ fn stuck(at: StuckAt) -> Option<Blocked> {
     )
 }
 
+/// Obstacles of a service that is placed as far as possible.
+struct Obstacles {
+    /// Replicas that cannot run properly where they stay: why, host and id.
+    stuck: Vec<(Stuck, String, String)>,
+    /// Reason why other replicas have no host.
+    shortage: Option<Unplaceable>,
+}
+
 impl<'a> Plan<'a> {
     /// Plans one deployment; if its document cannot be parsed, only the status changes.
     pub(super) fn deployment(&mut self, deployment: &'a v1::Deployment, templates: &Templates) {
@@ -80,7 +88,7 @@ impl<'a> Plan<'a> {
             let template = templates.get(&spec.name);
             // Report the first obstacle; others are reported once it is resolved.
             match self.service(deployment, spec, template) {
-                Ok((stuck, shortage)) => {
+                Ok(Obstacles { stuck, shortage }) => {
                     if let Some(why) = shortage {
                         blocked.get_or_insert(why.into());
                     }
@@ -115,13 +123,13 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Plans one service; returns its stuck replicas and their hosts, and why others have no host.
+    /// Plans one service.
     fn service(
         &mut self,
         deployment: &'a v1::Deployment,
         spec: &'a v1::ServiceSpec,
         template: Option<&Template>,
-    ) -> Result<(Vec<(Stuck, String, String)>, Option<Unplaceable>), Blocked> {
+    ) -> Result<Obstacles, Blocked> {
         let name = &spec.name;
         let template =
             template.ok_or_else(|| format!("service {name:?} not found in compose project"))?;
@@ -178,7 +186,10 @@ impl<'a> Plan<'a> {
             self.remove(id, host);
         }
         let stuck = |placed: Placed| Some((placed.stuck?, placed.host, placed.id));
-        Ok((placed.into_iter().filter_map(stuck).collect(), shortage))
+        Ok(Obstacles {
+            stuck: placed.into_iter().filter_map(stuck).collect(),
+            shortage,
+        })
     }
 
     fn is_taken(&self, id: &str, owner: (&str, &str)) -> bool {

@@ -64,6 +64,19 @@ impl Reader<'_> {
         }
     }
 
+    pub(super) fn boolean(&self, map: &Map, key: &str) -> Result<Option<bool>, Error> {
+        let Some(node) = map.get(key).filter(|node| !node.is_null()) else {
+            return Ok(None);
+        };
+        match node.text() {
+            Some(text) if self.is_open(text) => Ok(None),
+            text => match text.and_then(grammar::boolean) {
+                Some(value) => Ok(Some(value)),
+                None => Err(self.fail(&format!("needs a boolean as {key}"), node.at)),
+            },
+        }
+    }
+
     /// Reads a mapping of scalars, or a list of `key=value`.
     pub(super) fn texts(&self, map: &Map, key: &str) -> Result<BTreeMap<String, String>, Error> {
         let Some(node) = map.get(key).filter(|node| !node.is_null()) else {

@@ -6,17 +6,40 @@ use crate::{
     Error,
     manifest::{
         compose::{
-            Namespace, NetworkMode, NetworkSettings, Service, document::DEFAULT_NETWORK,
-            keys::SERVICE_NETWORK, reader::Reader,
+            Namespace, NetworkDeclaration, NetworkMode, NetworkSettings, Service,
+            document::DEFAULT_NETWORK,
+            keys::{NETWORK, SERVICE_NETWORK},
+            reader::Reader,
         },
         grammar,
     },
-    yaml::{Map, Node, Value},
+    yaml::{Key, Map, Node, Value},
 };
+
+use super::declared;
 
 /// Longest name that can be asked for: with the deployment's name and the internal domain it must
 /// fit into 255 bytes of a DNS message.
 const MAX_NAME: usize = 128;
+
+/// Reads an entry of the top-level `networks`.
+pub(super) fn declaration(
+    key: &Key,
+    node: &Node,
+    unresolved: bool,
+) -> Result<NetworkDeclaration, Error> {
+    let mut declared = NetworkDeclaration::default();
+    let Some(map) = super::declaration("networks", key, node, &NETWORK, unresolved)? else {
+        return Ok(declared);
+    };
+    let reader = declared::Reader {
+        table: "networks",
+        key,
+        unresolved,
+    };
+    declared.internal = reader.boolean(map, "internal")?.unwrap_or(false);
+    Ok(declared)
+}
 
 /// Clears the settings that the engine rejects for a container without its own network.
 pub(super) fn leave_networks(service: &mut Service) {
@@ -72,7 +95,7 @@ pub(super) fn networks(
     Ok((names, settings))
 }
 
-fn normalised(name: &str) -> String {
+pub(super) fn normalised(name: &str) -> String {
     match name {
         "default" => DEFAULT_NETWORK.to_owned(),
         name => name.to_owned(),

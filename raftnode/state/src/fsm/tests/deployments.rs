@@ -38,6 +38,10 @@ fn revision(name: &str, revision: u64, services: &[&str]) -> v1::DeploymentApply
             })
             .collect(),
         acme_email: format!("r{revision}@example"),
+        networks: vec![v1::NetworkSpec {
+            name: format!("r{revision}"),
+            internal: true,
+        }],
         ..Default::default()
     }
 }
@@ -283,8 +287,8 @@ fn rollback_swaps_both_revisions() {
         (&was.jaco_yaml, &was.compose_yaml)
     );
     assert_eq!(
-        (&d.services, &d.acme_email),
-        (&was.services, &was.acme_email)
+        (&d.services, &d.acme_email, &d.networks),
+        (&was.services, &was.acme_email, &was.networks)
     );
     assert_eq!(d.updated_at, Some(at(START + 60)));
     assert_eq!(d.applied_raft_index, applied.state.applied_index);

@@ -44,6 +44,36 @@ fn decided(name: &str, kind: RecordType, here: &str, client: &str) -> Decision {
 }
 
 #[test]
+fn internal_networks_resolve_only_their_names() {
+    let mut state = state();
+    let shop = Arc::make_mut(state.deployments.get_mut("shop").unwrap());
+    shop.networks.push(v1::NetworkSpec {
+        name: "front".to_owned(),
+        internal: true,
+    });
+    let mut records = Records::of(&State::default());
+    records.update(&State::default(), &state);
+    let client = "10.244.0.9".parse().unwrap();
+    let decided = |records: &Records, network: &str, name: &str| {
+        let scope = NetworkId::new("shop", network);
+        let request = request(&query(name, RecordType::A), Transport::Udp);
+        decide(records, &scope, "here", |_| true, client, &request)
+    };
+    assert_eq!(decided(&records, "front", "example.org"), Decision::Refused);
+    assert_eq!(decided(&records, "back", "example.org"), Decision::Forward);
+    assert!(matches!(
+        decided(&records, "front", "web"),
+        Decision::Addresses(_)
+    ));
+    let mut open = state.clone();
+    Arc::make_mut(open.deployments.get_mut("shop").unwrap())
+        .networks
+        .clear();
+    records.update(&state, &open);
+    assert_eq!(decided(&records, "front", "example.org"), Decision::Forward);
+}
+
+#[test]
 fn names_are_answered_by_scope_and_type() {
     let addresses = |last: &[[u8; 4]]| {
         Decision::Addresses(last.iter().map(|octets| Ipv4Addr::from(*octets)).collect())

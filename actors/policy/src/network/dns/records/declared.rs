@@ -24,6 +24,8 @@ pub(super) struct Declared {
     aliases: BTreeMap<String, Vec<Alias>>,
     /// Names that one service has for another.
     links: BTreeMap<String, Vec<Link>>,
+    /// Networks with settings.
+    settings: Vec<v1::NetworkSpec>,
 }
 
 /// A service, in lower case, that has a further name.
@@ -66,12 +68,15 @@ impl Declared {
             lenders: lenders(&project),
             aliases: aliases(&row.name, &project),
             links: links(&project),
+            settings: row.networks.clone(),
         }
     }
 
     /// Whether this is what [`Declared::of`] would return; parses nothing.
     pub(super) fn is_of(&self, row: &v1::Deployment) -> bool {
-        self.compose == row.compose_yaml && specs(row).eq(self.specs.iter().cloned())
+        self.compose == row.compose_yaml
+            && self.settings == row.networks
+            && specs(row).eq(self.specs.iter().cloned())
     }
 
     /// Whether a service has this name, in lower case, or is called so by another one.
@@ -79,6 +84,12 @@ impl Declared {
         self.names.contains(name)
             || self.aliases.contains_key(name)
             || self.links.contains_key(name)
+    }
+
+    /// Whether the containers of `network` reach each other only.
+    pub(super) fn is_internal(&self, network: &str) -> bool {
+        let mut settings = self.settings.iter();
+        settings.any(|one| one.internal && one.name == network)
     }
 
     /// The service that is called `name`, both in lower case.

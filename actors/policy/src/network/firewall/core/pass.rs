@@ -1,19 +1,24 @@
 //! One pass: read, compare, apply, read again, end connections, exempt.
 
-use std::{sync::Arc, time::Instant};
+use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
 use jaco_engine::cidr::Cidr;
+use jaco_state::State;
 
 use super::{
     super::{
         difference::Difference,
-        ruleset::{HostInputs, Ruleset},
+        ruleset::{HostInputs, Ruleset, Span},
     },
     Action, Core, Cut, FIRST_RETRY, MAX_DELAY, MAX_UNREAD, Phase, QUIET, Rendered, TICK, report,
 };
 use crate::{
     debounce::Debounce,
-    network::{readiness::IsolationStatus, scopes::scopes},
+    network::{
+        names::NetworkId,
+        readiness::IsolationStatus,
+        scopes::{internal_networks, scopes},
+    },
 };
 
 impl Core {
@@ -41,7 +46,20 @@ impl Core {
     }
 
     fn render(&mut self, now: Instant) {
+        self.render_after(now, None);
+    }
+
+    /// `adopted` is the table of an earlier process.
+    fn render_after(&mut self, now: Instant, adopted: Option<&Ruleset>) {
+        let before = [Some(&self.expected.ruleset), adopted];
+        let before = before.into_iter().flatten().flat_map(Ruleset::internal);
+        let mut confined: Vec<Span> = before.copied().collect();
+        confined.sort_unstable();
+        confined.dedup_by(|next, kept| next.last <= kept.last);
+        let internal = internal_networks(&self.state);
         let inputs = HostInputs {
+            outbound: self.attachments.outbound(&self.state, &internal),
+            confined,
             pool: self.pool,
             retired: self.retired_blocks(now),
             attachments: self.attachments.rendered(),
@@ -50,6 +68,14 @@ impl Core {
         if expected != *self.expected {
             self.expected = Arc::new(expected);
         }
+    }
+
+    /// Internal networks of the last ruleset whose deployment `state` does not have any more: their
+    /// containers are being stopped.
+    pub(super) fn abandoned(&self, state: &State) -> BTreeSet<NetworkId> {
+        let internal = self.expected.scopes.iter().filter(|scope| scope.internal);
+        let gone = internal.filter(|scope| !state.deployments.contains_key(scope.id.deployment()));
+        gone.map(|scope| scope.id.clone()).collect()
     }
 
     pub(super) fn retired_blocks(&self, now: Instant) -> Vec<Cidr> {
@@ -69,7 +95,7 @@ impl Core {
             let rows = (self.pool, &*self.state, scopes.as_slice());
             self.retired.adopt(now, table, rows, since);
         }
-        self.render(now);
+        self.render_after(now, found);
     }
 
     pub(super) fn compare(&mut self, now: Instant, found: Result<Option<Ruleset>, String>) {

@@ -33,6 +33,11 @@ impl Rendered {
     #[must_use]
     pub fn of(state: &State, inputs: HostInputs) -> Self {
         let mut scopes = scopes(state);
+        for scope in &mut scopes {
+            let is_abandoned = !state.deployments.contains_key(scope.id.deployment());
+            let mut blocks = scope.blocks.iter();
+            scope.internal |= is_abandoned && blocks.any(|block| inputs.was_internal(*block));
+        }
         if !inputs.retired.is_empty() {
             for scope in &mut scopes {
                 scope

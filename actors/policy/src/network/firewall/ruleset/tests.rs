@@ -1,7 +1,11 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::network::{scopes::allowed, testing::state};
+use crate::network::{
+    names::NetworkId,
+    scopes::allowed,
+    testing::{make_internal, state},
+};
 
 #[test]
 fn ruleset_without_blocks_drops_nothing() {
@@ -294,6 +298,49 @@ fn established_traffic_passes_between_networks() {
     assert_eq!(ruleset.verdict(host, b, false), Verdict::Accept);
 }
 
+#[test]
+fn internal_networks_lead_nowhere() {
+    let mut state = state(&[
+        ("shop", "back", "n1", "10.244.1.0/24"),
+        ("shop", "back", "n2", "10.244.2.0/24"),
+        ("shop", "front", "n1", "10.244.3.0/24"),
+    ]);
+    make_internal(&mut state, "shop", "back");
+    let ip = |text: &str| text.parse::<Ipv4Addr>().unwrap();
+    let both = ip("10.244.1.9");
+    let inputs = HostInputs {
+        outbound: vec![both],
+        ..HostInputs::default()
+    };
+    let ruleset = Ruleset::of_scopes(&scopes(&state), &inputs);
+    assert!(ruleset.is_consistent());
+    let last = &ruleset.chains[0].rules[ruleset.chains[0].rules.len() - 2..];
+    let expected = [
+        Rule::AcceptFrom(OUTBOUND_SET.to_owned()),
+        Rule::DropFrom(INTERNAL_SET.to_owned()),
+    ];
+    assert_eq!(last, expected);
+    for (from, to, passes) in [
+        ("10.244.1.2", "10.244.2.2", true),
+        ("10.244.1.2", "10.244.3.2", false),
+        ("10.244.1.2", "192.0.2.1", false),
+        ("10.244.2.2", "10.99.0.7", false), // another host in the mesh
+        ("10.244.1.9", "192.0.2.1", true),
+        ("10.244.1.9", "10.244.3.2", false),
+        ("10.244.3.2", "192.0.2.1", true),
+        ("192.0.2.1", "10.244.1.2", true), // such as a request of the ingress
+    ] {
+        let (from, to) = (ip(from), ip(to));
+        let verdict = ruleset.verdict(from, to, false);
+        assert_eq!(verdict == Verdict::Accept, passes, "{from} to {to}");
+        assert_eq!(ruleset.forbids(from, to), !passes, "{from} to {to}");
+        assert_eq!(ruleset.verdict(from, to, true), Verdict::Accept);
+    }
+    let mut damaged = ruleset.clone();
+    damaged.chains[0].rules.pop();
+    assert!(!damaged.is_consistent());
+}
+
 fn retiring(state: &State, retired: &[Cidr]) -> Ruleset {
     let inputs = HostInputs {
         retired: retired.to_vec(),
@@ -328,6 +375,7 @@ proptest! {
         rows in prop::collection::vec(row(), 0..12),
         retired in prop::collection::vec(block(), 0..4),
         pairs in prop::collection::vec((address(), address()), 1..40),
+        internal in prop::collection::vec((0..4_usize, 0..4_usize), 0..3),
     ) {
         // Names that become equal when characters are replaced.
         let (deployments, networks) = (["a", "a_b", "a-b", "a.b"], ["c", "b_c", "b-c", "default"]);
@@ -336,7 +384,11 @@ proptest! {
             .iter()
             .map(|(d, n, h, block)| (deployments[*d], networks[*n], hosts[*h], &**block))
             .collect();
-        let state = state(&rows);
+        let mut state = state(&rows);
+        for (d, n) in internal {
+            let network = NetworkId::new(deployments[d], networks[n]);
+            make_internal(&mut state, network.deployment(), network.network());
+        }
         let retired: Vec<Cidr> = retired.iter().map(|block| block.parse().unwrap()).collect();
         let ruleset = retiring(&state, &retired);
         let whole = retiring(&state, &[pool()]);
@@ -357,8 +409,9 @@ proptest! {
             // A block that is neither a row's nor retired is not known.
             let passes = ruleset.verdict(from, to, false) == Verdict::Accept;
             prop_assert_eq!(ruleset.forbids(from, to), !passes);
+            let confined = ruleset.holds(INTERNAL_SET, from);
             let unknown = !known(from) || !known(to);
-            prop_assert_eq!(passes, expected || unknown, "{} to {}", from, to);
+            prop_assert_eq!(passes, expected || unknown && !confined, "{} to {}", from, to);
         }
     }
 }

@@ -85,7 +85,7 @@ fn surplus_moves_where_there_is_room() {
 }
 
 #[test]
-fn offline_host_keeps_its_replica_when_others_are_full() {
+fn offline_host_keeps_its_replica_without_room() {
     let members = [
         ("a", HostEligibility::Down),
         ("b", HostEligibility::Eligible),

@@ -1,6 +1,7 @@
 //! When a pass runs, and what it repairs.
 
 use super::*;
+use crate::network::testing::make_internal;
 
 #[test]
 fn nothing_happens_before_a_leader_is_known() {
@@ -405,6 +406,37 @@ fn further_networks_of_a_container_cause_a_pass() {
         assert_eq!(found, admitted, "{address:?}");
     }
     assert_eq!(bench.reported(), Vec::<String>::new());
+}
+
+#[test]
+fn declaration_of_internal_networks_causes_a_pass() {
+    let mut bench = Bench::enforced();
+    bench.rows(&[("shop", "a", "n1", "10.244.2.0/24")]);
+    bench.advance(QUIET);
+    let leads_out = |bench: &Bench| {
+        let kernel = bench.kernel.as_ref().unwrap();
+        let (from, to) = ([10, 244, 2, 2].into(), [192, 0, 2, 1].into());
+        kernel.verdict(from, to, false) == Verdict::Accept
+    };
+    assert!(leads_out(&bench));
+    let cuts = bench.cuts;
+    make_internal(&mut bench.state, "shop", "a");
+    bench.publish();
+    bench.advance(QUIET);
+    assert!(!leads_out(&bench));
+    assert!(bench.cuts > cuts, "connections to the outside end");
+    // Its containers are being stopped.
+    bench.state.deployments.remove("shop");
+    bench.publish();
+    bench.advance(QUIET);
+    assert!(!leads_out(&bench));
+    bench
+        .state
+        .deployments
+        .insert("shop".into(), Default::default());
+    bench.publish();
+    bench.advance(QUIET);
+    assert!(leads_out(&bench));
 }
 
 #[test]
