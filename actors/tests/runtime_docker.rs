@@ -2,6 +2,8 @@
 //!
 //! Every test has its own cluster id, image and deployment, and removes them.
 
+#[path = "runtime_docker/hooks.rs"]
+mod hooks;
 #[path = "runtime_docker/lab.rs"]
 mod lab;
 #[path = "runtime_docker/log_tail.rs"]

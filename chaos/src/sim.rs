@@ -101,6 +101,7 @@ mod inject;
 mod ipam;
 mod isolation;
 mod issuance;
+mod jobs;
 mod kernel;
 mod members;
 mod mesh;

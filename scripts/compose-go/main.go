@@ -51,13 +51,17 @@ var values = map[string][]string{
 	"user":              {"a", "'1000'", "${USR:-u}"},
 	"working_dir":       {"/w", "/v"},
 	"hostname":          {"h1", "h2"},
-	"restart":           {"always", "unless-stopped"},
+	"restart":           {"always", "unless-stopped", "'no'", "no", "on-failure", "on-failure:3"},
+	"post_start":        {"[{command: a}]", "[{command: [b, c], user: root, environment: {E: '${TAG}'}}]"},
+	"pre_stop":          {"[{command: ./stop --now, working_dir: /w}]", "[{command: [d], environment: [F=g]}]"},
+	"configs":           {"[site]", "[{source: site, target: /etc/site, mode: 0440}, motd]", "[{source: motd, uid: '5'}]"},
+	"secrets":           {"[key]", "[{source: key, target: k}]"},
 	"healthcheck":       {"{test: [CMD, a], interval: 5s}", "{test: b, retries: 3}", "{disable: true}"},
 	"logging":           {"{driver: json-file, options: {max-size: 1m}}", "{driver: syslog}", "{options: {max-file: '2'}}"},
 	"ulimits":           {"{nofile: 5}", "{nofile: {soft: 1, hard: 2}}", "{nproc: 7}"},
 	"sysctls":           {"{net.a: 1}", "[net.b=2]"},
-	"deploy":            {"{replicas: 2}", "{resources: {limits: {memory: 64M}}}", "{labels: {a: b}}"},
-	"depends_on":        {"[db]", "{db: {condition: service_healthy}}"},
+	"deploy":            {"{replicas: 2}", "{resources: {limits: {memory: 64M}}}", "{labels: {a: b}}", "{restart_policy: {condition: on-failure, max_attempts: 2, delay: 5s}}", "{placement: {constraints: [node.hostname == a]}}"},
+	"depends_on":        {"[db]", "{db: {condition: service_healthy}}", "{db: {condition: service_completed_successfully}}"},
 	"networks":          {"[front]", "{front: {aliases: [x]}, back: }", "[back]"},
 	"init":              {"true", "false"},
 	"tty":               {"true"},
@@ -167,7 +171,10 @@ func (p *project) generate() {
 	main += p.service("base", append([]string{"image: base"}, p.body(4, "image", "ports", "profiles", "links", "depends_on", "networks")...))
 	p.write("lib/lib.yaml", "services:\n"+p.service("common", append([]string{"extends: root"}, p.body(4, "profiles", "links", "depends_on", "networks")...))+
 		p.service("root", p.body(4, "profiles", "links", "depends_on", "networks")))
-	tail := "networks: {front: , back: }\nvolumes: {data: }\n"
+	tail := "networks: {front: , back: {internal: true}}\nvolumes: {data: }\n" +
+		"configs: {site: {file: ./site.conf}, motd: {content: 'at ${TAG}'}}\nsecrets: {key: {file: ./key}}\n"
+	p.write("site.conf", "a")
+	p.write("key", "b")
 	if p.random.Intn(4) == 0 {
 		main = "include: [inc/compose.yaml]\n" + main
 		p.write("inc/compose.yaml", "services:\n"+p.service("side", []string{"image: side:${TAG}", "volumes: ['./in:/in']"}))

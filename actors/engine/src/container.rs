@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
+use jaco_proto::manifest::compose::Hook;
 
 use crate::{
     Credential, EngineError,
@@ -68,6 +69,8 @@ pub struct Inspected {
     pub id: String,
     /// `None` when the engine sent no state object.
     pub status: Option<Status>,
+    /// Time of its last start as the engine writes it; empty if it never started.
+    pub started_at: String,
     /// Last exit code.
     pub exit_code: i64,
     /// Killed by the kernel for exceeding its memory limit.
@@ -163,6 +166,25 @@ pub struct LogFrame {
     pub bytes: Bytes,
 }
 
+/// End of a command run in a container.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CommandExit {
+    /// Exit code.
+    pub code: i64,
+    /// End of its output, without control characters.
+    pub output: String,
+}
+
+impl fmt::Display for CommandExit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "exit code {}", self.code)?;
+        match self.output.as_str() {
+            "" => Ok(()),
+            output => write!(f, " ({output})"),
+        }
+    }
+}
+
 /// Client of a container engine.
 ///
 /// Calls are idempotent where the engine allows it: stopping or removing a container that does not
@@ -212,6 +234,13 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Starts a container.
     async fn start(&self, container: &str) -> Result<(), EngineError>;
+
+    /// Runs a command in a running container until it ends.
+    async fn run(&self, container: &str, command: &Hook) -> Result<CommandExit, EngineError>;
+
+    /// Runs the commands that a container has for the time before its stop signal, for at most its
+    /// grace period together; none in one that does not run. Returns what failed.
+    async fn pre_stop(&self, container: &str) -> Result<Vec<String>, EngineError>;
 
     /// Sends the container's stop signal and kills it after its grace period.
     async fn stop(&self, container: &str) -> Result<(), EngineError>;

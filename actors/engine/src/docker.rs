@@ -14,12 +14,13 @@ use bollard::{
     },
 };
 use futures::{StreamExt, TryStreamExt, future, stream::BoxStream};
+use jaco_proto::manifest::compose::Hook;
 use tokio::sync::Semaphore;
 
 use crate::{
-    Credential, DEFAULT_GRACE, Engine, EngineError, Event, Found, Inspected, LogFrame, LogRequest,
-    LogStream, StartSlot,
-    labels::{LABEL_CLUSTER, LABEL_REPLICA},
+    CommandExit, Credential, DEFAULT_GRACE, Engine, EngineError, Event, Found, Inspected, LogFrame,
+    LogRequest, LogStream, StartSlot,
+    labels::{LABEL_CLUSTER, LABEL_PRE_STOP, LABEL_REPLICA},
     spec::{ContainerSpec, EndpointConfig},
 };
 use connection::{Connection, REQUEST_TIMEOUT};
@@ -27,6 +28,7 @@ use projection::endpoint_settings;
 
 mod connection;
 mod convert;
+mod exec;
 mod networks;
 mod projection;
 mod support;
@@ -193,6 +195,24 @@ impl Engine for DockerEngine {
             .start_container(container, None::<StartContainerOptions>)
             .await;
         self.map_result(answer)
+    }
+
+    async fn run(&self, container: &str, command: &Hook) -> Result<CommandExit, EngineError> {
+        self.exec(container, exec::request(command)).await
+    }
+
+    async fn pre_stop(&self, container: &str) -> Result<Vec<String>, EngineError> {
+        let details = match self.details(container).await {
+            Ok(details) => details,
+            Err(EngineError::NotFound(_)) => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let limit = details.grace().unwrap_or(DEFAULT_GRACE);
+        Ok(match details.pre_stop() {
+            Some(Ok(requests)) => self.exec_all(container, requests, limit).await,
+            Some(Err(error)) => vec![format!("its label {LABEL_PRE_STOP}: {error}")],
+            None => Vec::new(),
+        })
     }
 
     async fn stop(&self, container: &str) -> Result<(), EngineError> {

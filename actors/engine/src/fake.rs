@@ -8,11 +8,12 @@ use std::{
 
 use async_trait::async_trait;
 use futures::{Stream, StreamExt, stream, stream::BoxStream};
+use jaco_proto::manifest::compose::Hook;
 use tokio::sync::{broadcast, oneshot, watch};
 
 use crate::{
-    Credential, Engine, EngineError, Event, EventKind, Found, Inspected, LogFrame, LogRequest,
-    LogStream, NetworkNamespace, Status,
+    CommandExit, Credential, Engine, EngineError, Event, EventKind, Found, Inspected, LogFrame,
+    LogRequest, LogStream, NetworkNamespace, Status,
     labels::{LABEL_CLUSTER, LABEL_RAFT_INDEX, LABEL_REPLICA},
     spec::{ContainerSpec, EndpointConfig},
 };
@@ -49,6 +50,8 @@ struct Inner {
     down: bool,
     pulls: Vec<(String, Option<String>)>,
     scripts: VecDeque<BoxStream<'static, Result<(), EngineError>>>,
+    commands: Vec<Vec<String>>,
+    command_exits: VecDeque<CommandExit>,
     outputs: BTreeMap<String, Output>,
     frames_read: u64,
     /// Names of containers in order of creation (`+name`) and removal (`-name`).
@@ -99,6 +102,9 @@ struct Container {
     name: String,
     labels: std::collections::HashMap<String, String>,
     status: Status,
+    /// Number of its starts.
+    starts: u64,
+    exit_code: i64,
 }
 
 impl Default for FakeEngine {
@@ -232,6 +238,8 @@ impl FakeEngine {
             name: id.to_owned(),
             labels: labels.collect(),
             status: Status::Running,
+            starts: 1,
+            exit_code: 1,
         };
         self.inner().containers.insert(id.to_owned(), container);
     }
@@ -286,10 +294,27 @@ impl FakeEngine {
         found.is_some_and(|container| container.status == Status::Running)
     }
 
-    /// Ends the process of a container.
+    /// Commands run in containers so far, in order.
+    #[must_use]
+    pub fn commands(&self) -> Vec<Vec<String>> {
+        self.inner().commands.clone()
+    }
+
+    /// Queues the end of the next command without one; commands without one end with exit code 0.
+    pub fn script_command(&self, exit: CommandExit) {
+        self.inner().command_exits.push_back(exit);
+    }
+
+    /// Ends the process of a container with exit code 1.
     pub fn die(&self, id: &str) {
+        self.exit(id, 1);
+    }
+
+    /// Ends the process of a container.
+    pub fn exit(&self, id: &str, code: i64) {
         if let Some(container) = self.inner().containers.get_mut(id) {
             container.status = Status::Exited;
+            container.exit_code = code;
         }
         self.written.send_modify(|changes| *changes += 1);
         self.emit(id, EventKind::Die);
@@ -327,6 +352,8 @@ impl FakeEngine {
             name: name.to_owned(),
             labels: spec.labels(),
             status: Status::Created,
+            starts: 0,
+            exit_code: 1,
         };
         inner.containers.insert(id.clone(), container);
         Ok(id)
@@ -386,7 +413,8 @@ impl Engine for FakeEngine {
         Ok(Inspected {
             id: container.to_owned(),
             status: Some(found.status),
-            exit_code: 1,
+            started_at: format!("{container} start {}", found.starts),
+            exit_code: found.exit_code,
             oom_killed: false,
             health: None,
             namespace: inner.namespaces.get(container).cloned().unwrap_or_default(),
@@ -425,9 +453,26 @@ impl Engine for FakeEngine {
     async fn start(&self, container: &str) -> Result<(), EngineError> {
         let mut inner = self.call()?;
         let found = inner.containers.get_mut(container);
-        found.ok_or_else(|| missing(container))?.status = Status::Running;
+        let found = found.ok_or_else(|| missing(container))?;
+        found.status = Status::Running;
+        found.starts += 1;
         inner.starts += 1;
         Ok(())
+    }
+
+    async fn run(&self, container: &str, command: &Hook) -> Result<CommandExit, EngineError> {
+        let mut inner = self.call()?;
+        let found = inner.containers.get(container);
+        let status = found.ok_or_else(|| missing(container))?.status;
+        if status != Status::Running {
+            return Err(EngineError::Conflict(format!("{container} is not running")));
+        }
+        inner.commands.push(command.command.clone());
+        Ok(inner.command_exits.pop_front().unwrap_or_default())
+    }
+
+    async fn pre_stop(&self, _: &str) -> Result<Vec<String>, EngineError> {
+        self.call().map(|_| Vec::new())
     }
 
     async fn stop(&self, container: &str) -> Result<(), EngineError> {

@@ -12,6 +12,9 @@ pub const LABEL_REPLICA: &str = "jaco.replica_id";
 pub const LABEL_REPLICA_INDEX: &str = "jaco.replica_index";
 /// Label with the log index of the row from which the container was created.
 pub const LABEL_RAFT_INDEX: &str = "jaco.raft_index";
+/// Label with the engine's requests for the commands that are run before a stop, as JSON. A stop may
+/// come when the row and the document are gone.
+pub const LABEL_PRE_STOP: &str = "jaco.pre_stop";
 /// Label with the name of a network within its deployment.
 pub const LABEL_NETWORK: &str = "jaco.network";
 /// Label with the address block with which a network was created.

@@ -23,8 +23,8 @@ pub mod labels;
 pub mod spec;
 
 pub use container::{
-    DEFAULT_GRACE, Engine, Event, EventKind, Found, Health, Inspected, LogFrame, LogRequest,
-    LogStream, NetworkNamespace, StartSlot, Status,
+    CommandExit, DEFAULT_GRACE, Engine, Event, EventKind, Found, Health, Inspected, LogFrame,
+    LogRequest, LogStream, NetworkNamespace, StartSlot, Status,
 };
 pub use credential::Credential;
 pub use error::{EngineError, printable};

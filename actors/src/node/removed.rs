@@ -15,7 +15,7 @@ use jaco_raftnode::{State, StateReader as _};
 use tokio::sync::watch;
 
 use super::{MemberContext, files::Layout};
-use crate::log_dedup::LogDedup;
+use crate::{log_dedup::LogDedup, runtime::replica::launch};
 
 /// Delay before the next attempt to stop containers.
 const RETRY: Duration = Duration::from_secs(5);
@@ -151,7 +151,8 @@ async fn stop_once(
             Status::Exited | Status::Dead | Status::Created => false,
         };
         if runs && may_be_own(state, hostname, &found) {
-            engine.stop(&found.id).await?;
+            let replica = found.replica_id.as_deref().unwrap_or_default();
+            launch::stop(engine, replica, &found.id).await?;
         }
     }
     Ok(())

@@ -39,9 +39,7 @@ fn values(key: &str) -> &'static str {
     match key {
         "attach" | "build" | "cpu_count" | "cpu_percent" | "credential_spec" | "develop"
         | "expose" | "external_links" | "isolation" | "models" | "name" | "pre_start"
-        | "provider" | "pull_refresh_after" | "restart" | "umask" | "use_api_socket" => {
-            "x;{a: [b]};[1];5|"
-        }
+        | "provider" | "pull_refresh_after" | "umask" | "use_api_socket" => "x;{a: [b]};[1];5|",
         "annotations" | "storage_opt" => "{a: b};{a: 1, b: };{}|x;{a: [1]}",
         "blkio_config" => {
             "{weight: 300};{device_read_bps: [{path: /a, rate: 1m}]};{}\
@@ -120,6 +118,11 @@ fn values(key: &str) -> &'static str {
              ['127.0.0.1:9006:1'];[{target: 80, published: '9007-9009'}];[8000-8010:80]\
              |['80:80'];['1-2:1-3'];['9001:1', '9001:2'];[{target: 1, published: 0x50}];[0]"
         }
+        "post_start" | "pre_stop" => {
+            "[{command: a}];[{command: [a, b], user: u, environment: [A=b]}];[]\
+             |[{user: u}];[a];[{command: a, shell: b}];[{command: a, privileged: true}];a"
+        }
+        "restart" => "always;'no';on-failure;on-failure:5;unless-stopped;~|never;on-failure:x;[a]",
         "privileged" => "false;'no'|true;'yes';1",
         "pull_policy" => "always;missing;build;never;daily;every_12h;''|hourly;1",
         "security_opt" => "[];['no-new-privileges:true']|[a];x",

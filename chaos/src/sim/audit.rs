@@ -7,7 +7,7 @@ use jaco_state::State;
 use super::{
     cluster::Cluster,
     control::{pass_cache, plan},
-    expected,
+    expected, jobs,
     oracle::Violation,
     orphan_check::orphan_reason,
 };
@@ -139,7 +139,12 @@ impl Cluster {
                     && seen.host == row.host
                     && seen.desired_raft_index == row.raft_index
             });
-            if !runs && !spent {
+            let rests = if row.service == jobs::JOB {
+                jobs::is_at_rest(newest, row)
+            } else {
+                runs || jobs::is_at_rest(newest, row)
+            };
+            if !rests && !spent {
                 let seen = seen.map(|seen| (seen.state(), seen.code.clone(), seen.host.clone()));
                 return Some(format!("{id} on {} is {seen:?}", row.host));
             }

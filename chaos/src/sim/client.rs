@@ -8,7 +8,7 @@ use jaco_state::command;
 use super::{
     calls::{CLIENT_TIMEOUT, Change, RETRY_DELAY, Reply, Requester},
     cluster::{Cluster, Event},
-    documents,
+    documents, jobs,
     mutation::Mutation,
     node::{Input, Reader},
     time::{Agenda, MS, SECOND, Time},
@@ -50,6 +50,8 @@ pub(super) struct Clients {
     file_chance: Rng,
     /// Draws what services ask of nodes.
     requirement_chance: Rng,
+    /// Draws jobs.
+    job_chance: Rng,
     ops: BTreeMap<u64, Op>,
     begun: u64,
     /// Operations that certainly failed: their commands must never be committed.
@@ -76,6 +78,7 @@ impl Clients {
             network_chance: Rng::new(chance.clone().number()),
             file_chance: Rng::new(chance.clone().number() ^ 3),
             requirement_chance: Rng::new(chance.clone().number() ^ 2),
+            job_chance: Rng::new(chance.clone().number() ^ 4),
             chance,
             ops: BTreeMap::new(),
             begun: 0,
@@ -219,6 +222,15 @@ impl Clients {
             draw_requirements(&mut self.requirement_chance, &mut spec);
             spec.files = draw_files(&mut self.file_chance);
             services.push(spec);
+        }
+        if self.job_chance.within(0..4) == 0 {
+            images.push((jobs::JOB, self.job_chance.within(0..3)));
+            services.push(v1::ServiceSpec {
+                name: jobs::JOB.to_owned(),
+                replicas: 1,
+                placement: PlacementMode::Spread.into(),
+                ..Default::default()
+            });
         }
         // Deployments contend for a few domains.
         let (domains, share) = match self.contend {

@@ -89,7 +89,9 @@ pub(super) enum Event {
     /// A client retries an operation.
     Retry(u64),
     /// The engine of this machine carries out a request.
-    Engine(u64, u64, EngineRequest),
+    Engine(u64, u64, Box<EngineRequest>),
+    /// This start of a container of this machine ends by itself.
+    JobEnds(u64, String, u64),
     /// A client begins its next operation.
     Client(usize),
     /// A fault begins.
@@ -149,7 +151,7 @@ pub(super) enum Local {
     /// The addresses of a domain were checked in this attempt.
     Preflighted(String, u64),
     /// The engine's answer to a request.
-    Engine(EngineRequest),
+    Engine(Box<EngineRequest>),
     /// A call to another node times out.
     CallTimeout(u64),
     /// The requester of a proposal waits no longer.
@@ -431,7 +433,8 @@ impl Cluster {
                 self.handle_heartbeat(to, heartbeat);
             }
             Event::Retry(op) => self.retry(op),
-            Event::Engine(id, run, request) => self.engine(id, run, request),
+            Event::Engine(id, run, request) => self.engine(id, run, *request),
+            Event::JobEnds(id, container, start) => self.end_job(id, &container, start),
             Event::Client(client) => self.client(client),
             Event::Fault(number) => self.inject(number),
             Event::FaultOver(number) => self.end_fault(number),
@@ -479,7 +482,7 @@ impl Cluster {
             Local::CertificatesDue => self.certificates_due(id),
             Local::Order(domain, number) => self.order_event(id, &domain, number),
             Local::Preflighted(domain, attempt) => self.preflighted(id, &domain, attempt),
-            Local::Engine(request) => self.engine_answered(id, request),
+            Local::Engine(request) => self.engine_answered(id, *request),
             Local::CallTimeout(call) => self.call_timeout(id, call),
             Local::ProposalDue(ticket) => self.proposal_due(id, ticket),
             Local::Unreachable(peer) => self.unreachable(id, peer),

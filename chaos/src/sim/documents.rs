@@ -9,6 +9,8 @@ use jaco_proto::{
     v1,
 };
 
+use super::jobs;
+
 /// The service that has a volume.
 pub(super) const STATEFUL: &str = "db";
 
@@ -27,15 +29,18 @@ pub(super) fn read(document: &[u8]) -> BTreeMap<&str, &str> {
 
 /// Parses a document as the runtime does.
 pub(super) fn project(document: &[u8]) -> Result<Project, String> {
+    let services = read(document);
+    let has_job = services.contains_key(jobs::JOB);
     let service = |(name, image): (&str, &str)| {
-        let service = Service {
+        let mut service = Service {
             image: Some(image.to_owned()),
             ..Service::default()
         };
+        jobs::configure(name, &mut service, has_job);
         (name.to_owned(), service)
     };
     Ok(Project {
-        services: read(document).into_iter().map(service).collect(),
+        services: services.into_iter().map(service).collect(),
         ..Project::default()
     })
 }

@@ -22,6 +22,9 @@ pub(super) struct Container {
     /// Index of the row it was made from, from its label.
     pub(super) raft_index: u64,
     pub(super) status: Status,
+    /// Number of its starts.
+    pub(super) starts: u64,
+    pub(super) exit_code: i64,
     /// Networks that it joins.
     pub(super) networks: Vec<NetworkId>,
     /// Its address in each network while it runs.
@@ -30,8 +33,9 @@ pub(super) struct Container {
 
 impl Container {
     /// Ends its process; it keeps no address.
-    fn end(&mut self) {
+    fn end(&mut self, exit_code: i64) {
         self.status = Status::Exited;
+        self.exit_code = exit_code;
         self.addresses.clear();
     }
 }
@@ -128,7 +132,8 @@ impl Engine {
                 Ok(Answer::Inspected(Inspected {
                     id: id.clone(),
                     status: Some(container.status),
-                    exit_code: i64::from(container.status == Status::Exited),
+                    started_at: container.starts.to_string(),
+                    exit_code: container.exit_code,
                     oom_killed: false,
                     health: None,
                     namespace: Default::default(),
@@ -143,7 +148,7 @@ impl Engine {
             Request::Start(id) => self.start(id),
             Request::Stop(id) => {
                 if let Some(container) = self.containers.get_mut(id) {
-                    container.end();
+                    container.end(1);
                 }
                 Ok(Answer::Done)
             }
@@ -189,6 +194,8 @@ impl Engine {
             replica: replica.to_owned(),
             raft_index,
             status: Status::Created,
+            starts: 0,
+            exit_code: 0,
             networks: networks.to_vec(),
             addresses: BTreeMap::new(),
         };
@@ -217,6 +224,7 @@ impl Engine {
         }
         let container = self.get(id)?;
         (container.status, container.addresses) = (Status::Running, addresses);
+        container.starts += 1;
         Ok(Answer::Done)
     }
 
@@ -255,7 +263,17 @@ impl Engine {
         let running: Vec<String> = self.running().map(|c| c.id.clone()).collect();
         let id = chance.choose(&running)?;
         let container = self.containers.get_mut(id)?;
-        container.end();
+        container.end(1);
+        Some(container.replica.clone())
+    }
+
+    /// Ends the process of this start of a container with exit code 0, if it runs; returns its replica.
+    pub(super) fn complete(&mut self, id: &str, start: u64) -> Option<String> {
+        let container = self.containers.get_mut(id)?;
+        if container.status != Status::Running || container.starts != start {
+            return None;
+        }
+        container.end(0);
         Some(container.replica.clone())
     }
 
@@ -263,7 +281,7 @@ impl Engine {
     pub(super) fn power_cut(&mut self) {
         for container in self.containers.values_mut() {
             if container.status == Status::Running {
-                container.end();
+                container.end(1);
             }
         }
     }

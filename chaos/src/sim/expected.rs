@@ -12,6 +12,8 @@ use jaco_proto::v1::{
 };
 use jaco_state::State;
 
+use jaco_policy::scheduler::moves;
+
 use super::documents;
 
 /// Number of voters in a cluster of `members`.
@@ -122,7 +124,7 @@ pub(super) fn wrong_rows(state: &State) -> Option<String> {
                 continue;
             };
             let image = images.get(spec.name.as_str()).copied().unwrap_or_default();
-            if let Some(wrong) = compare(spec, image, &wanted, &there) {
+            if let Some(wrong) = compare(state, spec, image, &wanted, &there) {
                 return Some(wrong);
             }
         }
@@ -140,6 +142,7 @@ pub(super) fn wrong_rows(state: &State) -> Option<String> {
 }
 
 fn compare(
+    state: &State,
     spec: &v1::ServiceSpec,
     image: &str,
     wanted: &Wanted<'_>,
@@ -167,7 +170,8 @@ fn compare(
                 spec.files, row.files
             ));
         }
-        if row.image != image || !hosts.contains(row.host.as_str()) {
+        let fits = hosts.contains(row.host.as_str()) || moves::finished(state, row).is_some();
+        if row.image != image || !fits {
             let host = &row.host;
             return Some(format!(
                 "{id} is to run {image} on one of {hosts:?}, not {} on {host}",

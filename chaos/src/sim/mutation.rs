@@ -91,6 +91,12 @@ pub enum Mutation {
     ForgetFreedBlocks,
     /// The state machine removes contents that only replicas mount.
     ForgetMountedContents,
+    /// A job that has finished is started again.
+    RunJobsAgain,
+    /// Dependents do not wait until a job has completed.
+    StartBeforeJobs,
+    /// The scheduler moves finished jobs away from lost nodes.
+    MoveFinishedJobs,
     /// A mesh keeps the peers that it no longer wants.
     KeepOldPeers,
     /// The firewall is shown its own ruleset, regardless of what is in the kernel.
@@ -135,7 +141,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Self; 50] = [
+    pub const ALL: [Self; 53] = [
         Self::SkipSync,
         Self::StaleVote,
         Self::ApplyBeforePersist,
@@ -167,6 +173,9 @@ impl Mutation {
         Self::StaleBlocksKept,
         Self::ForgetFreedBlocks,
         Self::ForgetMountedContents,
+        Self::RunJobsAgain,
+        Self::StartBeforeJobs,
+        Self::MoveFinishedJobs,
         Self::KeepOldPeers,
         Self::NoDriftRepair,
         Self::AdmitAnySource,
@@ -282,6 +291,8 @@ impl Mutation {
             ],
             Self::ForgetFreedBlocks => &["freed blocks rest"],
             Self::ForgetMountedContents => &["files have their contents"],
+            Self::RunJobsAgain | Self::MoveFinishedJobs => &["finished jobs stay"],
+            Self::StartBeforeJobs => &["dependents wait for jobs"],
         }
     }
 
@@ -372,6 +383,9 @@ impl Mutation {
         let node = state.nodes.get(host)?;
         if matches!(self, Self::IgnoreConstraints | Self::ForgetLimit) {
             return Some(self.without_requirements(state));
+        }
+        if self == Self::MoveFinishedJobs {
+            return Some(Self::without_ends(state));
         }
         (self == Self::LeaderMistrustsItself && state.nodes.len() > 1).then(|| {
             let mut seen = state.clone();

@@ -95,6 +95,8 @@ pub(super) struct Oracle {
     /// Host of each row ever issued, by replica and log index.
     rows: BTreeMap<(String, u64), String>,
     containers: BTreeMap<String, CreatedContainer>,
+    /// Rows of jobs that were reported as completed.
+    pub(super) completed: BTreeSet<(String, u64)>,
     /// Index of the state that a scheduler pass was planned on, by the hash of its command.
     planned: HashMap<u64, u64>,
     /// Index of the last scheduler pass.
@@ -133,6 +135,7 @@ impl Oracle {
             freed: FreedBlocks::default(),
             rows: BTreeMap::new(),
             containers: BTreeMap::new(),
+            completed: BTreeSet::new(),
             planned: HashMap::new(),
             last_pass: 0,
             placed_for: BTreeMap::new(),
@@ -352,6 +355,7 @@ impl Oracle {
 
     /// Checks that a container reported as running was created on that node, from the row it names.
     fn check_report(&mut self, seen: &v1::ReplicaObserved) {
+        self.note_end(seen);
         if seen.state() != ReplicaState::Running {
             return;
         }
@@ -384,6 +388,7 @@ impl Oracle {
             }
         }
         if !before.replicas_desired.ptr_eq(&after.replicas_desired) {
+            self.check_finished_rows(before, after, index);
             for (id, row) in &after.replicas_desired {
                 if row.raft_index == index {
                     self.rows.insert((id.clone(), index), row.host.clone());
@@ -537,6 +542,12 @@ impl Oracle {
     pub(super) fn row_of(&self, container: &str) -> Option<u64> {
         let created = self.containers.get(container);
         created.map(|created| created.raft_index)
+    }
+
+    /// Whether a container was made of row `raft_index` of `replica` before.
+    pub(super) fn has_container_of(&self, replica: &str, raft_index: u64) -> bool {
+        let mut made = self.containers.values();
+        made.any(|it| it.replica == replica && it.raft_index == raft_index)
     }
 
     /// A container was made on `host`, labelled with row `raft_index`.

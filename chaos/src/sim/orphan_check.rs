@@ -71,10 +71,10 @@ pub(super) fn orphan_reason(
     (!serves).then_some(OrphanReason::Gone)
 }
 
-/// Whether the new host of a moved row runs the replica.
+/// Whether the new host of a moved row runs the replica, or has finished it.
 fn is_taken_over(state: &State, row: &ReplicaDesired) -> bool {
     state.replicas_observed.get(&row.id).is_some_and(|seen| {
-        seen.state() == ReplicaState::Running
+        (seen.state() == ReplicaState::Running || seen.finished().is_some())
             && seen.host == row.host
             && seen.desired_raft_index >= row.raft_index
     })

@@ -203,6 +203,9 @@ impl Cluster {
         {
             wanted.gate = StartGate::NotCaughtUp;
         }
+        if let Some(mutation) = self.plan.mutation {
+            mutation.patch_assignment(state, replica, &mut wanted);
+        }
         if self.has(Mutation::KeepMovedContainers) && wanted == Assignment::Gone {
             wanted = Assignment::Kept {
                 has_healthcheck: false,
@@ -294,6 +297,9 @@ impl Cluster {
 
     fn act(&mut self, id: u64, replica: &str, action: Action) {
         let state = self.daemon(id).map(|daemon| Arc::clone(&daemon.state));
+        if let (Some(state), Action::Prepare(_)) = (&state, &action) {
+            self.oracle.check_prepared(state, replica);
+        }
         let row = state.and_then(|s| s.replicas_desired.get(replica).map(|r| r.raft_index));
         let actor = self.actor(id, replica);
         let instance = actor.as_ref().map_or(0, |actor| actor.instance);
@@ -338,6 +344,12 @@ impl Cluster {
                 (Request::Start(container), Goal::Start(g))
             }
             Action::Inspect(g, container) => (Request::Inspect(container), Goal::Inspect(g)),
+            // No service has such commands.
+            Action::PostStart(g, _) => {
+                return self.drive_replica(id, replica, |core, now| {
+                    core.handle_post_started(now, g, Ok(()));
+                });
+            }
             Action::Withdraw(g) => return self.withdraw(id, replica, instance, g),
             Action::Discard(g, containers) => {
                 for container in containers.into_iter().rev() {
@@ -459,6 +471,7 @@ impl Cluster {
         let Some(daemon) = &machine.daemon else {
             return;
         };
+        self.oracle.check_job_start(replica, raft_index);
         let orphans_cleared = daemon.runtime.orphans_cleared(contact);
         let actor = daemon.runtime.replicas.get(replica);
         let restarts = actor.is_some_and(|actor| actor.ran.contains(&raft_index));

@@ -33,6 +33,7 @@ mod drain;
 mod growth;
 mod handover;
 mod hostile;
+mod jobs;
 mod leader_kills;
 mod leave;
 mod load;

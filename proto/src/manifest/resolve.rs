@@ -81,7 +81,8 @@ pub struct Bind {
 pub struct Privileged {
     /// Name of the service.
     pub service: String,
-    /// Those of `privileged`, `security_opt` and `network_mode`, comma-separated.
+    /// Those of `privileged`, `security_opt`, `network_mode`, `post_start` and `pre_stop`,
+    /// comma-separated.
     pub fields: String,
 }
 

@@ -320,11 +320,8 @@ fn example_21_route_to_service_without_network() {
 
 #[test]
 fn example_22_a_condition_for_jobs() {
-    let web = "depends_on: {db: {condition: service_completed_successfully}}";
-    let details = [
-        ("depends_on", "db"),
-        ("condition", "service_completed_successfully"),
-    ];
+    let web = "depends_on: {db: {condition: service_ready}}";
+    let details = [("depends_on", "db"), ("condition", "service_ready")];
     refused(
         apply("", web),
         "unsupported_depends_on_condition",

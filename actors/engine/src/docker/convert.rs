@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 
-use bollard::models::{CreateImageInfo, EventMessage};
+use bollard::models::{CreateImageInfo, EventMessage, ExecConfig};
 use serde::Deserialize;
 
 use crate::{
     Endpoint, EngineError, Event, EventKind, Found, Health, Inspected, NetworkEvent,
     NetworkNamespace, NetworkedContainer, Status,
-    labels::{LABEL_RAFT_INDEX, LABEL_REPLICA},
+    labels::{LABEL_PRE_STOP, LABEL_RAFT_INDEX, LABEL_REPLICA},
     printable,
     spec::EndpointConfig,
 };
@@ -80,6 +80,8 @@ struct State {
     #[serde(default)]
     status: String,
     #[serde(default)]
+    started_at: String,
+    #[serde(default)]
     exit_code: i64,
     #[serde(default, rename = "OOMKilled")]
     oom_killed: bool,
@@ -97,6 +99,7 @@ struct HealthState {
 #[serde(rename_all = "PascalCase")]
 struct Config {
     stop_timeout: Option<u64>,
+    labels: Option<BTreeMap<String, String>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -128,6 +131,15 @@ impl Details {
     pub(super) fn grace(&self) -> Option<Duration> {
         let seconds = self.config.as_ref()?.stop_timeout?;
         Some(Duration::from_secs(seconds))
+    }
+
+    /// Requests for the commands to run before its stop, if it has any and runs.
+    pub(super) fn pre_stop(&self) -> Option<serde_json::Result<Vec<ExecConfig>>> {
+        let state = self.state.as_ref()?;
+        let labels = self.config.as_ref()?.labels.as_ref()?;
+        let requests = labels.get(LABEL_PRE_STOP)?;
+        let runs = status(&state.status) == Status::Running;
+        runs.then(|| serde_json::from_str(requests))
     }
 
     /// Container whose network namespace it uses.
@@ -226,6 +238,7 @@ pub(super) fn inspected(mut details: Details, lender: Option<Details>) -> Inspec
     Inspected {
         id: details.id,
         status: state.map(|state| status(&state.status)),
+        started_at: state.map_or_else(String::new, |state| state.started_at.clone()),
         exit_code: state.map_or(0, |state| state.exit_code),
         oom_killed: state.is_some_and(|state| state.oom_killed),
         health: health.and_then(|health| match health.status.as_str() {

@@ -9,7 +9,11 @@ use bollard::models::{
 };
 use jaco_proto::manifest::compose::{Blkio, Healthcheck, Logging, Namespace, Service, VolumesFrom};
 
-use crate::spec::{Attachment, ContainerSpec, EndpointConfig, Networking, endpoint_config, image};
+use super::exec;
+use crate::{
+    labels::LABEL_PRE_STOP,
+    spec::{Attachment, ContainerSpec, EndpointConfig, Networking, endpoint_config, image},
+};
 
 mod mounts;
 #[cfg(test)]
@@ -39,7 +43,7 @@ pub fn project(source: &ContainerSpec) -> ContainerCreateBody {
         tty: service.tty.then_some(true),
         open_stdin: service.stdin_open.then_some(true),
         env: Some(environment(&service.environment)),
-        labels: Some(source.labels()),
+        labels: Some(labels(source)),
         healthcheck: service.healthcheck.as_ref().map(healthcheck),
         stop_signal: service.stop_signal.clone(),
         stop_timeout: service
@@ -51,7 +55,18 @@ pub fn project(source: &ContainerSpec) -> ContainerCreateBody {
     }
 }
 
-fn environment(environment: &BTreeMap<String, Option<String>>) -> Vec<String> {
+fn labels(source: &ContainerSpec) -> HashMap<String, String> {
+    let mut labels = source.labels();
+    let requests: Vec<_> = source.service.pre_stop.iter().map(exec::request).collect();
+    if !requests.is_empty()
+        && let Ok(json) = serde_json::to_string(&requests)
+    {
+        labels.insert(LABEL_PRE_STOP.to_owned(), json);
+    }
+    labels
+}
+
+pub(super) fn environment(environment: &BTreeMap<String, Option<String>>) -> Vec<String> {
     environment
         .iter()
         .map(|(key, value)| format!("{key}={}", value.as_deref().unwrap_or_default()))

@@ -4,13 +4,13 @@ use std::{collections::BTreeMap, net::SocketAddr};
 
 use jaco_proto::{
     Error, ErrorCode,
-    manifest::compose::{Condition, Project},
+    manifest::compose::Project,
     v1::{self, ReplicaState},
 };
 use jaco_state::State;
 use prost_types::Timestamp;
 
-use crate::{ingress::protection, settings::ClusterSettings};
+use crate::{ingress::protection, runtime::assignment, settings::ClusterSettings};
 
 /// A deployment for clients, without the content kept for a rollback.
 #[must_use]
@@ -172,16 +172,11 @@ fn dependencies(
         .iter()
         .map(|(name, dependency)| {
             let best = best_state(state, deployment, name);
-            let (condition, satisfied) = match dependency.condition {
-                Condition::ServiceStarted => (
-                    "service_started",
-                    matches!(best, ReplicaState::Running | ReplicaState::Degraded),
-                ),
-                Condition::ServiceHealthy => ("service_healthy", best == ReplicaState::Running),
-            };
+            let condition = dependency.condition;
+            let satisfied = assignment::satisfied(state, deployment, name, condition);
             v1::DependencyState {
                 service: name.clone(),
-                condition: condition.to_owned(),
+                condition: condition.as_str().to_owned(),
                 state: best.into(),
                 satisfied: satisfied || !dependency.required,
             }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use jaco_engine::spec::{declares_healthcheck, image};
 use jaco_proto::{
-    manifest::compose::{Condition, PullPolicy, Service},
+    manifest::compose::{Condition, PullPolicy, Restart, RestartCondition, Service},
     v1::{ReplicaDesired, ReplicaObserved, ReplicaState},
 };
 use jaco_state::State;
@@ -53,9 +53,9 @@ fn concerns(state: &State, host: &str, row: &ReplicaDesired) -> bool {
 }
 
 /// Whether `host` still runs the container of a row that moved away: it does until the new host
-/// reports the row as running.
+/// reports the row as running, or as finished.
 pub(crate) fn is_kept(state: &State, host: &str, row: &ReplicaDesired) -> bool {
-    row.previous_host == host && row.host != host && !moves::runs_on_its_host(state, row)
+    row.previous_host == host && row.host != host && !moves::has_arrived(state, row)
 }
 
 fn wanted(
@@ -73,16 +73,25 @@ fn wanted(
             PullPolicy::Never => false,
         },
         has_healthcheck: declares_healthcheck(service),
+        restart: service.restart.clone().unwrap_or_default(),
+        has_post_start: !service.post_start.is_empty(),
         gate,
     };
     let known = with_service(state, documents, row, |service| {
         wanted(service, gate(state, host, row, service))
     });
-    known.unwrap_or_else(|missing| wanted(&Service::default(), StartGate::Deferred(missing)))
+    known.unwrap_or_else(|missing| DesiredReplica {
+        // A job that has ended must not run again because its policy is unknown for a moment.
+        restart: Restart {
+            condition: RestartCondition::Never,
+            ..Restart::default()
+        },
+        ..wanted(&Service::default(), StartGate::Deferred(missing))
+    })
 }
 
 /// Applies `read` to the service of a row, or returns which part of the document is missing.
-pub(crate) fn with_service<T>(
+pub fn with_service<T>(
     state: &State,
     documents: &Documents,
     row: &ReplicaDesired,
@@ -109,23 +118,38 @@ fn gate(state: &State, host: &str, row: &ReplicaDesired, service: &Service) -> S
         Some((name, dependency)) => StartGate::Deferred(match dependency.condition {
             Condition::ServiceStarted => format!("service `{name}` has not started"),
             Condition::ServiceHealthy => format!("service `{name}` is not healthy"),
+            Condition::ServiceCompletedSuccessfully => {
+                format!("service `{name}` has not completed")
+            }
         }),
         None if !isolated => StartGate::IsolationMissing,
         None => StartGate::Open,
     }
 }
 
-/// Whether a replica of the service, on any host, meets the condition.
-fn satisfied(state: &State, deployment: &str, service: &str, condition: Condition) -> bool {
+/// Whether the replicas of the service, on any host, meet the condition.
+pub(crate) fn satisfied(
+    state: &State,
+    deployment: &str,
+    service: &str,
+    condition: Condition,
+) -> bool {
+    if condition == Condition::ServiceCompletedSuccessfully {
+        let mut rows = rows_of(state, deployment, service).peekable();
+        let completed = |row: &ReplicaDesired| moves::finished(state, row) == Some(0);
+        return rows.peek().is_some() && rows.all(completed);
+    }
     replicas_of(state, deployment, service).any(|(_, seen)| match seen.state() {
         ReplicaState::Running => true,
         ReplicaState::Degraded => condition == Condition::ServiceStarted,
+        ReplicaState::Stopped => {
+            condition == Condition::ServiceStarted && seen.finished().is_some()
+        }
         ReplicaState::Unspecified
         | ReplicaState::Pending
         | ReplicaState::Pulling
         | ReplicaState::Updating
-        | ReplicaState::Failed
-        | ReplicaState::Stopped => false,
+        | ReplicaState::Failed => false,
     })
 }
 
@@ -135,15 +159,23 @@ fn replicas_of<'a>(
     deployment: &'a str,
     service: &'a str,
 ) -> impl Iterator<Item = (&'a ReplicaDesired, &'a ReplicaObserved)> {
+    rows_of(state, deployment, service)
+        .filter_map(|row| Some((row, state.replicas_observed.get(&row.id)?.as_ref())))
+}
+
+fn rows_of<'a>(
+    state: &'a State,
+    deployment: &'a str,
+    service: &'a str,
+) -> impl Iterator<Item = &'a ReplicaDesired> {
     // Ids start with deployment and service, but so may ids of other services (`db-x` and `db`).
     let prefix = format!("{deployment}-{service}-");
     state
         .replicas_desired
         .range(prefix.clone()..)
         .take_while(move |(id, _)| id.starts_with(&prefix))
-        .map(|(_, row)| row)
+        .map(|(_, row)| row.as_ref())
         .filter(move |row| row.deployment == deployment && row.service == service)
-        .filter_map(|row| Some((row.as_ref(), state.replicas_observed.get(&row.id)?.as_ref())))
 }
 
 /// Whether the state leads clients to a container of replica `id` on `host`.
@@ -174,6 +206,7 @@ mod tests {
 
     use jaco_proto::{
         manifest::compose::{Dependency, Project},
+        replica_code::{CONTAINER_EXITED, EXIT_CODE},
         v1::{Deployment, Node, NodeStatus},
     };
 
@@ -201,6 +234,10 @@ mod tests {
                 (
                     "healthy".to_owned(),
                     depends(Condition::ServiceHealthy, true),
+                ),
+                (
+                    "after".to_owned(),
+                    depends(Condition::ServiceCompletedSuccessfully, true),
                 ),
                 (
                     "optional".to_owned(),
@@ -291,6 +328,41 @@ mod tests {
         ));
     }
 
+    fn finish(state: &mut State, id: &str, exit_code: i64, raft_index: u64) {
+        observe(state, id, "n2", ReplicaState::Stopped, raft_index);
+        let seen = Arc::make_mut(state.replicas_observed.get_mut(id).unwrap());
+        seen.code = CONTAINER_EXITED.to_owned();
+        seen.details = [(EXIT_CODE.to_owned(), exit_code.to_string())].into();
+    }
+
+    #[test]
+    fn ends_satisfy_conditions_by_their_exit_codes() {
+        for (service, exit_code, raft_index, open) in [
+            ("started", 0, 7, true),
+            ("started", 3, 7, true),
+            ("healthy", 0, 7, false),
+            ("after", 0, 7, true),
+            ("after", 3, 7, false),
+            ("after", 0, 6, false),
+        ] {
+            let mut state = state(vec![row(service, "n1"), row("db", "n2")]);
+            finish(&mut state, "shop-db-0", exit_code, raft_index);
+            let gate = gate_of(&state, &format!("shop-{service}-0"));
+            let what = format!("{service} after {exit_code}: {gate:?}");
+            assert_eq!(gate == StartGate::Open, open, "{what}");
+        }
+        let second = ReplicaDesired {
+            id: "shop-db-1".into(),
+            ..row("db", "n2")
+        };
+        let mut state = state(vec![row("after", "n1"), row("db", "n2"), second]);
+        finish(&mut state, "shop-db-0", 0, 7);
+        let gate = gate_of(&state, "shop-after-0");
+        assert!(matches!(gate, StartGate::Deferred(_)), "{gate:?}");
+        finish(&mut state, "shop-db-1", 0, 7);
+        assert_eq!(gate_of(&state, "shop-after-0"), StartGate::Open);
+    }
+
     #[test]
     fn services_with_common_id_prefix_are_distinguished() {
         let mut state = state(vec![row("started", "n1")]);
@@ -366,6 +438,9 @@ mod tests {
             kept,
             "an older container does not count"
         );
+        let mut done = state.clone();
+        finish(&mut done, "shop-db-0", 0, 7);
+        assert_eq!(assignment(&done), Assignment::Gone, "it finished there");
         observe(&mut state, "shop-db-0", "n1", ReplicaState::Running, 7);
         assert_eq!(assignment(&state), kept, "nor does our own report");
         observe(&mut state, "shop-db-0", "n2", ReplicaState::Running, 7);

@@ -45,6 +45,7 @@ impl StateDiff {
         for (id, seen) in changes(&before.replicas_observed, &after.replicas_observed) {
             let up = seen.is_some_and(|seen| {
                 matches!(seen.state(), ReplicaState::Running | ReplicaState::Degraded)
+                    || seen.finished().is_some()
             });
             if let (true, Some(row)) = (up, after.replicas_desired.get(id)) {
                 state_diff

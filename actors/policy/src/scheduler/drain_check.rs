@@ -7,13 +7,15 @@ use jaco_proto::v1::{self, NodeStatus, service_spec::PlacementMode};
 use jaco_state::State;
 
 use super::{
+    moves,
     placement::{Hosts, ReplicaCounts, ServiceToPlace, place},
     projects::Projects,
 };
 use crate::runtime::assignment;
 
 /// Returns the ids, in order, of the replicas that still need the draining member `host`: those
-/// assigned to it, and those that it serves until they run on their new hosts.
+/// assigned to it that have not finished, and those that it serves until they run on their new
+/// hosts.
 ///
 /// A replica that spent its restart budget on its new host needs the old one, which may be the only
 /// one that serves it: the state does not tell while the old host is out of contact. An offline host
@@ -25,7 +27,8 @@ pub fn remaining<'a>(state: &'a State, host: &str) -> Vec<&'a str> {
     let serves = node.is_some_and(|node| node.status() != NodeStatus::Offline);
     let needs_host = |row: &v1::ReplicaDesired| {
         if row.host == host {
-            return serves || !is_global(state, row);
+            let finished = moves::finished(state, row).is_some();
+            return !finished && (serves || !is_global(state, row));
         }
         serves && assignment::is_kept(state, host, row)
     };
@@ -84,18 +87,22 @@ pub fn stranded(state: &State, host: &str, projects: &mut Projects) -> Vec<Strin
             let templates = projects.of(deployment);
             let template = templates.as_ref().as_ref().ok();
             let template = template.and_then(|templates| templates.get(&spec.name));
+            let finished = template.map(|template| template.finished(state, rows));
+            let finished = finished.unwrap_or_default();
             let subject = ServiceToPlace {
                 deployment: &deployment.name,
                 spec,
                 // Assume data if the document cannot be parsed.
                 stateful: template.is_none_or(|template| template.stateful),
+                finished: &finished,
             };
             match place(subject, rows, &hosts, &mut load) {
                 Ok(placed) => {
                     let stays = placed
                         .replicas
                         .into_iter()
-                        .filter(|placed| placed.host == host);
+                        .filter(|placed| placed.host == host)
+                        .filter(|placed| !finished.contains(placed.id.as_str()));
                     stranded.extend(stays.map(|placed| placed.id));
                 }
                 Err(_) => stranded.extend(here.map(|row| row.id.clone())),
@@ -108,7 +115,10 @@ pub fn stranded(state: &State, host: &str, projects: &mut Projects) -> Vec<Strin
 
 #[cfg(test)]
 mod tests {
-    use jaco_proto::{replica_code::RESTART_EXHAUSTED, v1::NodeStatus};
+    use jaco_proto::{
+        replica_code::{CONTAINER_EXITED, EXIT_CODE, RESTART_EXHAUSTED},
+        v1::NodeStatus,
+    };
 
     use super::*;
     use crate::scheduler::projects::{Template, Templates};
@@ -172,6 +182,7 @@ mod tests {
         let seen = match code {
             "" => v1::ReplicaState::Running,
             "pending" => v1::ReplicaState::Pending,
+            CONTAINER_EXITED => v1::ReplicaState::Stopped,
             _ => v1::ReplicaState::Failed,
         };
         let observed = v1::ReplicaObserved {
@@ -179,6 +190,7 @@ mod tests {
             host: host.to_owned(),
             state: seen.into(),
             code: code.to_owned(),
+            details: [(EXIT_CODE.to_owned(), "3".to_owned())].into(),
             desired_raft_index: index,
             ..Default::default()
         };
@@ -208,6 +220,9 @@ mod tests {
             ("b", Ready, Some(("b", 6, RESTART_EXHAUSTED)), true),
             ("b", Offline, Some(("b", 7, RESTART_EXHAUSTED)), false),
             ("b", Offline, None, false),
+            ("a", Ready, Some(("a", 7, CONTAINER_EXITED)), false),
+            ("a", Ready, Some(("a", 6, CONTAINER_EXITED)), true),
+            ("b", Ready, Some(("b", 7, CONTAINER_EXITED)), false),
         ];
         for (to, status, report, needed) in table {
             let web = ("web", PlacementMode::Spread, ["a"].as_slice());

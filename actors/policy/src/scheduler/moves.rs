@@ -19,15 +19,27 @@ const STOPPED: [&str; 6] = [
     SECRET_DECRYPT_FAILED,
 ];
 
-/// Whether `row` runs on the host it is assigned to, so that no move is in progress.
+/// Whether `row` runs, or has finished, on the host it is assigned to, so that no move is in progress.
 #[must_use]
-pub fn runs_on_its_host(state: &State, row: &v1::ReplicaDesired) -> bool {
-    let seen = state.replicas_observed.get(&row.id);
-    seen.is_some_and(|seen| {
-        seen.host == row.host
-            && seen.state() == ReplicaState::Running
-            && seen.desired_raft_index >= row.raft_index
-    })
+pub fn has_arrived(state: &State, row: &v1::ReplicaDesired) -> bool {
+    let seen = current(state, row);
+    seen.is_some_and(|seen| seen.state() == ReplicaState::Running || seen.finished().is_some())
+}
+
+/// Returns the exit code of `row` if it has finished on the host it is assigned to.
+#[must_use]
+pub fn finished(state: &State, row: &v1::ReplicaDesired) -> Option<i64> {
+    current(state, row)?.finished()
+}
+
+/// Report of the host of `row` about this row, if there is one.
+pub(crate) fn current<'a>(
+    state: &'a State,
+    row: &v1::ReplicaDesired,
+) -> Option<&'a v1::ReplicaObserved> {
+    let seen = state.replicas_observed.get(&row.id)?;
+    let is_current = seen.host == row.host && seen.desired_raft_index >= row.raft_index;
+    is_current.then_some(seen)
 }
 
 /// Whether `row` spent its restart budget on the host it is assigned to, also while its previous
@@ -56,8 +68,7 @@ pub fn is_stopped(state: &State, row: &v1::ReplicaDesired) -> bool {
 fn start_code<'a>(state: &'a State, row: &v1::ReplicaDesired) -> Option<&'a str> {
     let seen = state.replicas_observed.get(&row.id)?;
     if seen.host == row.host {
-        let is_current = seen.desired_raft_index >= row.raft_index;
-        is_current.then_some(seen.code.as_str())
+        Some(current(state, row)?.code.as_str())
     } else {
         seen.details.get(MOVE_CODE).map(String::as_str)
     }

@@ -80,6 +80,9 @@ pub struct ServiceToPlace<'a> {
     pub spec: &'a v1::ServiceSpec,
     /// The service keeps data on its host, so a replica never moves while its host is a member.
     pub stateful: bool,
+    /// Ids of its replicas that have finished: they stay where they ended, also when their host is
+    /// gone, since a move would run them again.
+    pub finished: &'a BTreeSet<&'a str>,
 }
 
 /// Number of replicas per host over all services, updated during a pass.
@@ -277,9 +280,15 @@ fn positional<'r>(
         .iter()
         .map(|id| {
             let host = rows.get(id.as_str())?.host.as_str();
-            let stuck = field.keeps_host(host, subject.stateful)?;
+            let stuck = match subject.finished.contains(id.as_str()) {
+                true => None,
+                false => field.keeps_host(host, subject.stateful)?,
+            };
             let on_host = taken.entry(host).or_insert(0);
-            if !subject.stateful && limit.is_some_and(|limit| *on_host >= limit) {
+            if !subject.stateful
+                && !subject.finished.contains(id.as_str())
+                && limit.is_some_and(|limit| *on_host >= limit)
+            {
                 return None;
             }
             *on_host += 1;

@@ -70,15 +70,20 @@ pub fn is_arch(text: &str, arch: &str) -> bool {
     Platform::parse(&text).is_some_and(|named| named.arch == arch)
 }
 
+/// Name of an architecture in a platform; of `arm` the version that its processors have today.
+fn architecture(name: &str) -> &str {
+    match Platform::parse(name).map_or(name, |named| named.arch) {
+        "arm" => "arm/v7",
+        other => other,
+    }
+}
+
 /// Platforms of a machine: that of its processor, those that the processor runs as well, and those of
 /// the kernel's `interpreters`, each a name and a description of `binfmt_misc`.
 #[must_use]
 pub fn of_machine(os: &str, arch: &str, interpreters: Vec<(String, String)>) -> Vec<String> {
-    let native = Platform::parse(arch).map_or(arch, |named| named.arch);
-    let mut architectures = vec![match native {
-        "arm" => "arm/v7",
-        other => other,
-    }];
+    let native = architecture(arch);
+    let mut architectures = vec![native];
     match native {
         "amd64" => architectures.push("386"),
         "arm64" => architectures.push("arm/v8"),
@@ -95,10 +100,7 @@ pub fn of_machine(os: &str, arch: &str, interpreters: Vec<(String, String)>) -> 
         if !is_enabled || !flags.is_some_and(|flags| flags.contains('F')) {
             continue;
         }
-        let arch = match Platform::parse(arch).map_or(arch, |named| named.arch) {
-            "arm" => "arm/v7",
-            other => other,
-        };
+        let arch = architecture(arch);
         if !architectures.contains(&arch) {
             architectures.push(arch);
         }

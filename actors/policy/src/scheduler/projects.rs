@@ -1,6 +1,9 @@
 //! Scheduling view of compose documents, parsed once per content.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use jaco_proto::{
     manifest::{
@@ -10,6 +13,8 @@ use jaco_proto::{
     v1,
 };
 use jaco_state::State;
+
+use super::moves;
 
 /// Scheduling view of one service of a compose document.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +27,24 @@ pub struct Template {
     pub files: Vec<v1::MountedFile>,
     /// Whether it mounts data of its host: a path or a named volume.
     pub stateful: bool,
+}
+
+impl Template {
+    /// Whether a container of `row` has these settings.
+    pub(super) fn is_of(&self, row: &v1::ReplicaDesired) -> bool {
+        row.image == self.image && row.spec_hash == self.spec_hash
+    }
+
+    /// Returns the ids of those of `rows` that have finished with these settings.
+    pub(super) fn finished<'r>(
+        &self,
+        state: &State,
+        rows: &BTreeMap<&'r str, &'r v1::ReplicaDesired>,
+    ) -> BTreeSet<&'r str> {
+        let done = |row: &v1::ReplicaDesired| moves::finished(state, row).is_some();
+        let rows = rows.iter().filter(|(_, row)| self.is_of(row) && done(row));
+        rows.map(|(id, _)| *id).collect()
+    }
 }
 
 /// Templates of the services that the document defines with an image, or why it cannot be parsed.

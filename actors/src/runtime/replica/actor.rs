@@ -6,7 +6,10 @@ use jaco_engine::{EngineError, Found, Inspected, NetworkNamespace};
 use jaco_policy::runtime::{
     assignment,
     replica::{
-        core::{Action, Assignment, Core, Now, PrepareError, Seed, StartError, StartGate},
+        core::{
+            Action, Assignment, Core, Now, PostStartError, PrepareError, Seed, StartError,
+            StartGate,
+        },
         report::{Report, code},
     },
 };
@@ -64,6 +67,7 @@ enum OutcomeKind {
     Started(u64, Result<(), StartError>),
     Inspected(u64, Result<Inspected, EngineError>),
     Discarded(u64, Result<(), EngineError>),
+    PostStarted(u64, Result<(), PostStartError>),
     Withdrawn(u64),
 }
 
@@ -172,7 +176,9 @@ impl ReplicaActor {
 
     fn handle_outcome(&mut self, ctx: &Context<Self>, now: Now, outcome: OutcomeKind) {
         match &outcome {
-            OutcomeKind::PullProgressed(_) | OutcomeKind::Inspected(..) => {}
+            OutcomeKind::PullProgressed(_)
+            | OutcomeKind::Inspected(..)
+            | OutcomeKind::PostStarted(..) => {}
             OutcomeKind::Found(..)
             | OutcomeKind::Prepared(..)
             | OutcomeKind::Pulled(..)
@@ -219,6 +225,9 @@ impl ReplicaActor {
             }
             OutcomeKind::Discarded(generation, result) => {
                 self.core.handle_discarded(now, generation, result);
+            }
+            OutcomeKind::PostStarted(generation, result) => {
+                self.core.handle_post_started(now, generation, result);
             }
             OutcomeKind::Withdrawn(generation) => self.core.handle_withdrawn(generation),
         }
@@ -298,6 +307,12 @@ impl ReplicaActor {
             Action::Inspect(generation, container) => self.spawn_action(ctx, async move {
                 OutcomeKind::Inspected(generation, engine.inspect(&container).await)
             }),
+            Action::PostStart(generation, container) => {
+                let task = launch::post_start(Arc::clone(shared), id, container);
+                self.spawn_action(ctx, async move {
+                    OutcomeKind::PostStarted(generation, task.await)
+                });
+            }
             Action::Withdraw(generation) => {
                 let task = withdrawn(Arc::clone(shared), id);
                 self.spawn_action(ctx, async move {
@@ -371,7 +386,9 @@ impl ReplicaActor {
             // This host serves until the new host's container runs. The observation holds the new
             // host's progress, so the reports differ; once the new host runs, this host stays
             // silent.
-            let not_taken_over = known.is_none_or(|seen| seen.state() != ReplicaState::Running);
+            let not_taken_over = known.is_none_or(|seen| {
+                seen.state() != ReplicaState::Running && seen.finished().is_none()
+            });
             row.previous_host == *host && report.state == ReplicaState::Running && not_taken_over
         };
         if is_unreplicated {

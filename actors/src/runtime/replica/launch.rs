@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jaco_engine::{
-    EngineError, Status, printable,
+    Engine, EngineError, Status, printable,
     spec::{
         Attachment, ContainerSpec, EndpointConfig, Networking, container_name, endpoint_config,
         image, networks, shared_services,
@@ -11,10 +11,10 @@ use jaco_engine::{
 };
 use jaco_policy::runtime::{
     assignment, registry_key,
-    replica::core::{PROGRESS_EVERY, PrepareError, StartCondition, StartError},
+    replica::core::{PROGRESS_EVERY, PostStartError, PrepareError, StartCondition, StartError},
 };
 use jaco_proto::{manifest::compose::NetworkMode, secret::Redacted, v1::ReplicaDesired};
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::runtime::{Deps, NetworkError, RuntimeContext};
 
@@ -226,6 +226,48 @@ pub(super) async fn start(permit: &Permit, container: &str) -> Result<(), StartE
     Ok(engine.start(container).await?)
 }
 
+/// Runs the commands of `post_start` of a replica in its container, in order until one fails.
+pub(super) async fn post_start(
+    shared: Arc<RuntimeContext>,
+    id: String,
+    container: String,
+) -> Result<(), PostStartError> {
+    let deps = &shared.deps;
+    let state = deps.raft.state();
+    let Some(row) = state.replicas_desired.get(&id) else {
+        return Ok(());
+    };
+    let commands = assignment::with_service(&state, &shared.documents, row, |service| {
+        service.post_start.clone()
+    });
+    // Without the document the assignment has no commands, and asks for them again with it.
+    for (at, hook) in commands.unwrap_or_default().iter().enumerate() {
+        let failed = |reason: String| PostStartError::Failed {
+            command: at + 1,
+            reason,
+        };
+        match deps.engine.run(&container, hook).await {
+            Ok(exit) if exit.code == 0 => {}
+            Ok(exit) => return Err(failed(exit.to_string())),
+            Err(error @ EngineError::Unreachable(_)) => return Err(PostStartError::Engine(error)),
+            Err(error) => return Err(failed(error.to_string())),
+        }
+    }
+    Ok(())
+}
+
+/// Stops a container as its service asks: its commands of `pre_stop` first, then its signal.
+pub(crate) async fn stop(
+    engine: &dyn Engine,
+    replica_id: &str,
+    container: &str,
+) -> Result<(), EngineError> {
+    for failure in engine.pre_stop(container).await? {
+        warn!(subsystem = "runtime/health", replica_id, %failure, "a command of pre_stop failed; the stop goes on");
+    }
+    engine.stop(container).await
+}
+
 /// Stops and removes each container of a replica; returns at the first error.
 pub(crate) async fn discard(
     shared: Arc<RuntimeContext>,
@@ -234,7 +276,7 @@ pub(crate) async fn discard(
 ) -> Result<(), EngineError> {
     let engine = &shared.deps.engine;
     for container in containers {
-        engine.stop(&container).await?;
+        stop(&**engine, &replica_id, &container).await?;
         shared.tails.wait_drained(&replica_id).await;
         engine.remove(&container).await?;
     }

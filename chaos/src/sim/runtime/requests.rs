@@ -18,7 +18,7 @@ impl Cluster {
             return;
         };
         let takes = latency(&request.call, &mut self.engine_chance);
-        let event = Event::Engine(id, run, request);
+        let event = Event::Engine(id, run, Box::new(request));
         self.agenda.add(self.now + takes, event);
     }
 
@@ -89,6 +89,9 @@ impl Cluster {
                 self.schedule_local(id, MS, Local::EngineEvent(replica.clone()));
             }
         }
+        if let (Request::Start(container), true) = (&request.call, !fails || late == 1) {
+            self.schedule_end(id, container);
+        }
         match request.call {
             Request::Start(_) | Request::EnsureNetwork(..) | Request::RemoveNetwork(_) => {
                 self.judge(id);
@@ -96,8 +99,10 @@ impl Cluster {
             _ => {}
         }
         request.outcome = Some(outcome);
-        self.agenda
-            .add(self.now, Event::Node(id, run, Local::Engine(request)));
+        self.agenda.add(
+            self.now,
+            Event::Node(id, run, Local::Engine(Box::new(request))),
+        );
     }
 
     pub(in crate::sim) fn engine_answered(&mut self, id: u64, mut request: EngineRequest) {

@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jaco_proto::v1::{self, ReplicaState};
+use jaco_proto::{
+    replica_code,
+    v1::{self, ReplicaState},
+};
 
 use crate::client::{manifests::Manifests, replica::Reason};
 
@@ -75,6 +78,18 @@ pub(super) struct Replica {
     pub(super) wanted: u64,
     /// Generation that the state was observed for; 0 if the daemon reports none.
     pub(super) seen: u64,
+}
+
+impl Replica {
+    /// Exit code of a replica that has finished.
+    pub(super) fn finished(&self) -> Option<i64> {
+        replica_code::finished(self.state, &self.reason.code, &self.reason.details)
+    }
+
+    /// Whether it has failed, and will not run by itself.
+    pub(super) fn has_failed(&self) -> bool {
+        self.state == ReplicaState::Failed || self.finished().is_some_and(|code| code != 0)
+    }
 }
 
 impl Snapshot {

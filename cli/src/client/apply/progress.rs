@@ -90,9 +90,7 @@ impl Tracker {
             let failure = self.not_converged(&why);
             return stuck(failure.with("rollout", &plan.failure_reason));
         }
-        let failed = self
-            .current()
-            .find(|seen| seen.state == ReplicaState::Failed);
+        let failed = self.current().find(|seen| seen.has_failed());
         if let Some(failed) = failed {
             let why = match failed.reason.text().as_str() {
                 "" => format!("replica {} failed", failed.id),
@@ -192,8 +190,9 @@ impl Tracker {
         replaced && reported && image.is_none_or(|image| *image == seen.image)
     }
 
+    /// Whether a replica runs, or has ended as its service asks.
     fn is_ready(&self, seen: &Replica) -> bool {
-        seen.state == ReplicaState::Running && self.is_current(seen)
+        (seen.state == ReplicaState::Running || seen.finished() == Some(0)) && self.is_current(seen)
     }
 
     /// The replicas of the last snapshot.
@@ -231,6 +230,9 @@ impl Tracker {
         let step = match slowest {
             _ if own.len() < total => "scheduling".to_owned(),
             Some(seen) => self.step(seen),
+            None if !own.is_empty() && own.iter().all(|seen| seen.finished().is_some()) => {
+                "finished".to_owned()
+            }
             None => "running".to_owned(),
         };
         ServiceProgress {
@@ -260,6 +262,7 @@ impl Tracker {
         let state = replica::state(seen.state);
         match seen.reason.code.as_str() {
             _ if !self.is_current(seen) => "replacing".to_owned(),
+            _ if seen.finished() == Some(0) => "finished".to_owned(),
             "" => state,
             code if code == state => state,
             code => format!("{state} ({code})"),

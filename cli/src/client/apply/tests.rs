@@ -219,6 +219,27 @@ async fn wait_reports_every_step_until_replicas_run() {
 }
 
 #[tokio::test]
+async fn finished_replica_converges_by_its_exit_code() {
+    for (exit_code, succeeds) in [("0", true), ("3", false)] {
+        let (result, output, _) = apply(&Project::new().args(), Format::Table, |script| {
+            let ended = (ReplicaState::Stopped, "container_exited");
+            script_snapshots(script, &[(ReplicaState::Pending, ""), ended]);
+            let last = script.replicas.last_mut().unwrap();
+            let details = &mut last[0].details;
+            details.insert("exit_code".to_owned(), exit_code.to_owned());
+        })
+        .await;
+        assert_eq!(result.is_ok(), succeeds, "{result:?}");
+        let line = "app-web-0: finished on one\n";
+        assert_eq!(output.err.contains(line), succeeds, "{}", output.err);
+        if let Err(failure) = result {
+            let text = format!("{failure:?}");
+            assert!(text.contains("exit 3"), "{text}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn terminal_shows_one_bar_per_service() {
     let project = Project::new();
     let server = Fake::start().await;

@@ -17,6 +17,7 @@ use crate::{
 };
 
 use super::{
+    Condition,
     document::Document,
     keys::{Effect, SERVICE},
     ports,
@@ -96,17 +97,17 @@ fn container_names(document: &Document, unresolved: bool) -> Result<(), Error> {
 
 /// Returns the fields that make a service privileged and their positions, in a fixed order.
 pub(super) fn privileged_fields(map: &Map) -> Vec<(&'static str, Position)> {
-    let privileged = map.entry("privileged").filter(|(_, node)| {
-        node.as_scalar()
-            .is_some_and(|scalar| match scalar.resolve() {
-                Resolved::Bool(value) => value,
-                Resolved::Str(text) => grammar::boolean(text) == Some(true),
-                Resolved::Null | Resolved::Int(_) | Resolved::Float(_) => false,
-            })
-    });
+    let privileged = map.entry("privileged").filter(|_| is_privileged(map));
     let security_opt = map.entry("security_opt").filter(|(_, node)| {
         let mut options = node.as_seq().unwrap_or_default().iter();
         options.any(|option| option.text().is_none_or(widens))
+    });
+    let hooks = ["post_start", "pre_stop"].map(|key| {
+        let entry = map.entry(key).filter(|(_, node)| {
+            let mut items = node.as_seq().unwrap_or_default().iter();
+            items.any(|item| item.as_map().is_some_and(is_privileged))
+        });
+        (key, entry)
     });
     let network_mode = map
         .entry("network_mode")
@@ -116,10 +117,20 @@ pub(super) fn privileged_fields(map: &Map) -> Vec<(&'static str, Position)> {
         ("security_opt", security_opt),
         ("network_mode", network_mode),
     ];
-    let fields = fields.into_iter();
+    let fields = fields.into_iter().chain(hooks);
     fields
         .filter_map(|(name, entry)| Some((name, entry?.0.at)))
         .collect()
+}
+
+/// Whether a service, or a command in its container, has full access to the host.
+fn is_privileged(map: &Map) -> bool {
+    let scalar = map.get("privileged").and_then(Node::as_scalar);
+    scalar.is_some_and(|scalar| match scalar.resolve() {
+        Resolved::Bool(value) => value,
+        Resolved::Str(text) => grammar::boolean(text) == Some(true),
+        Resolved::Null | Resolved::Int(_) | Resolved::Float(_) => false,
+    })
 }
 
 struct Checks<'a> {
@@ -210,7 +221,8 @@ impl<'a> Checks<'a> {
                 let target = ports::target(item, port).unwrap_or_else(|| "<port>".to_owned());
                 let message = format!(
                     "service {:?} publishes port {port} ({entry}), which the ingress uses; remove \
-                     the entry and add to jaco.yaml: routes: [{{domain: <your domain>, service: \
+                     the entry and add to jaco.yaml, or below x-jaco in this file: routes: [{{domain: \
+                     <your domain>, service: \
                      {}, port: {target}}}]",
                     self.name, self.name
                 );
@@ -454,13 +466,15 @@ impl<'a> Checks<'a> {
             let what = format!("depends on {target:?}, which is not in this file{near}");
             return Err(fail(ErrorCode::UnknownDependsOnService, what));
         }
+        let words = Condition::ALL.map(Condition::as_str);
         match condition {
-            None | Some(("service_started" | "service_healthy", _)) => Ok(()),
+            None => Ok(()),
+            Some((word, _)) if words.contains(&word) => Ok(()),
             Some((open, _)) if self.is_open(open) => Ok(()),
             Some((other, at)) => {
                 let what = format!(
-                    "depends on {target:?} with condition {other:?}, \
-                     want service_started or service_healthy"
+                    "depends on {target:?} with condition {other:?}, want {}",
+                    words.join(" or ")
                 );
                 let code = ErrorCode::UnsupportedDependsOnCondition;
                 Err(fail(code, what).with("condition", other).at(at))

@@ -101,7 +101,7 @@ impl Keys {
 }
 
 /// Every list, in the order of the documentation.
-const ALL: [&Keys; 29] = [
+const ALL: [&Keys; 31] = [
     &TOP_LEVEL,
     &NETWORK,
     &VOLUME,
@@ -110,6 +110,7 @@ const ALL: [&Keys; 29] = [
     &SERVICE,
     &SERVICE_NETWORK,
     &DEPENDENCY,
+    &HOOK,
     &HEALTHCHECK,
     &LOGGING,
     &BLKIO,
@@ -127,6 +128,7 @@ const ALL: [&Keys; 29] = [
     &FILE_REFERENCE,
     &DEPLOY,
     &PLACEMENT,
+    &RESTART_POLICY,
     &ROLLOUT,
     &RESOURCES,
     &LIMITS,
@@ -177,7 +179,7 @@ pub(super) const NETWORK: Keys = Keys {
         ),
         kept(
             "internal",
-            "its containers reach each other, and nothing off their node",
+            "its containers reach each other on every node, and nothing else",
         ),
         noted("ipam", ADDRESSES),
         silent("labels", "not copied to the engine's network"),
@@ -290,7 +292,7 @@ pub(super) const DEPLOY: Keys = Keys {
         kept("placement", "see placement"),
         kept("replicas", "number of replicas unless `jaco.yaml` has one"),
         kept("resources", "limits; see below"),
-        noted("restart_policy", "replicas are restarted three times"),
+        kept("restart_policy", "replaces `restart`; see restarts"),
         noted("rollback_config", NO_ROLLOUT),
         noted("update_config", NO_ROLLOUT),
     ],
@@ -302,6 +304,19 @@ pub(super) const PLACEMENT: Keys = Keys {
         kept("constraints", "conditions on nodes; see placement"),
         kept("max_replicas_per_node", "1 or more"),
         noted("preferences", "replicas are spread over all nodes"),
+    ],
+};
+
+pub(super) const RESTART_POLICY: Keys = Keys {
+    path: "services.*.deploy.restart_policy",
+    keys: &[
+        kept("condition", "`any`, `on-failure` or `none`"),
+        kept("delay", "time before each restart"),
+        kept("max_attempts", "restarts in a row, three by default"),
+        noted(
+            "window",
+            "failures are forgotten as soon as the replica runs",
+        ),
     ],
 };
 
@@ -362,12 +377,27 @@ pub(super) const LOGGING: Keys = Keys {
 pub(super) const DEPENDENCY: Keys = Keys {
     path: "services.*.depends_on.*",
     keys: &[
-        kept("condition", "`service_started` or `service_healthy`"),
+        kept(
+            "condition",
+            "`service_started`, `service_healthy` or `service_completed_successfully`",
+        ),
         kept("required", ""),
         noted(
             "restart",
             "a service outlives restarts of those that it depends on",
         ),
+    ],
+};
+
+/// Keys of an item of `post_start` and `pre_stop`.
+pub(super) const HOOK: Keys = Keys {
+    path: "services.*.post_start.*",
+    keys: &[
+        kept("command", "as the service's"),
+        kept("environment", "beside that of the container"),
+        kept("privileged", "see privileges"),
+        kept("user", "the container's by default"),
+        kept("working_dir", "the container's by default"),
     ],
 };
 

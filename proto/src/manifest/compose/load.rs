@@ -8,6 +8,7 @@ mod lifecycle;
 mod network;
 mod placement;
 mod references;
+mod restart;
 mod volume;
 
 use std::collections::BTreeMap;
@@ -55,6 +56,7 @@ pub(super) fn project(document: &Document, unresolved: bool) -> Result<Project, 
             .services
             .insert(key.text.clone(), service(&reader, node)?);
     }
+    restart::let_complete(&mut project);
     files::check(&project, unresolved, document.may_include(unresolved))?;
     Ok(project)
 }
@@ -132,6 +134,9 @@ fn service(reader: &Reader<'_>, node: &Node) -> Result<Service, Error> {
         service.networks.push(DEFAULT_NETWORK.to_owned());
     }
     references::add_dependencies(&mut service);
+    if let Some(policy) = &service.deploy.restart_policy {
+        service.restart = Some(policy.clone());
+    }
     Ok(service)
 }
 
@@ -219,6 +224,9 @@ fn field(
         "oom_kill_disable" => flat.oom_kill_disable = reader.boolean(key, node)?,
         "blkio_config" => flat.blkio = hardware::blkio(reader, node)?,
         "depends_on" => service.depends_on = lifecycle::depends_on(reader, node)?,
+        "restart" => service.restart = restart::restart(reader, node)?,
+        "post_start" => service.post_start = restart::hooks(reader, key, node)?,
+        "pre_stop" => service.pre_stop = restart::hooks(reader, key, node)?,
         "pull_policy" => service.pull_policy = lifecycle::pull_policy(reader, node)?,
         // `scale` is read after `deploy`, and the client resolves its keys.
         _ => debug_assert!(

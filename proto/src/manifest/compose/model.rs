@@ -205,6 +205,12 @@ pub struct Service {
     pub depends_on: BTreeMap<String, Dependency>,
     /// When the image is pulled.
     pub pull_policy: PullPolicy,
+    /// Treatment of a container that has ended; `None` restarts it.
+    pub restart: Option<Restart>,
+    /// Commands run in order after each start.
+    pub post_start: Vec<Hook>,
+    /// Commands run in order before the stop signal, for at most the grace period together.
+    pub pre_stop: Vec<Hook>,
 }
 
 /// A name for another service that only one service resolves.
@@ -507,6 +513,8 @@ pub struct Deploy {
     pub constraints: Vec<Constraint>,
     /// Replicas that a node may have at most, 1 or more.
     pub max_replicas_per_node: Option<i32>,
+    /// Policy in place of [`Service::restart`].
+    pub restart_policy: Option<Restart>,
     /// Settings of rolling updates.
     pub update: UpdateConfig,
 }
@@ -603,10 +611,82 @@ pub struct Dependency {
 /// Condition of a [`Dependency`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// One replica is running or degraded.
+    /// One replica is running or degraded, or has ended for good.
     ServiceStarted,
     /// One replica is running.
     ServiceHealthy,
+    /// Every replica has ended with exit code 0.
+    ServiceCompletedSuccessfully,
+}
+
+impl Condition {
+    /// Every condition.
+    pub const ALL: [Self; 3] = [
+        Self::ServiceStarted,
+        Self::ServiceHealthy,
+        Self::ServiceCompletedSuccessfully,
+    ];
+
+    /// Returns the word in a compose file.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ServiceStarted => "service_started",
+            Self::ServiceHealthy => "service_healthy",
+            Self::ServiceCompletedSuccessfully => "service_completed_successfully",
+        }
+    }
+}
+
+/// Treatment of a container that has ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Restart {
+    /// When it starts again.
+    pub condition: RestartCondition,
+    /// Restarts in a row after which the replica is given up, at least 1; the host's default if
+    /// unset.
+    pub attempts: Option<u32>,
+    /// Time before each restart; grows with the failures in a row if unset.
+    pub delay: Option<Duration>,
+}
+
+impl Restart {
+    /// Whether a container that ended with this code starts again.
+    #[must_use]
+    pub fn restarts_after(&self, exit_code: i64) -> bool {
+        match self.condition {
+            RestartCondition::Always => true,
+            RestartCondition::OnFailure => exit_code != 0,
+            RestartCondition::Never => false,
+        }
+    }
+}
+
+/// When a container that has ended starts again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RestartCondition {
+    /// After every end.
+    #[default]
+    Always,
+    /// After an exit code other than 0.
+    OnFailure,
+    /// Not at all.
+    Never,
+}
+
+/// Command run in a container.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hook {
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// `user[:group]`; `None` is the container's.
+    pub user: Option<String>,
+    /// Full access to the host.
+    pub privileged: bool,
+    /// Working directory; `None` is the container's.
+    pub working_dir: Option<String>,
+    /// Environment beside that of the container.
+    pub environment: Environment,
 }
 
 /// When the image of a service is pulled.

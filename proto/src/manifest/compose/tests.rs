@@ -457,6 +457,87 @@ fn logging_and_dependencies_are_read() {
 }
 
 #[test]
+fn restart_policies_are_read() {
+    let policy = |condition, attempts| {
+        Some(Restart {
+            condition,
+            attempts,
+            delay: None,
+        })
+    };
+    let (always, failed, never) = (
+        RestartCondition::Always,
+        RestartCondition::OnFailure,
+        RestartCondition::Never,
+    );
+    for (text, expected) in [
+        ("read_only: true", None),
+        ("restart:", None),
+        ("restart: always", policy(always, None)),
+        ("restart: unless-stopped", policy(always, None)),
+        ("restart: no", policy(never, None)),
+        ("restart: 'no'", policy(never, None)),
+        ("restart: on-failure", policy(failed, None)),
+        ("restart: on-failure:5", policy(failed, Some(5))),
+        ("restart: on-failure:0", policy(failed, None)),
+        ("deploy: {restart_policy: {}}", policy(always, None)),
+        (
+            "restart: always\ndeploy: {restart_policy: {condition: none}}",
+            policy(never, None),
+        ),
+        (
+            "deploy: {restart_policy: {condition: on-failure, max_attempts: 2, window: 5s}}",
+            policy(failed, Some(2)),
+        ),
+        (
+            "deploy: {restart_policy: {condition: any, max_attempts: 0, delay: 1m30s}}",
+            Some(Restart {
+                delay: Some(Duration::from_secs(90)),
+                ..Restart::default()
+            }),
+        ),
+    ] {
+        assert_eq!(service(text).restart, expected, "{text}");
+    }
+}
+
+#[test]
+fn awaited_service_may_complete() {
+    let restart_of = |job: &str| {
+        let text = format!(
+            "services:\n  web:\n    image: x\n    depends_on: {{job: {{condition: \
+             service_completed_successfully}}}}\n  job: {{{job}}}\n"
+        );
+        let project = Project::parse(text.as_bytes()).unwrap();
+        let restart = project.services["job"].restart.clone();
+        restart.map(|policy| policy.condition)
+    };
+    let (always, failed) = (RestartCondition::Always, RestartCondition::OnFailure);
+    assert_eq!(restart_of("image: x"), Some(failed));
+    assert_eq!(restart_of("image: x, restart: always"), Some(always));
+}
+
+#[test]
+fn commands_around_a_container_are_read() {
+    let web = service(
+        "post_start:\n- command: a 'b c'\n- {command: [d], user: root, working_dir: /e, \
+         environment: [F=g]}\npre_stop: [{command: [h]}]",
+    );
+    let hook = |words: &[&str]| Hook {
+        command: strings(words),
+        ..Hook::default()
+    };
+    let second = Hook {
+        user: Some("root".to_owned()),
+        working_dir: Some("/e".to_owned()),
+        environment: BTreeMap::from([("F".to_owned(), Some("g".to_owned()))]).into(),
+        ..hook(&["d"])
+    };
+    assert_eq!(web.post_start, [hook(&["a", "b c"]), second]);
+    assert_eq!(web.pre_stop, [hook(&["h"])]);
+}
+
+#[test]
 fn unresolved_variables_are_literal_in_the_daemon() {
     let web = service("command: echo $HOME\nenvironment: {A: '${B}'}");
     assert_eq!(web.command, Some(strings(&["echo", "$HOME"])));

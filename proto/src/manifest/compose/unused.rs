@@ -14,7 +14,7 @@ use super::{
     document::Document,
     keys::{
         CONFIG, DEPENDENCY, DEPLOY, HEALTHCHECK, Keys, MOUNT, NETWORK, PLACEMENT, PORT,
-        RESERVATIONS, SECRET, SERVICE, SERVICE_NETWORK, TOP_LEVEL, VOLUME,
+        RESERVATIONS, RESTART_POLICY, SECRET, SERVICE, SERVICE_NETWORK, TOP_LEVEL, VOLUME,
     },
 };
 
@@ -36,15 +36,12 @@ const OF_NAMESPACE: [&str; 6] = [
 ];
 /// Keys that take null in compose, or whose absence has a warning of its own.
 const NULLABLE: [&str; 4] = ["command", "entrypoint", "env_file", "image"];
-/// Values of keys without an effect that ask for what happens anyway. Containers that end are restarted
-/// three times whatever a service asks for, which is close to two values of `restart`.
-const DEFAULTS: [(&str, &str); 6] = [
+/// Values of keys without an effect that ask for what happens anyway.
+const DEFAULTS: [(&str, &str); 4] = [
     ("driver", "bridge"),
     ("endpoint_mode", "vip"),
     ("mode", "ingress"),
     ("mode", "replicated"),
-    ("restart", "always"),
-    ("restart", "unless-stopped"),
 ];
 
 /// Keys without an effect whose values are booleans in any spelling, and which one is the default.
@@ -161,9 +158,12 @@ fn unused_keys(map: &Map) -> Unused {
             unused.extend(set_keys(map, &FLAT_LIMITS, reason));
         }
     }
-    let placement = table("deploy").and_then(|deploy| deploy.get("placement")?.as_map());
-    if let Some(placement) = placement {
+    let of_deploy = |key: &str| table("deploy").and_then(|deploy| deploy.get(key)?.as_map());
+    if let Some(placement) = of_deploy("placement") {
         unused.extend(noted(placement, "deploy.placement.", &PLACEMENT));
+    }
+    if let Some(policy) = of_deploy("restart_policy") {
+        unused.extend(noted(policy, "deploy.restart_policy.", &RESTART_POLICY));
     }
     if let Some(check) = table("healthcheck") {
         unused.extend(noted(check, "healthcheck.", &HEALTHCHECK));

@@ -52,13 +52,13 @@ pub(super) fn update(tx: &mut Tx, command: &v1::ReplicaObservedUpdate) -> Result
         _ => with_index(tx, current, observed),
     };
     tx.put_of(Some(desired.deployment.clone()), observed)?;
-    if from == Some(HostRole::Owner) && is_running(report) {
+    if from == Some(HostRole::Owner) && has_arrived(report) {
         return end_move(tx, &desired);
     }
     Ok(())
 }
 
-/// Releases the previous host of a replica that runs on its new one. Whatever becomes of the new
+/// Releases the previous host of a replica that runs, or has finished, on its new one. Whatever becomes of the new
 /// container, the old one is gone from here on.
 fn end_move(tx: &mut Tx, desired: &v1::ReplicaDesired) -> Result<(), Error> {
     if desired.previous_host.is_empty() {
@@ -176,7 +176,7 @@ fn resolve(
     }
     match (from, host_role(desired, &current.host)) {
         (HostRole::Owner, Some(HostRole::Previous)) => Some(
-            if !is_running(report) && is_running(current) && in_contact {
+            if !has_arrived(report) && is_running(current) && in_contact {
                 with_move(current.clone(), report)
             } else {
                 report.clone()
@@ -187,7 +187,8 @@ fn resolve(
         {
             // After the new container has started the old host's reports are dropped; before that
             // the old host's record replaces the new one's only while its container is running.
-            (is_running(report) && !is_running(current)).then(|| with_move(report.clone(), current))
+            (is_running(report) && !has_arrived(current))
+                .then(|| with_move(report.clone(), current))
         }
         (HostRole::Previous, Some(HostRole::Previous)) if is_running(report) => {
             let mut report = report.clone();
@@ -203,6 +204,11 @@ fn resolve(
 
 fn is_running(observed: &v1::ReplicaObserved) -> bool {
     observed.state() == ReplicaState::Running
+}
+
+/// Whether the replica runs or has finished.
+fn has_arrived(observed: &v1::ReplicaObserved) -> bool {
+    is_running(observed) || observed.finished().is_some()
 }
 
 fn is_exhausted(observed: &v1::ReplicaObserved) -> bool {

@@ -10,7 +10,10 @@ use jaco_proto::v1::ReplicaObserved;
 use jaco_state::State;
 
 use super::ruleset::Attachment;
-use crate::network::{names::NetworkId, reported};
+use crate::{
+    network::{names::NetworkId, reported},
+    scheduler::moves,
+};
 
 /// Index of the running containers of one host that are on several networks.
 #[derive(Clone, Debug, Default)]
@@ -120,10 +123,7 @@ impl Attachments {
 /// Whether the last report of a replica is about its present row.
 fn is_current(state: &State, id: &str) -> bool {
     let row = state.replicas_desired.get(id);
-    let seen = state.replicas_observed.get(id);
-    row.zip(seen).is_some_and(|(row, seen)| {
-        row.host == seen.host && seen.desired_raft_index >= row.raft_index
-    })
+    row.is_some_and(|row| moves::current(state, row).is_some())
 }
 
 /// Networks and addresses of a replica whose container may run.

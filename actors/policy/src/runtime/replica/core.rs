@@ -16,7 +16,8 @@ use jaco_proto::v1::ReplicaState;
 use super::report::{Report, code};
 pub use action::{Action, StartCondition};
 pub use input::{
-    Assignment, DesiredReplica, Now, PROGRESS_EVERY, PrepareError, Seed, StartError, StartGate,
+    Assignment, DesiredReplica, Now, PROGRESS_EVERY, PostStartError, PrepareError, Seed,
+    StartError, StartGate,
 };
 use watch::Watch;
 
@@ -31,7 +32,8 @@ mod sim;
 #[cfg(test)]
 mod tests;
 
-/// Consecutive failures that lead to a restart; the next one exhausts the restart budget.
+/// Consecutive failures that lead to a restart, unless the service has a number of its own; the next
+/// one exhausts the restart budget.
 pub const RESTARTS: u32 = 3;
 /// Delay before a failed start is retried; also the longest backoff of other retries.
 pub const RETRY: Duration = Duration::from_secs(30);
@@ -189,7 +191,7 @@ impl Core {
             return None;
         };
         let waits = match &self.phase {
-            Phase::Waiting(until) => until.is_none(),
+            Phase::Waiting(until) => until.is_none() && !self.has_finished(),
             Phase::Watching(watch) => watch.index() != *raft_index,
             Phase::LookingUp
             | Phase::Preparing(_)
@@ -273,10 +275,11 @@ impl Core {
             Phase::Watching(watch) => {
                 let superseded = match &self.assignment {
                     // An outdated container keeps serving until its successor may start.
-                    Assignment::Own(wanted) => {
-                        wanted.raft_index != watch.index()
-                            && (reissued || self.may_start(&wanted.gate))
+                    Assignment::Own(wanted) if wanted.raft_index != watch.index() => {
+                        reissued || self.may_start(&wanted.gate)
                     }
+                    // The policy of the service may start it again now.
+                    Assignment::Own(_) => watch.has_ended() && !self.has_finished(),
                     Assignment::Kept { .. } => false,
                     Assignment::Gone => true,
                 };
@@ -377,8 +380,9 @@ impl Core {
         let (Some(index), None) = (self.raft_index(), self.exhausted) else {
             return;
         };
-        // An engine failure does not mean that a container kept serving is down.
-        if !self.keeps_serving() {
+        // An engine failure does not mean that a container kept serving is down, nor that one that has
+        // ended has not.
+        if !self.keeps_serving() && !self.has_finished() {
             self.publish(
                 Report::new(ReplicaState::Pending, index)
                     .because(code::DOCKER_ERROR, error.to_string())

@@ -1,7 +1,7 @@
 //! Derives the replica state from an inspected container.
 
 use jaco_engine::{EngineError, Health, Inspected, Status};
-use jaco_proto::v1::ReplicaState;
+use jaco_proto::{manifest::compose::Restart, v1::ReplicaState};
 
 use super::report::{Report, code};
 
@@ -13,9 +13,16 @@ pub const POLLS_UNTIL_RUNNING: u8 = 5;
 /// `up_polls` counts consecutive polls that found the container up: a `timed` poll increments it,
 /// any other inspection that finds it up leaves it unchanged, and anything else resets it.
 /// `has_healthcheck` means that the service declares a health check; one declared only by the image
-/// does not count.
+/// does not count. A container that `restart` leaves as it is after its end has stopped, and has not
+/// failed.
 #[must_use]
-pub fn assess(seen: &Inspected, has_healthcheck: bool, timed: bool, up_polls: &mut u8) -> Report {
+pub fn assess(
+    seen: &Inspected,
+    has_healthcheck: bool,
+    restart: &Restart,
+    timed: bool,
+    up_polls: &mut u8,
+) -> Report {
     let report = |state| Report::new(state, 0);
     let running = match seen.status {
         None => {
@@ -25,7 +32,7 @@ pub fn assess(seen: &Inspected, has_healthcheck: bool, timed: bool, up_polls: &m
         }
         Some(Status::Exited | Status::Dead) => {
             *up_polls = 0;
-            return exited(seen);
+            return exited(seen, restart);
         }
         Some(Status::Running) => true,
         Some(Status::Created | Status::Other) => false,
@@ -61,29 +68,34 @@ pub fn assess_failure(error: &EngineError) -> Report {
     Report::new(ReplicaState::Failed, 0).because(code::INSPECT_FAILED, error.to_string())
 }
 
-fn exited(seen: &Inspected) -> Report {
+fn exited(seen: &Inspected, restart: &Restart) -> Report {
     let text = if seen.oom_killed {
         "the container ran out of memory".to_owned()
     } else {
         format!("the container exited with code {}", seen.exit_code)
     };
-    let report = Report::new(ReplicaState::Failed, 0).because(code::CONTAINER_EXITED, text);
-    if seen.exit_code == 0 {
-        report
+    let report = |state| Report::new(state, 0).because(code::CONTAINER_EXITED, text);
+    if !restart.restarts_after(seen.exit_code) {
+        report(ReplicaState::Stopped).with(code::EXIT_CODE, seen.exit_code)
+    } else if seen.exit_code == 0 {
+        report(ReplicaState::Failed)
     } else {
-        report.with("exit_code", seen.exit_code)
+        report(ReplicaState::Failed).with(code::EXIT_CODE, seen.exit_code)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use jaco_proto::manifest::compose::RestartCondition;
+
     use super::*;
-    use ReplicaState::{Degraded, Failed, Pending, Running};
+    use ReplicaState::{Degraded, Failed, Pending, Running, Stopped};
 
     fn seen(status: Option<Status>, health: Option<Health>) -> Inspected {
         Inspected {
             id: "c1".into(),
             status,
+            started_at: String::new(),
             exit_code: 0,
             oom_killed: false,
             health,
@@ -127,7 +139,13 @@ mod tests {
             (Some(Status::Created), None, false, 4, Pending, "", 0),
         ] {
             let mut polls = before;
-            let report = assess(&seen(status, health), has_healthcheck, true, &mut polls);
+            let report = assess(
+                &seen(status, health),
+                has_healthcheck,
+                &Restart::default(),
+                true,
+                &mut polls,
+            );
             let what = format!("{status:?} {health:?} checked={has_healthcheck} after {before}");
             assert_eq!(
                 (report.state, report.code.as_str()),
@@ -141,18 +159,46 @@ mod tests {
     #[test]
     fn only_timed_polls_count() {
         let mut polls = 4;
-        let report = assess(&seen(Some(Status::Running), None), false, false, &mut polls);
+        let up = seen(Some(Status::Running), None);
+        let report = assess(&up, false, &Restart::default(), false, &mut polls);
         assert_eq!((report.state, polls), (Pending, 4));
     }
 
     #[test]
     fn clean_exit_has_no_exit_code_detail() {
-        let mut inspected = seen(Some(Status::Exited), None);
-        assert!(assess(&inspected, false, true, &mut 0).details.is_empty());
-        inspected.exit_code = 137;
-        assert_eq!(
-            assess(&inspected, false, true, &mut 0).details["exit_code"],
-            "137"
-        );
+        let exited = |code| {
+            let mut inspected = seen(Some(Status::Exited), None);
+            inspected.exit_code = code;
+            assess(&inspected, false, &Restart::default(), true, &mut 0)
+        };
+        assert!(exited(0).details.is_empty());
+        assert_eq!(exited(137).details["exit_code"], "137");
+    }
+
+    #[test]
+    fn policy_decides_about_ended_container() {
+        use RestartCondition::{Always, Never, OnFailure};
+        for (condition, exit_code, state) in [
+            (Always, 0, Failed),
+            (Always, 3, Failed),
+            (OnFailure, 0, Stopped),
+            (OnFailure, 3, Failed),
+            (Never, 0, Stopped),
+            (Never, 3, Stopped),
+        ] {
+            let restart = Restart {
+                condition,
+                ..Restart::default()
+            };
+            for status in [Status::Exited, Status::Dead] {
+                let mut inspected = seen(Some(status), None);
+                inspected.exit_code = exit_code;
+                let report = assess(&inspected, false, &restart, true, &mut 0);
+                let what = format!("{condition:?} after {exit_code}");
+                assert_eq!(report.state, state, "{what}");
+                let finished = (state == Stopped).then_some(exit_code);
+                assert_eq!(report.finished(), finished, "{what}");
+            }
+        }
     }
 }

@@ -6,7 +6,10 @@ use std::{
 };
 
 pub use jaco_proto::replica_code as code;
-use jaco_proto::v1::{ReplicaObserved, ReplicaState};
+use jaco_proto::{
+    replica_code::finished,
+    v1::{ReplicaObserved, ReplicaState},
+};
 use prost_types::Timestamp;
 
 /// Observation without host and time.
@@ -31,6 +34,10 @@ pub struct Report {
 /// Detail of a report: id of the container whose network namespace the replica's container shares.
 /// Its addresses are those of that container.
 pub const LENDER: &str = "lender_container_id";
+
+/// Detail of a report: start of the container, as the engine writes its time, for which the commands
+/// of `post_start` have succeeded.
+pub const POST_START: &str = "post_start";
 
 impl Report {
     /// Creates a report of `state` for row `raft_index`, without a container.
@@ -67,6 +74,12 @@ impl Report {
     pub fn of(mut self, container_id: &str) -> Self {
         container_id.clone_into(&mut self.container_id);
         self
+    }
+
+    /// Returns the exit code of a container that has ended and does not start again.
+    #[must_use]
+    pub fn finished(&self) -> Option<i64> {
+        finished(self.state, &self.code, &self.details)
     }
 
     /// Whether the reports differ at most in message and start time, which are not worth a

@@ -73,6 +73,7 @@ impl Fixture {
             deployment: "app",
             spec,
             stateful,
+            finished: &BTreeSet::new(),
         };
         let rows = self
             .rows

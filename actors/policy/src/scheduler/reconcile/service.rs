@@ -134,12 +134,14 @@ impl<'a> Plan<'a> {
         let template =
             template.ok_or_else(|| format!("service {name:?} not found in compose project"))?;
         let owner = (deployment.name.as_str(), spec.name.as_str());
+        let rows = self.rows.get(&owner).cloned().unwrap_or_default();
+        let finished = template.finished(self.state, &rows);
         let subject = ServiceToPlace {
             deployment: &deployment.name,
             spec,
             stateful: template.stateful,
+            finished: &finished,
         };
-        let rows = self.rows.get(&owner).cloned().unwrap_or_default();
         let mut load = self.load.clone();
         let Placement {
             replicas: placed,
@@ -172,11 +174,7 @@ impl<'a> Plan<'a> {
                     host = &row.host;
                 }
             }
-            let changed = row.is_none_or(|row| {
-                row.host != host
-                    || row.image != template.image
-                    || row.spec_hash != template.spec_hash
-            });
+            let changed = row.is_none_or(|row| row.host != host || !template.is_of(row));
             if changed || rearm::is_due(self.state, deployment, &placed.id) {
                 let replica = self.replica(owner, placed, host, row, template);
                 self.upsert(owner, replica);
@@ -227,7 +225,7 @@ impl<'a> Plan<'a> {
     /// the row has not run on its present one, else the present one, unless its container there has
     /// spent its restart budget.
     fn previous_host<'r>(&self, row: &'r v1::ReplicaDesired, host: &str) -> Option<&'r str> {
-        let runs = moves::runs_on_its_host(self.state, row);
+        let runs = moves::has_arrived(self.state, row);
         let spent = moves::is_exhausted(self.state, row);
         let serving = if !runs && self.hosts.serves(&row.previous_host) {
             Some(row.previous_host.as_str())
@@ -255,7 +253,7 @@ impl<'a> Plan<'a> {
                 let goes_on = row.host != placed.host
                     || self.hosts.accepts(&row.host) && !moves::is_stopped(self.state, row);
                 self.hosts.serves(&row.previous_host)
-                    && !moves::runs_on_its_host(self.state, row)
+                    && !moves::has_arrived(self.state, row)
                     && goes_on
             })
         };

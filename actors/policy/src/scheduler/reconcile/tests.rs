@@ -546,5 +546,6 @@ proptest! {
 }
 
 mod dead_nodes;
+mod finished;
 mod large;
 mod moves;

@@ -3,7 +3,8 @@
 use super::{Keys, client, kept, noted, silent};
 
 const WINDOWS: &str = "only containers of Windows have it";
-const NO_HOOK: &str = "JACO runs no command at this time yet";
+const NO_HOOK: &str = "a command before the start needs a container of its own; a service that others \
+                       wait for with service_completed_successfully runs once";
 const FIELD: &str = "the engine's field of the same meaning";
 
 /// All accepted keys of a service.
@@ -110,7 +111,9 @@ pub(in crate::manifest::compose) const SERVICE: Keys = Keys {
         kept("pids_limit", "see limits"),
         kept("platform", "`os/arch[/variant]` of the image"),
         kept("ports", "see ports"),
+        kept("post_start", "commands run after each start; see restarts"),
         noted("pre_start", NO_HOOK),
+        kept("pre_stop", "commands run before each stop; see restarts"),
         kept("privileged", "see privileges"),
         client(
             "profiles",
@@ -126,7 +129,7 @@ pub(in crate::manifest::compose) const SERVICE: Keys = Keys {
             "the registry is asked before each create",
         ),
         kept("read_only", FIELD),
-        noted("restart", "JACO restarts containers itself, three times"),
+        kept("restart", "see restarts"),
         kept("runtime", FIELD),
         kept("scale", "the same as `deploy.replicas`"),
         kept(

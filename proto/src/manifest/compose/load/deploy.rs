@@ -14,7 +14,7 @@ use crate::{
     yaml::{Map, Node},
 };
 
-use super::{hardware, placement};
+use super::{hardware, placement, restart};
 
 pub(super) fn positive(value: Option<i64>) -> Option<i64> {
     value.filter(|value| *value > 0)
@@ -94,9 +94,7 @@ pub(super) fn deploy(reader: &Reader<'_>, service: &mut Service, node: &Node) ->
                 reader.string(&field, node)?;
             }
             "placement" => placement::read(reader, &mut deploy, &field, node)?,
-            "restart_policy" => {
-                reader.any_map(&field, node)?;
-            }
+            "restart_policy" => deploy.restart_policy = restart::policy(reader, &field, node)?,
             _ => {}
         }
     }

@@ -95,10 +95,7 @@ pub(super) fn depends_on(
         let Some(condition) = entry.get("condition") else {
             return Err(reader.fault(&field, node, "needs a condition"));
         };
-        let words = [
-            ("service_started", Condition::ServiceStarted),
-            ("service_healthy", Condition::ServiceHealthy),
-        ];
+        let words = Condition::ALL.map(|condition| (condition.as_str(), condition));
         let chosen = reader.choice(&format!("{field}.condition"), condition, &words)?;
         if chosen.is_none() && !reader.is_open(condition) {
             return Err(reader.fault(&field, condition, "needs a condition"));

@@ -287,10 +287,10 @@ fn invalid_services_are_rejected_with_their_code() {
             "",
         ),
         (
-            "depends_on: {db: {condition: service_completed_successfully}}",
+            "depends_on: {db: {condition: service_ready}}",
             "unsupported_depends_on_condition",
             "",
-            "service=web depends_on=db condition=service_completed_successfully",
+            "service=web depends_on=db condition=service_ready",
         ),
         (
             "depends_on: {db: }",

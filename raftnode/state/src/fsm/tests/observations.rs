@@ -326,6 +326,23 @@ fn running_new_host_releases_the_previous_one() {
 }
 
 #[test]
+fn finished_new_host_releases_the_previous_one() {
+    let mut test = TestState::new();
+    let index = moving(&mut test);
+    test.observe(report("a", ReplicaState::Running, index - 1));
+    let finished = ReplicaObserved {
+        code: "container_exited".into(),
+        details: [("exit_code".into(), "0".into())].into(),
+        ..report("b", ReplicaState::Stopped, index)
+    };
+    assert_eq!(test.observe(finished.clone()), Some(finished.clone()));
+    assert_eq!(test.state.replicas_desired[ID].previous_host, "");
+    // The previous host may not have noticed yet.
+    test.observe(report("a", ReplicaState::Running, index - 1));
+    assert_eq!(test.observed(), Some(finished));
+}
+
+#[test]
 fn progress_of_a_move_keeps_its_index() {
     let mut test = TestState::new();
     let index = moving(&mut test);

@@ -52,6 +52,8 @@ pub enum Action {
     Start(u64, String, StartCondition),
     /// Inspect a container.
     Inspect(u64, String),
+    /// Run the commands of `post_start` in a running container, in order until one fails.
+    PostStart(u64, String),
     /// Wait until every ready node has applied that no container here serves: first the state must
     /// show it, then the routing of each node. The core waits for the outcome at most
     /// [`WITHDRAWAL_TIMEOUT`](super::WITHDRAWAL_TIMEOUT).

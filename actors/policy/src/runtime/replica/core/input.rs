@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use jaco_engine::EngineError;
+use jaco_proto::manifest::compose::Restart;
 
 use crate::runtime::replica::report::Report;
 
@@ -42,6 +43,10 @@ pub struct DesiredReplica {
     pub pull: bool,
     /// The service declares a health check.
     pub has_healthcheck: bool,
+    /// Treatment of a container that has ended.
+    pub restart: Restart,
+    /// The service has commands to run after each start.
+    pub has_post_start: bool,
     /// Whether a start may begin.
     pub gate: StartGate,
 }
@@ -95,6 +100,22 @@ pub enum StartError {
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
+}
+
+/// Why the commands of `post_start` did not all succeed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostStartError {
+    /// A command failed.
+    #[error("post_start command {command} failed: {reason}")]
+    Failed {
+        /// Its position, from 1.
+        command: usize,
+        /// Why it did.
+        reason: String,
+    },
+    /// The engine does not respond.
+    #[error(transparent)]
+    Engine(EngineError),
 }
 
 /// Minimum interval between two calls of

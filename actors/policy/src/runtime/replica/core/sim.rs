@@ -4,6 +4,7 @@
 use std::{collections::VecDeque, time::UNIX_EPOCH};
 
 use jaco_engine::{Found, Inspected, Status};
+use jaco_proto::manifest::compose::{Restart, RestartCondition};
 use proptest::prelude::*;
 
 use super::*;
@@ -23,6 +24,10 @@ enum Step {
     Timeout,
     /// Every running container dies.
     Crash,
+    /// Every running container ends with exit code 0.
+    End,
+    /// Containers that have ended are removed behind the daemon.
+    Prune,
     /// A new row replaces the row.
     Reissue,
     /// The row is removed, or comes back.
@@ -48,6 +53,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (any::<bool>(), 0u8..4).prop_map(|(late, kind)| Step::Fail { late, kind }),
         8 => Just(Step::Timeout),
         3 => Just(Step::Crash),
+        1 => Just(Step::End),
+        1 => Just(Step::Prune),
         1 => Just(Step::Reissue),
         1 => Just(Step::Toggle),
         3 => (0u8..6).prop_map(Step::Gate),
@@ -85,6 +92,7 @@ enum Outcome {
     Started(u64, Result<(), StartError>),
     Inspected(u64, Result<Inspected, EngineError>),
     Discarded(u64, Result<(), EngineError>),
+    PostStarted(u64, Result<(), PostStartError>),
     Withdrawn(u64),
 }
 
@@ -98,6 +106,7 @@ impl Outcome {
             Self::Started(g, result) => core.handle_started(now, g, result),
             Self::Inspected(g, result) => core.handle_inspected(now, g, result),
             Self::Discarded(g, result) => core.handle_discarded(now, g, result),
+            Self::PostStarted(g, result) => core.handle_post_started(now, g, result),
             Self::Withdrawn(g) => core.handle_withdrawn(g),
         }
     }
@@ -108,6 +117,10 @@ impl Outcome {
 struct Engine {
     container: Option<Found>,
     made: u64,
+    starts: u64,
+    exit_code: i64,
+    /// Starts whose commands of `post_start` have succeeded.
+    prepared: BTreeSet<u64>,
 }
 
 impl Engine {
@@ -131,6 +144,10 @@ impl Engine {
                 }
                 Outcome::Discarded(*g, Ok(()))
             }
+            Action::PostStart(g, _) => {
+                self.prepared.insert(self.starts);
+                Outcome::PostStarted(*g, Ok(()))
+            }
             Action::Withdraw(g) => Outcome::Withdrawn(*g),
             Action::Cancel | Action::Publish(_) | Action::Finished => return None,
         })
@@ -141,6 +158,7 @@ impl Engine {
             return Err(EngineError::Conflict("name in use".into()));
         }
         self.made += 1;
+        self.starts += 1;
         let id = format!("c{}", self.made);
         self.container = Some(Found {
             id: id.clone(),
@@ -155,6 +173,7 @@ impl Engine {
         match &mut self.container {
             Some(container) if container.id == id => {
                 container.status = Status::Running;
+                self.starts += 1;
                 Ok(())
             }
             Some(_) | None => Err(EngineError::NotFound("gone".into())),
@@ -166,7 +185,8 @@ impl Engine {
             Some(container) if container.id == id => Ok(Inspected {
                 id: id.to_owned(),
                 status: Some(container.status),
-                exit_code: 1,
+                started_at: format!("start {}", self.starts),
+                exit_code: self.exit_code,
                 oom_killed: false,
                 health: None,
                 namespace: Default::default(),
@@ -203,10 +223,18 @@ struct Simulation {
     routed: Option<String>,
     /// Container that is being withdrawn from routing, and since when.
     leaving: Option<(String, Instant)>,
+    restart: Restart,
+    has_post_start: bool,
+    /// Starts of the engine when the container of the row ended for good.
+    ended: Option<u64>,
 }
 
 impl Simulation {
     fn new() -> Self {
+        Self::of(Restart::default(), false)
+    }
+
+    fn of(restart: Restart, has_post_start: bool) -> Self {
         let mut simulation = Self {
             core: Core::new("node-1", Seed::default(), true),
             engine: Engine::default(),
@@ -224,6 +252,9 @@ impl Simulation {
             violation: None,
             routed: None,
             leaving: None,
+            restart,
+            has_post_start,
+            ended: None,
         };
         simulation.dispatch();
         simulation
@@ -246,6 +277,10 @@ impl Simulation {
             match action {
                 Action::Publish(report) => {
                     if report.state == ReplicaState::Running {
+                        let prepared = self.engine.prepared.contains(&self.engine.starts);
+                        if self.has_post_start && !prepared {
+                            self.violation = Some("running before post_start has ended".into());
+                        }
                         self.launches = 0;
                         self.routed = Some(report.container_id.clone());
                         self.leaving = None;
@@ -267,6 +302,7 @@ impl Simulation {
                 | Action::Launch(..)
                 | Action::Start(..)
                 | Action::Inspect(..)
+                | Action::PostStart(..)
                 | Action::Withdraw(_)
                 | Action::Discard(..) => self.inflight.push_back(InFlight {
                     action,
@@ -301,6 +337,7 @@ impl Simulation {
             }
             Action::Lookup(_)
             | Action::Inspect(..)
+            | Action::PostStart(..)
             | Action::Withdraw(_)
             | Action::Cancel
             | Action::Publish(_)
@@ -338,6 +375,8 @@ impl Simulation {
                 image: "i".into(),
                 pull: true,
                 has_healthcheck: false,
+                restart: self.restart.clone(),
+                has_post_start: self.has_post_start,
                 gate: self.gate.clone(),
             })
         } else {
@@ -375,6 +414,7 @@ impl Simulation {
             | Action::Prepare(_)
             | Action::Pull(_)
             | Action::Inspect(..)
+            | Action::PostStart(..)
             | Action::Withdraw(_)
             | Action::Discard(..)
             | Action::Cancel
@@ -439,6 +479,9 @@ impl Simulation {
             }
             Step::Fail { late, kind } => {
                 if let Some(action) = self.take_sent() {
+                    if matches!(action, Action::Inspect(..)) {
+                        self.forget_unseen_end();
+                    }
                     if late {
                         self.perform(&action);
                     }
@@ -459,12 +502,14 @@ impl Simulation {
                     );
                 }
             }
-            Step::Crash => {
-                if let Some(container) = &mut self.engine.container {
-                    container.status = Status::Exited;
+            Step::Crash => self.end(1),
+            Step::End => self.end(0),
+            Step::Prune => {
+                let container = self.engine.container.as_ref();
+                if container.is_some_and(|it| it.status == Status::Exited) {
+                    self.engine.container = None;
+                    self.forget_unseen_end();
                 }
-                (self.routed, self.leaving) = (None, None);
-                self.feed(|core, _| core.handle_engine_event());
             }
             Step::Reissue => {
                 self.reissue();
@@ -504,7 +549,33 @@ impl Simulation {
         }
     }
 
+    fn end(&mut self, exit_code: i64) {
+        if let Some(container) = &mut self.engine.container
+            && container.status == Status::Running
+        {
+            container.status = Status::Exited;
+            self.engine.exit_code = exit_code;
+            let is_current = container.raft_index == Some(self.raft_index);
+            // One that is being replaced after a failure ends with its successor.
+            let is_watched = matches!(self.core.phase, Phase::Watching(_));
+            if is_current && is_watched && !self.restart.restarts_after(exit_code) {
+                self.ended = Some(self.engine.starts);
+            }
+        }
+        (self.routed, self.leaving) = (None, None);
+        self.feed(|core, _| core.handle_engine_event());
+    }
+
+    /// An end that was not reported before its container was gone, or could not be read, is none.
+    fn forget_unseen_end(&mut self) {
+        let observed = self.observed.as_ref();
+        if observed.and_then(Report::finished).is_none() {
+            self.ended = None;
+        }
+    }
+
     fn reissue(&mut self) {
+        self.ended = None;
         self.raft_index += 1;
         self.launches = 0;
         self.observed = None;
@@ -513,6 +584,10 @@ impl Simulation {
     fn check(&self) -> Result<(), String> {
         if self.inflight.len() > 2 {
             return Err(format!("{} actions in flight", self.inflight.len()));
+        }
+        let starts = self.engine.starts;
+        if self.ended.is_some_and(|ended| starts > ended) {
+            return Err("started again after its end".to_owned());
         }
         self.violation.clone().map_or(Ok(()), Err)
     }
@@ -528,7 +603,13 @@ impl Simulation {
         if observed.code == code::RESTART_EXHAUSTED {
             return;
         }
-        let container = self.engine.container.clone().expect("a container");
+        let container = self.engine.container.clone();
+        if observed.finished().is_some() {
+            let status = container.map(|container| container.status);
+            assert!(status.is_none_or(|status| status == Status::Exited));
+            return;
+        }
+        let container = container.expect("a container");
         assert_eq!(observed.state, ReplicaState::Running);
         assert_eq!(container.status, Status::Running);
         assert_eq!(container.raft_index, Some(self.raft_index));
@@ -590,6 +671,7 @@ fn failure(action: &Action, kind: u8) -> Option<Outcome> {
         Action::Start(g, ..) => Outcome::Started(*g, Err(StartError::Engine(error))),
         Action::Inspect(g, _) => Outcome::Inspected(*g, Err(error)),
         Action::Discard(g, _) => Outcome::Discarded(*g, Err(error)),
+        Action::PostStart(g, _) => Outcome::PostStarted(*g, Err(PostStartError::Engine(error))),
         Action::Cancel | Action::Publish(_) | Action::Finished => {
             unreachable!("expects no outcome")
         }
@@ -602,8 +684,15 @@ proptest! {
     #[test]
     fn every_history_converges_to_the_assignment(
         steps in history(),
+        condition in prop_oneof![
+            2 => Just(RestartCondition::Always),
+            1 => Just(RestartCondition::OnFailure),
+            1 => Just(RestartCondition::Never),
+        ],
+        has_post_start: bool,
     ) {
-        let mut simulation = Simulation::new();
+        let restart = Restart { condition, ..Restart::default() };
+        let mut simulation = Simulation::of(restart, has_post_start);
         for step in steps {
             simulation.step(step);
             prop_assert_eq!(simulation.check(), Ok(()));

@@ -75,6 +75,9 @@ impl Core {
     fn start_or_adopt(&mut self, now: Now, wanted: &DesiredReplica, found: &[Found]) {
         let index = wanted.raft_index;
         let fits = |container: &&Found| container.raft_index == Some(index);
+        if self.has_finished() && !found.iter().any(|it| it.status == Status::Running) {
+            return self.stay_finished(now, index, found);
+        }
         let running = |container: &&Found| container.status == Status::Running;
         let known = self.published.as_ref().map(|report| &report.container_id);
         let keep = found
@@ -107,10 +110,40 @@ impl Core {
             return self.retire(now, others);
         }
         match keep {
-            Some(keep) => self.adopt(now, keep, index),
+            Some(keep) => self.adopt(now, keep, wanted),
             None => {
                 self.pulled = false;
                 self.prepare(None);
+            }
+        }
+    }
+
+    /// Whether the container of the wanted row has ended and does not start again.
+    pub(super) fn has_finished(&self) -> bool {
+        let (Assignment::Own(wanted), Some(last)) = (&self.assignment, &self.published) else {
+            return false;
+        };
+        let ended = last
+            .finished()
+            .filter(|_| last.raft_index == wanted.raft_index);
+        ended.is_some_and(|exit_code| !wanted.restart.restarts_after(exit_code))
+    }
+
+    /// Keeps the ended container of row `index`, if it is still there, and removes all others.
+    fn stay_finished(&mut self, now: Now, index: u64, found: &[Found]) {
+        let kept = found.iter().find(|it| it.raft_index == Some(index));
+        let others = found
+            .iter()
+            .filter(|it| kept.is_none_or(|kept| kept.id != it.id));
+        let others: Vec<Found> = others.cloned().collect();
+        if !others.is_empty() {
+            return self.retire(now, others);
+        }
+        match kept {
+            Some(kept) => self.watch(now, &kept.id, index, Origin::Adopted),
+            None => {
+                self.target = None;
+                self.phase = Phase::Waiting(None);
             }
         }
     }
@@ -191,13 +224,18 @@ impl Core {
     }
 
     /// Takes over an existing container of the wanted row.
-    fn adopt(&mut self, now: Now, keep: &Found, index: u64) {
+    fn adopt(&mut self, now: Now, keep: &Found, wanted: &DesiredReplica) {
+        let index = wanted.raft_index;
         match keep.status {
             Status::Running => self.watch(now, &keep.id, index, Origin::Adopted),
             // Its creation may be incomplete: a network may be missing.
             Status::Created => self.discard(vec![keep.id.clone()]),
             // Its restart budget is exhausted: leave it as it is and watch it, in case it recovers.
             Status::Exited | Status::Dead | Status::Other if self.exhausted.is_some() => {
+                self.watch(now, &keep.id, index, Origin::Adopted);
+            }
+            // Its exit code decides.
+            Status::Exited | Status::Dead if !wanted.restart.restarts_after(0) => {
                 self.watch(now, &keep.id, index, Origin::Adopted);
             }
             Status::Exited | Status::Dead | Status::Other => {

@@ -3,14 +3,18 @@
 use std::time::UNIX_EPOCH;
 
 use jaco_engine::{Found, Health, Inspected, NetworkNamespace, Status};
+use jaco_proto::manifest::compose::{Restart, RestartCondition};
 use prost_types::Timestamp;
 
 use super::*;
+use crate::runtime::replica::report::POST_START;
 use ReplicaState::{Degraded, Failed, Pending, Pulling, Running, Stopped, Updating};
 
 mod adoption;
 mod engine_failures;
+mod finished;
 mod gate;
+mod post_start;
 mod pulls;
 mod restarts;
 mod rows;
@@ -36,6 +40,8 @@ fn wanted(raft_index: u64) -> DesiredReplica {
         image: "web:1".into(),
         pull: true,
         has_healthcheck: false,
+        restart: Restart::default(),
+        has_post_start: false,
         gate: StartGate::Open,
     }
 }
@@ -57,6 +63,7 @@ fn seen(status: Status, health: Option<Health>) -> Inspected {
     Inspected {
         id: String::new(),
         status: Some(status),
+        started_at: "today".into(),
         exit_code: i64::from(status == Status::Exited),
         oom_killed: false,
         health,
@@ -112,6 +119,7 @@ impl Bench {
                 | Action::Launch(..)
                 | Action::Start(..)
                 | Action::Inspect(..)
+                | Action::PostStart(..)
                 | Action::Withdraw(_)
                 | Action::Discard(..) => self.asked = Some(action),
             }
@@ -200,6 +208,15 @@ impl Bench {
                 self.feed(|core, now| core.handle_inspected(now, g, result))
             }
             other => panic!("expected an inspect, not {other:?}"),
+        }
+    }
+
+    fn post_started(&mut self, result: Result<(), PostStartError>) -> &mut Self {
+        match self.asked.take() {
+            Some(Action::PostStart(g, _)) => {
+                self.feed(|core, now| core.handle_post_started(now, g, result))
+            }
+            other => panic!("expected commands, not {other:?}"),
         }
     }
 

@@ -3,15 +3,18 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use jaco_engine::{EngineError, Inspected, NetworkNamespace, Status};
-use jaco_proto::v1::ReplicaState;
+use jaco_proto::{
+    manifest::compose::{Restart, RestartCondition},
+    v1::ReplicaState,
+};
 
 use super::{
-    Action, Assignment, Core, Now, POLL_PENDING, POLL_RUNNING, POLL_SAFETY, Phase, RESTARTS, RETRY,
-    exponential,
+    Action, Assignment, Core, Now, POLL_PENDING, POLL_RUNNING, POLL_SAFETY, Phase, PostStartError,
+    RESTARTS, RETRY, exponential,
 };
 use crate::runtime::replica::{
     health::{POLLS_UNTIL_RUNNING, assess, assess_failure},
-    report::{LENDER, Report, code},
+    report::{LENDER, POST_START, Report, code},
 };
 
 /// How the watch of a container began.
@@ -34,8 +37,21 @@ pub(super) struct Watch {
     next: Instant,
     /// Whether the poll in flight, if any, counts towards [`POLLS_UNTIL_RUNNING`].
     inflight: Option<bool>,
-    /// An event arrived while a poll was in flight.
+    /// An event arrived while a poll or the commands of `post_start` were in flight.
     reinspect: bool,
+    /// Start for which the commands of `post_start` have succeeded.
+    post_start: Option<String>,
+    /// Start for which they are in flight.
+    starting: Option<String>,
+    /// Why they failed.
+    post_start_error: Option<PostStartError>,
+}
+
+/// Expectations of a service of its watched container.
+struct Expected<'a> {
+    has_healthcheck: bool,
+    restart: &'a Restart,
+    has_post_start: bool,
 }
 
 impl Watch {
@@ -48,10 +64,10 @@ impl Watch {
     ) -> Self {
         let known = match origin {
             Origin::New => None,
-            Origin::Adopted => known.filter(|report| {
-                report.container_id == container && report.state == ReplicaState::Running
-            }),
+            Origin::Adopted => known.filter(|report| report.container_id == container),
         };
+        let post_start = known.and_then(|report| report.details.get(POST_START).cloned());
+        let known = known.filter(|report| report.state == ReplicaState::Running);
         Self {
             container: container.to_owned(),
             index,
@@ -62,6 +78,9 @@ impl Watch {
             next: now + POLL_PENDING,
             inflight: None,
             reinspect: false,
+            post_start,
+            starting: None,
+            post_start_error: None,
         }
     }
 
@@ -70,7 +89,16 @@ impl Watch {
     }
 
     pub(super) fn next_poll(&self) -> Option<Instant> {
-        self.inflight.is_none().then_some(self.next)
+        (!self.is_busy()).then_some(self.next)
+    }
+
+    fn is_busy(&self) -> bool {
+        self.inflight.is_some() || self.starting.is_some()
+    }
+
+    /// Whether the container has ended and is left as it is.
+    pub(super) fn has_ended(&self) -> bool {
+        self.state == ReplicaState::Stopped
     }
 
     /// Handles a change of the event stream; without events, polls are due sooner.
@@ -78,15 +106,53 @@ impl Watch {
         self.next = self.next.min(now + self.interval(events));
     }
 
+    /// Derives the report of an inspection, and the start for which the commands of `post_start` are
+    /// due.
+    fn examine(
+        &mut self,
+        seen: Inspected,
+        expected: &Expected<'_>,
+        timed: bool,
+    ) -> (Report, Option<String>) {
+        let Expected {
+            has_healthcheck,
+            restart,
+            has_post_start,
+        } = *expected;
+        let runs = seen.status == Some(Status::Running);
+        let failure = self.post_start_error.take().filter(|_| runs);
+        let mut due = None;
+        let mut report = if !runs || !has_post_start {
+            assess(&seen, has_healthcheck, restart, timed, &mut self.up_polls)
+        } else if self.post_start.as_ref() == Some(&seen.started_at) {
+            assess(&seen, has_healthcheck, restart, timed, &mut self.up_polls)
+                .with(POST_START, &seen.started_at)
+        } else if let Some(error) = failure {
+            self.up_polls = 0;
+            Report::new(ReplicaState::Failed, 0).because(code::POST_START_FAILED, error.to_string())
+        } else {
+            self.up_polls = 0;
+            due = Some(seen.started_at.clone());
+            let what = "the commands of post_start have not ended";
+            Report::new(ReplicaState::Pending, 0).because("", what)
+        };
+        if let NetworkNamespace::Lent(lender) = seen.namespace {
+            report.details.insert(LENDER.to_owned(), lender);
+        }
+        for (network, address) in seen.addresses {
+            report.details.insert(format!("ip.{network}"), address);
+        }
+        (report, due)
+    }
+
     fn interval(&self, events: bool) -> Duration {
         match self.state {
             ReplicaState::Running | ReplicaState::Degraded if events => POLL_SAFETY,
             ReplicaState::Running | ReplicaState::Degraded => POLL_RUNNING,
-            ReplicaState::Failed => POLL_SAFETY,
+            ReplicaState::Failed | ReplicaState::Stopped => POLL_SAFETY,
             ReplicaState::Pending
             | ReplicaState::Pulling
             | ReplicaState::Updating
-            | ReplicaState::Stopped
             | ReplicaState::Unspecified => POLL_PENDING,
         }
     }
@@ -97,7 +163,7 @@ impl Core {
     /// next poll.
     pub fn handle_engine_event(&mut self) {
         if let Phase::Watching(watch) = &mut self.phase {
-            if watch.inflight.is_some() {
+            if watch.is_busy() {
                 watch.reinspect = true;
             } else {
                 self.inspect(false);
@@ -125,13 +191,30 @@ impl Core {
         if !self.expects(generation) {
             return;
         }
-        let has_healthcheck = match &self.assignment {
-            Assignment::Own(wanted) => wanted.has_healthcheck,
-            Assignment::Kept { has_healthcheck } => *has_healthcheck,
-            Assignment::Gone => false,
-        };
+        let has_finished = self.has_finished();
         let Phase::Watching(watch) = &mut self.phase else {
             return;
+        };
+        let always = Restart::default();
+        let expected = match &self.assignment {
+            Assignment::Own(wanted) => {
+                let is_current = wanted.raft_index == watch.index;
+                Expected {
+                    has_healthcheck: wanted.has_healthcheck,
+                    restart: if is_current { &wanted.restart } else { &always },
+                    has_post_start: is_current && wanted.has_post_start,
+                }
+            }
+            Assignment::Kept { has_healthcheck } => Expected {
+                has_healthcheck: *has_healthcheck,
+                restart: &always,
+                has_post_start: false,
+            },
+            Assignment::Gone => Expected {
+                has_healthcheck: false,
+                restart: &always,
+                has_post_start: false,
+            },
         };
         let timed = watch.inflight.take().unwrap_or(false);
         let reinspect = std::mem::take(&mut watch.reinspect);
@@ -143,21 +226,17 @@ impl Core {
         {
             return self.replace_borrower();
         }
-        let mut report = match result {
-            Ok(seen) => {
-                let mut report = assess(&seen, has_healthcheck, timed, &mut watch.up_polls);
-                if let NetworkNamespace::Lent(lender) = seen.namespace {
-                    report.details.insert(LENDER.to_owned(), lender);
-                }
-                for (network, address) in seen.addresses {
-                    report.details.insert(format!("ip.{network}"), address);
-                }
-                report
-            }
+        let (mut report, due) = match result {
+            Ok(seen) => watch.examine(seen, &expected, timed),
             Err(error @ EngineError::Unreachable(_)) => return self.engine_failed(now, &error),
+            // A container that was removed or cannot be read leaves its end as it was.
+            Err(_) if has_finished => {
+                watch.next = now.instant + POLL_SAFETY;
+                return;
+            }
             Err(error) => {
                 watch.up_polls = 0;
-                assess_failure(&error)
+                (assess_failure(&error), None)
             }
         };
         if report.state == ReplicaState::Running && watch.started_at.is_none() {
@@ -167,15 +246,48 @@ impl Core {
         report.raft_index = watch.index;
         report.started_at = watch.started_at;
         watch.state = report.state;
+        watch.starting.clone_from(&due);
         let interval = watch.interval(self.events);
         // An event-driven inspection does not shift the polls that count.
         if timed || now.instant >= watch.next || interval > POLL_PENDING {
             watch.next = now.instant + interval;
         }
+        let container = watch.container.clone();
         self.handle_report(now, report);
-        if reinspect {
+        if due.is_some() {
+            let generation = self.next_generation();
+            self.actions
+                .push_back(Action::PostStart(generation, container));
+        } else if reinspect {
             self.handle_engine_event();
         }
+    }
+
+    /// Handles the outcome of [`Action::PostStart`].
+    ///
+    /// The commands run again if this actor or its engine ends before the report that they
+    /// succeeded is replicated.
+    pub fn handle_post_started(
+        &mut self,
+        now: Now,
+        generation: u64,
+        result: Result<(), PostStartError>,
+    ) {
+        if !self.expects(generation) {
+            return;
+        }
+        let Phase::Watching(watch) = &mut self.phase else {
+            return;
+        };
+        let start = watch.starting.take();
+        watch.reinspect = false;
+        match result {
+            Ok(()) => watch.post_start = start,
+            Err(PostStartError::Engine(error)) => return self.engine_failed(now, &error),
+            // The container may have ended with the command.
+            Err(error @ PostStartError::Failed { .. }) => watch.post_start_error = Some(error),
+        }
+        self.inspect(false);
     }
 
     /// Replaces a container whose lender has ended: only a new one gets another network namespace.
@@ -214,6 +326,8 @@ impl Core {
             }
             // Once the budget is exhausted, only `running` resets it.
             _ if self.exhausted.is_some() => {}
+            // The engine restarts no unhealthy container either.
+            ReplicaState::Degraded if owned && !self.restarts_failed() => self.publish(report),
             ReplicaState::Failed | ReplicaState::Degraded if owned => self.fail(now, report),
             ReplicaState::Failed
             | ReplicaState::Degraded
@@ -225,13 +339,27 @@ impl Core {
         }
     }
 
-    /// Counts one failure: restarts after 1, 2 and 4 seconds, then gives up.
+    /// Whether the service is restarted after a failure.
+    fn restarts_failed(&self) -> bool {
+        let condition = self.restart().map(|restart| restart.condition);
+        condition != Some(RestartCondition::Never)
+    }
+
+    fn restart(&self) -> Option<&Restart> {
+        match &self.assignment {
+            Assignment::Own(wanted) => Some(&wanted.restart),
+            Assignment::Kept { .. } | Assignment::Gone => None,
+        }
+    }
+
+    /// Counts one failure: restarts after 1, 2 and 4 seconds, or as the service asks, then gives up.
     fn fail(&mut self, now: Now, mut report: Report) {
         let Phase::Watching(watch) = &self.phase else {
             return;
         };
         self.failures = self.failures.saturating_add(1);
-        if self.failures > RESTARTS {
+        let restart = self.restart();
+        if self.failures > restart.and_then(|it| it.attempts).unwrap_or(RESTARTS) {
             self.exhausted = Some(watch.index);
             report.state = ReplicaState::Failed;
             let text = format!(
@@ -244,7 +372,8 @@ impl Core {
                 .with("cause", "container");
             return self.publish(report);
         }
-        let delay = exponential(self.failures - 1, RETRY);
+        let delay = restart.and_then(|it| it.delay);
+        let delay = delay.unwrap_or_else(|| exponential(self.failures - 1, RETRY));
         let container = watch.container.clone();
         self.target = Some(watch.index);
         self.phase = Phase::RestartBackoff {

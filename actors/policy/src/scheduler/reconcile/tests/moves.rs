@@ -391,7 +391,7 @@ impl Model {
                 waits
                     && self.is_ready(&row.host)
                     && !before.nodes[&row.host].draining
-                    && !moves::runs_on_its_host(&before, row)
+                    && !moves::has_arrived(&before, row)
                     && !moves::is_stopped(&before, row)
             };
             let left = |row: &&Arc<v1::ReplicaDesired>| {
@@ -433,7 +433,7 @@ proptest! {
         for _ in 0..REPLICAS.len() {
             model.pass();
             for id in REPLICAS {
-                if !moves::runs_on_its_host(&model.fixture.state, model.fixture.row(id)) {
+                if !moves::has_arrived(&model.fixture.state, model.fixture.row(id)) {
                     model.run(id);
                 }
             }
