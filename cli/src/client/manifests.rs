@@ -65,6 +65,12 @@ pub(crate) struct Sources {
 }
 
 impl Sources {
+    /// Path of the `jaco.yaml` in a directory, the working directory by default, if there is one.
+    fn jaco_path(directory: Option<&Path>) -> Option<PathBuf> {
+        let path = directory.unwrap_or(Path::new("")).join(JACO);
+        path.is_file().then_some(path)
+    }
+
     /// Whether an argument asks for a resolution; profiles may come from the environment.
     pub(crate) fn asks_for_resolution(&self) -> bool {
         !self.files.is_empty() || !self.env_files.is_empty() || self.project_directory.is_some()
@@ -183,6 +189,7 @@ pub(crate) fn manifests(jaco: Option<&Path>, sources: &Sources) -> Result<Manife
     let environment = given.or(embedded);
     let mut read = variables::read(environment.as_deref(), sources, directory.as_deref())?;
     let deployment = jaco.as_ref().map(|file| file.parsed.deployment.clone());
+    let deployment = deployment.filter(|name| !name.is_empty());
     let named = deployment.or_else(|| directory.as_deref().and_then(directory_name));
     if let Some(name) = named {
         let known = read.values.entry("COMPOSE_PROJECT_NAME".to_owned());
@@ -206,6 +213,15 @@ pub(crate) fn manifests(jaco: Option<&Path>, sources: &Sources) -> Result<Manife
     let mut unset = resolved.unset.clone();
     unset.extend(read.unset);
     let mut warnings: Vec<String> = unset.iter().map(|name| variables::warning(name)).collect();
+    let beside = directory
+        .as_deref()
+        .and_then(|it| Sources::jaco_path(Some(it)));
+    if let Some(path) = beside.filter(|_| jaco.is_none() && resolved.jaco.is_none()) {
+        let path = path.display();
+        warnings.push(format!(
+            "{path} is not used: with -f, name it too, as in `jaco apply {path} -f …`"
+        ));
+    }
     let binds = shipped::binds(&resolved)?;
     for (service, path) in &binds.writable {
         warnings.push(format!(
@@ -250,10 +266,13 @@ struct JacoFile {
 impl JacoFile {
     fn read(path: &Path) -> Result<Self, Failure> {
         let bytes = read(path)?;
-        let parsed = Jaco::parse(&bytes).map_err(|error| {
-            let shown = path.display().to_string();
-            excerpt::attach(error.into(), &[text(JACO, &shown, &bytes)])
-        })?;
+        let parsed = match Jaco::parse(&bytes) {
+            Ok(parsed) => parsed,
+            Err(error) => nameless(&bytes, &error).ok_or_else(|| {
+                let shown = path.display().to_string();
+                excerpt::attach(error.into(), &[text(JACO, &shown, &bytes)])
+            })?,
+        };
         Ok(Self {
             path: path.to_owned(),
             bytes,
@@ -263,9 +282,8 @@ impl JacoFile {
 
     /// The file of the project directory, if it has one.
     fn beside(sources: &Sources) -> Result<Option<Self>, Failure> {
-        let directory = sources.project_directory.as_deref();
-        let path = directory.unwrap_or(Path::new("")).join(JACO);
-        path.is_file().then(|| Self::read(&path)).transpose()
+        let path = Sources::jaco_path(sources.project_directory.as_deref());
+        path.map(|path| Self::read(&path)).transpose()
     }
 
     /// Path of the environment file, if the manifest names one.
@@ -273,6 +291,26 @@ impl JacoFile {
         let path = self.parsed.environment.as_ref()?;
         Some(files::directory(&self.path).join(path))
     }
+}
+
+/// Text of a manifest with this name of its deployment, which it does not have itself. The name comes
+/// last, so that its lines stay.
+fn named(bytes: &[u8], name: &str) -> Vec<u8> {
+    let name = format!("\ndeployment: {name:?}\n");
+    [bytes, name.as_bytes()].concat()
+}
+
+/// A manifest that lacks nothing but the name of its deployment, which is then empty.
+fn nameless(bytes: &[u8], error: &Error) -> Option<Jaco> {
+    error
+        .details
+        .get("field")
+        .filter(|it| *it == "deployment")?;
+    let parsed = Jaco::parse(&named(bytes, "unnamed")).ok()?;
+    Some(Jaco {
+        deployment: String::new(),
+        ..parsed
+    })
 }
 
 /// The deployment manifest that is sent.
@@ -288,6 +326,7 @@ impl Document {
         resolved: &Resolved,
         directory: Option<&Path>,
     ) -> Result<Self, Failure> {
+        let name = || resolved.name.clone().or_else(|| directory_name(directory?));
         if let Some(jaco) = jaco {
             if resolved.jaco.is_some() {
                 let message = format!(
@@ -296,12 +335,17 @@ impl Document {
                 );
                 return Err(invalid(message).with("field", "x-jaco"));
             }
+            if jaco.parsed.deployment.is_empty() {
+                let name = name().ok_or_else(no_name)?;
+                let bytes = named(&jaco.bytes, &name);
+                let parsed = Jaco::parse(&bytes)?;
+                return Ok(Self { bytes, parsed });
+            }
             return Ok(Self {
                 bytes: jaco.bytes.clone(),
                 parsed: jaco.parsed.clone(),
             });
         }
-        let name = || resolved.name.clone().or_else(|| directory_name(directory?));
         let parse = |bytes: Vec<u8>| match Jaco::parse(&bytes) {
             Ok(parsed) => Ok(Self { bytes, parsed }),
             Err(mut error) => {
@@ -318,17 +362,18 @@ impl Document {
         if has_name {
             return parse(own);
         }
-        let Some(name) = name().filter(|name| !name.is_empty()) else {
-            let message =
-                "the deployment has no name: give a jaco.yaml, or set name: in the compose file";
-            return Err(Failure::new(Local::UsageError, message));
-        };
+        let name = name().filter(|name| !name.is_empty()).ok_or_else(no_name)?;
         let mut bytes = format!("deployment: {name:?}\n").into_bytes();
         if own != b"{}\n" {
             bytes.extend(own);
         }
         parse(bytes)
     }
+}
+
+fn no_name() -> Failure {
+    let message = "the deployment has no name: give a jaco.yaml, or set name: in the compose file";
+    Failure::new(Local::UsageError, message)
 }
 
 /// Name of a deployment in a directory.

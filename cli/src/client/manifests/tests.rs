@@ -187,6 +187,45 @@ fn deployment_has_the_name_of_file_or_directory() {
 }
 
 #[test]
+fn nameless_manifest_gets_name_of_the_file() {
+    let route = "routes: [{domain: a.io, service: web, port: 80}]";
+    let named = format!("name: shop\n{PLAIN}");
+    for (jaco, compose, expected) in [
+        (route, named.as_str(), "shop"),
+        ("deployment: app\n", named.as_str(), "app"),
+    ] {
+        let dir = Dir::with(&[("jaco.yaml", jaco), ("compose.yaml", compose)]);
+        let found = dir.resolve().unwrap();
+        assert_eq!(found.deployment, expected, "{jaco}");
+        assert!(found.jaco.starts_with(jaco.as_bytes()), "its lines stay");
+    }
+    // A name that is given and wrong is no missing one, and a flow mapping has no room for it.
+    for (jaco, code) in [
+        ("deployment: ''\n", "validation_failed"),
+        ("deployment: [a]\n", "parse_failed"),
+        ("{acme: off}", "validation_failed"),
+    ] {
+        let dir = Dir::with(&[("jaco.yaml", jaco), ("compose.yaml", &named)]);
+        let failure = dir.resolve().err().unwrap();
+        assert_eq!(failure.code, code, "{jaco}");
+    }
+}
+
+#[test]
+fn manifest_beside_files_of_the_command_is_named() {
+    let dir = Dir::with(&[JACO, ("compose.yaml", PLAIN)]);
+    let found = dir.compose(&["compose.yaml"]).unwrap();
+    let [warning] = found.warnings.as_slice() else {
+        panic!("{:?}", found.warnings);
+    };
+    assert!(warning.contains("jaco.yaml is not used"), "{warning}");
+    let embedded = format!("{PLAIN}x-jaco: {{acme: off}}\n");
+    let dir = Dir::with(&[JACO, ("compose.yaml", &embedded)]);
+    let found = dir.compose(&["compose.yaml"]).unwrap();
+    assert!(found.warnings.is_empty(), "{:?}", found.warnings);
+}
+
+#[test]
 fn compose_file_may_hold_the_deployment_manifest() {
     let text = "name: shop\nx-jaco:\n  environment: vars\n  routes: [{domain: a.io, service: web, port: 80}]\nservices: {web: {image: 'a:$TAG'}}\n";
     let dir = Dir::with(&[("compose.yaml", text), ("vars", "TAG=3\n")]);
