@@ -127,19 +127,27 @@ impl Oracle {
         let Some(row) = state.replicas_desired.get(replica) else {
             return;
         };
-        let deployment = state.deployments.get(&row.deployment);
-        let document = deployment.map(|it| documents::read(&it.compose_yaml));
-        let has_job = document.is_some_and(|services| services.contains_key(JOB));
-        if row.service != WAITING || !has_job || self.has_container_of(replica, row.raft_index) {
-            return;
-        }
-        let jobs = state.replicas_desired.values();
-        let mut jobs = jobs.filter(|job| job.deployment == row.deployment && job.service == JOB);
-        if let Some(open) = jobs.find(|job| moves::finished(state, job) != Some(0)) {
-            let what = format!("{replica} starts before {} has completed", open.id);
+        if !self.has_container_of(replica, row.raft_index)
+            && let Some(open) = awaited(state, row)
+        {
+            let what = format!("{replica} starts before {open} has completed");
             self.violate("dependents wait for jobs", what);
         }
     }
+}
+
+/// A job that `row` waits for, if there is one; a container of an earlier row serves until it has
+/// completed.
+pub(super) fn awaited<'a>(state: &'a State, row: &ReplicaDesired) -> Option<&'a str> {
+    let deployment = state.deployments.get(&row.deployment)?;
+    let has_job = documents::read(&deployment.compose_yaml).contains_key(JOB);
+    if row.service != WAITING || !has_job {
+        return None;
+    }
+    let jobs = state.replicas_desired.values();
+    let mut jobs = jobs.filter(|job| job.deployment == row.deployment && job.service == JOB);
+    let open = jobs.find(|job| moves::finished(state, job) != Some(0))?;
+    Some(&open.id)
 }
 
 impl Cluster {

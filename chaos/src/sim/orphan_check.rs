@@ -16,6 +16,7 @@ use super::{
     cluster::{Cluster, Machine},
     contacts::Contacts,
     engine::{Container, GRACE},
+    jobs,
     network::NetworkFault,
     runtime::SWEEP,
     time::{SECOND, Time},
@@ -65,7 +66,9 @@ pub(super) fn orphan_reason(
         return Some(OrphanReason::Gone);
     };
     if row.host == host {
-        return (row.raft_index > container.raft_index).then_some(OrphanReason::Superseded);
+        let is_superseded = row.raft_index > container.raft_index;
+        return (is_superseded && jobs::awaited(state, row).is_none())
+            .then_some(OrphanReason::Superseded);
     }
     let serves = row.previous_host == host && !is_taken_over(state, row);
     (!serves).then_some(OrphanReason::Gone)

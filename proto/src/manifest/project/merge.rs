@@ -13,6 +13,8 @@ use crate::{
     yaml::{Key, Map, Merge, Node, Scalar, Value},
 };
 
+use super::unique::has_identities;
+
 /// How the values of a key are merged.
 #[derive(Clone, Copy)]
 enum Rule {
@@ -77,7 +79,7 @@ pub(super) fn merge(base: Node, over: Node, path: &mut Vec<String>) -> Result<No
         }
         Rule::Named => mappings(named(base, path, false)?, named(over, path, false)?, path),
         Rule::Dependencies => mappings(named(base, path, true)?, named(over, path, true)?, path),
-        Rule::Append => Ok(append(items(base), items(over))),
+        Rule::Append => Ok(append(items(base), items(over), path)),
         Rule::Build => mappings(build(base), build(over), path),
         Rule::Logging => logging(base, over, path),
         Rule::Kind => by_kind(base, over, path),
@@ -87,7 +89,7 @@ pub(super) fn merge(base: Node, over: Node, path: &mut Vec<String>) -> Result<No
 fn by_kind(base: Node, over: Node, path: &mut Vec<String>) -> Result<Node, Error> {
     match (&base.value, &over.value) {
         (Value::Map(_), Value::Map(_)) => mappings(base, over, path),
-        (Value::Seq(_), Value::Seq(_)) => Ok(append(base, over)),
+        (Value::Seq(_), Value::Seq(_)) => Ok(append(base, over, path)),
         // `ulimits` and others have a scalar as their short form.
         (_, Value::Scalar(_)) if is_short(path) => Ok(over),
         (Value::Scalar(_), _) => Ok(over),
@@ -142,13 +144,16 @@ fn mappings(base: Node, over: Node, path: &mut Vec<String>) -> Result<Node, Erro
     Ok(Node::new(Value::Map(Map::new(merged)), at))
 }
 
-fn append(base: Node, over: Node) -> Node {
+/// Appends the entries of a list to another. An entry that is there already is left out, except where
+/// the last entry for a thing counts: there it may come after one that replaced it.
+fn append(base: Node, over: Node, path: &[String]) -> Node {
     let at = base.at;
     let (Value::Seq(mut items), Value::Seq(more)) = (base.value, over.value) else {
         return Node::new(Value::Seq(Vec::new()), at);
     };
+    let counts_last = has_identities(path);
     for item in more {
-        if !items.iter().any(|known| same(known, &item)) {
+        if counts_last || !items.iter().any(|known| same(known, &item)) {
             items.push(item);
         }
     }

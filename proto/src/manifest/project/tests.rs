@@ -232,6 +232,19 @@ fn reset_acts_on_the_extended_service() {
 }
 
 #[test]
+fn last_entry_counts_over_several_levels() {
+    let text = "services:\n  web: {extends: middle, devices: [/dev/a]}\n  \
+                middle: {extends: root, devices: ['/dev/b:/dev/a'], image: x}\n  \
+                root: {image: x, devices: [/dev/a]}\n";
+    let text = Disk::of(&[(MAIN, text)]).text(&[MAIN]);
+    let project = Project::parse(text.as_bytes()).unwrap();
+    let source = |service: &str| project.services[service].devices[0].source.clone();
+    assert_eq!(source("web"), "/dev/a");
+    assert_eq!(source("middle"), "/dev/b");
+    assert_eq!(project.services["web"].devices.len(), 1);
+}
+
+#[test]
 fn invalid_extends_are_refused() {
     for (services, words) in [
         ("web: {extends: web}", "web -> web"),

@@ -28,6 +28,12 @@ const LISTS: [(&str, Identity); 14] = [
     ("volumes", mount_target),
 ];
 
+/// Whether the list at a path is one of them.
+pub(super) fn has_identities(path: &[String]) -> bool {
+    matches!(path, [services, _, key]
+        if services == "services" && LISTS.iter().any(|(known, _)| known == key))
+}
+
 /// Keeps the last entry for each thing, at the place of the first, in the lists of all services.
 pub(super) fn unique(root: &mut Node) {
     let Some(services) = root.get_mut("services") else {
