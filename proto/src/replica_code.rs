@@ -1,4 +1,4 @@
-//! Values of the field `code` of [`ReplicaObserved`](crate::v1::ReplicaObserved): why a replica is in
+//! Values of the field `code` of [`ReplicaObserved`]: why a replica is in
 //! its state.
 
 use std::collections::BTreeMap;
