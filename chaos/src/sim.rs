@@ -49,7 +49,7 @@
 //! | no forged source | no container reaches a network it is not on by claiming an address of another container or host |
 //! | no plaintext | no packet to a container of another host leaves a machine unencrypted, once the machine had the time to route that host's block |
 //! | files have their contents | every file of a revision has its content in the state; no content is removed that a row mounts, and none is kept that nothing mounts |
-//! | finished jobs stay | no container of a row whose job was reported as completed starts again, and no such row is issued again with the same settings |
+//! | finished jobs stay | no container of a row whose job was reported as completed starts again, and no scheduler that knew of it issues such a row again with the same settings |
 //! | dependents wait for jobs | no node prepares the first container of a row before the jobs that it waits for have completed, by the state of the node |
 //! | not appended * | a command reported to its client as not appended is never committed |
 //!

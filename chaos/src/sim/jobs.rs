@@ -95,13 +95,29 @@ impl Oracle {
         }
     }
 
-    /// Checks that entry `index` re-issues no row of a finished job with the same settings.
-    pub(super) fn check_finished_rows(&mut self, before: &State, after: &State, index: u64) {
+    /// Checks that entry `index` re-issues no row of a job with the same settings, if its end was
+    /// known to the state that the entry was `planned` on.
+    pub(super) fn check_finished_rows(
+        &mut self,
+        before: &State,
+        after: &State,
+        index: u64,
+        planned: Option<u64>,
+    ) {
+        if before.replicas_desired.ptr_eq(&after.replicas_desired) {
+            return;
+        }
+        let is_known = |id: &String| {
+            let seen = before.replicas_observed.get(id);
+            let since = seen.map_or(0, |seen| seen.observed_raft_index);
+            planned.is_none_or(|planned| since <= planned)
+        };
         let changed = after.replicas_desired.values();
         let again = changed.filter(|row| row.raft_index == index).find(|row| {
             let former = before.replicas_desired.get(&row.id);
             former.is_some_and(|former| {
                 moves::finished(before, former) == Some(0)
+                    && is_known(&row.id)
                     && former.image == row.image
                     && former.spec_hash == row.spec_hash
             })

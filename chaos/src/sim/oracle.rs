@@ -294,6 +294,7 @@ impl Oracle {
         if let Ok(command) = jaco_state::fsm::decode(data) {
             self.count(&command, accepted.0);
             self.check_assigned(&before, &after, entry.index);
+            self.check_finished_rows(&before, &after, entry.index, self.planned_on(data));
             self.check_routes(&before, &after, &command, accepted.0);
             self.check_pass(data, entry.index);
             self.check_moves(&before, &after, data);
@@ -388,7 +389,6 @@ impl Oracle {
             }
         }
         if !before.replicas_desired.ptr_eq(&after.replicas_desired) {
-            self.check_finished_rows(before, after, index);
             for (id, row) in &after.replicas_desired {
                 if row.raft_index == index {
                     self.rows.insert((id.clone(), index), row.host.clone());
@@ -420,7 +420,7 @@ impl Oracle {
     /// Checks that the scheduler pass at `index` was planned on a state that contains the one
     /// before it.
     fn check_pass(&mut self, data: &[u8], index: u64) {
-        let Some(&planned) = self.planned.get(&hash(data)) else {
+        let Some(planned) = self.planned_on(data) else {
             return;
         };
         let before = std::mem::replace(&mut self.last_pass, index);
@@ -428,6 +428,11 @@ impl Oracle {
             let what = format!("the pass at {index} was planned on {planned}, before {before}");
             self.violate("passes build on each other", what);
         }
+    }
+
+    /// Index of the state that a scheduler pass was planned on.
+    fn planned_on(&self, pass: &[u8]) -> Option<u64> {
+        self.planned.get(&hash(pass)).copied()
     }
 
     /// Records that a scheduler pass about to be proposed was planned on the state at `index`.
