@@ -11,7 +11,7 @@ async fn commands_run_after_start_and_before_stop() {
     let script = "trap 'echo stopped >> /out/log; exit 0' TERM; \
                   while true; do busybox sleep 0.1; done";
     let extra = format!(
-        "    working_dir: /bin\n    environment: {{NAME: container}}\n    volumes: [\"{}:/out\"]\n    \
+        "    stop_grace_period: 10s\n    working_dir: /bin\n    environment: {{NAME: container}}\n    volumes: [\"{}:/out\"]\n    \
          post_start:\n    - command: [/bin/busybox, sh, -c, 'echo $NAME $PWD >> /out/log']\n    \
          - {{command: [/bin/busybox, sh, -c, 'echo $NAME $PWD >> /out/log'], working_dir: /out, \
          environment: [NAME=hook]}}\n    \
@@ -25,6 +25,7 @@ async fn commands_run_after_start_and_before_stop() {
     let log = || std::fs::read_to_string(folder.path().join("log")).unwrap_or_default();
     let started = "container /bin\nhook /out\n";
     assert_eq!(log(), started);
+    assert_eq!(lab.containers(), [seen.container_id]);
     lab.remove().await;
     lab.until("the container is gone", || lab.containers().is_empty())
         .await;
