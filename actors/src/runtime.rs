@@ -22,6 +22,7 @@ use async_trait::async_trait;
 use jaco_engine::{Engine, spec::Attachment};
 use jaco_policy::{
     health::fencing::ContactEpoch,
+    network::firewall::local::LocalReports,
     runtime::{
         assignment,
         documents::Documents,
@@ -121,6 +122,8 @@ pub struct Deps {
     pub routing: Arc<dyn Spread>,
     /// Files that are mounted into containers.
     pub files: FileMounts,
+    /// Receives the report of each replica before it is replicated.
+    pub reports: watch::Sender<LocalReports>,
 }
 
 impl fmt::Debug for Deps {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jaco_engine::docker::DockerEngine;
 use jaco_net::ingress::{AccessLog, Proxy, RotatedFile, Settings};
-use jaco_policy::network::firewall::local::LocalNetworks;
+use jaco_policy::network::firewall::local::{LocalNetworks, LocalReports};
 use jaco_raftnode::{
     ForwardingProposer, LeaderProposer, NoTransport, RaftArgs, StateReader as _, actor::spawn,
 };
@@ -75,7 +75,9 @@ pub(super) fn build(
         None => Arc::new(network::responders::NoResponders),
     };
     let local = watch::Sender::default();
-    let mut firewall = { shared.config.isolation }.then(|| firewall(node, pool, &local));
+    let reports = watch::Sender::<LocalReports>::default();
+    let mut firewall =
+        { shared.config.isolation }.then(|| firewall(node, pool, &local, reports.subscribe()));
     let enforced = firewall.as_ref().map(|args| args.status.subscribe());
     let mesh = mesh(shared, node, pool, enforced);
     if let Some(firewall) = &mut firewall {
@@ -136,6 +138,7 @@ pub(super) fn build(
                 Layout::new(&shared.config.data_dir).container_files(),
                 secrets_keys(node),
             ),
+            reports,
         },
     );
     let health = health::worker(health::Args {
@@ -288,6 +291,7 @@ fn firewall(
     node: &Arc<MemberContext>,
     pool: Pool,
     local: &watch::Sender<Option<Arc<LocalNetworks>>>,
+    reports: watch::Receiver<LocalReports>,
 ) -> network::firewall::Args {
     network::firewall::Args {
         host: node.hostname.clone(),
@@ -295,6 +299,7 @@ fn firewall(
         leader_known: leader_known(&node.raft),
         pool,
         local: local.subscribe(),
+        reports,
         mesh: None,
         clock: node.clock.clone(),
         port: Arc::new(network::firewall::KernelPort::default()),

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use jaco_engine::{EngineError, Event, Found};
 use jaco_policy::{
     health::fencing::ContactEpoch,
+    network::firewall::local::LocalReports,
     runtime::{
         assignment,
         replica::{
@@ -383,6 +384,8 @@ impl ReplicaManager {
         shared.deferred.set(id, false);
         shared.leaving.set(id, false);
         shared.borrowers.set(id, false);
+        let forget = |reports: &mut LocalReports| reports.remove(id);
+        shared.deps.reports.send_if_modified(forget);
     }
 }
 

@@ -22,6 +22,7 @@ struct Node {
     tree: Tree,
     contact: ContactSwitch,
     orphans_cleared: watch::Receiver<Option<ContactEpoch>>,
+    reports: watch::Receiver<LocalReports>,
 }
 
 struct NoNetworks;
@@ -82,6 +83,7 @@ impl Node {
         routing: Arc<dyn Spread>,
     ) -> Self {
         let contact = ContactSwitch::new(caught_up);
+        let (reports, reported) = watch::channel(LocalReports::default());
         let deps = Deps {
             host: host.into(),
             engine: Arc::new(engine.clone()),
@@ -92,6 +94,7 @@ impl Node {
             metrics: Metrics::new(host, Clock::system()),
             routing,
             files: FileMounts::in_directory("unused", watch::channel(None).1),
+            reports,
         };
         let (spec, runtime) = supervisor("runtime", deps);
         let tree = Tree::start("node", root.child(spec)).await.unwrap();
@@ -101,6 +104,7 @@ impl Node {
             tree,
             contact,
             orphans_cleared: runtime.orphans_cleared(),
+            reports: reported,
         }
     }
 
@@ -209,6 +213,29 @@ async fn newest_observation_is_written_after_raft_outage() {
     assert_eq!(seen.container_id, "c1");
     let reports = node.raft.committed().len() - 2;
     assert_eq!(reports, 1, "reports before `running` were superseded");
+}
+
+#[tokio::test(start_paused = true)]
+async fn host_knows_reports_before_the_cluster() {
+    let node = Node::new().await;
+    node.deploy(ONE);
+    let id = node.upsert("web", 0);
+    let container = node.running(&id).await.container_id;
+    node.raft.fail_next(1_000, ProposeError::NoLeader);
+    node.engine.die(&container);
+    let mut reports = node.reports.clone();
+    let ended = |reports: &LocalReports| {
+        let report = reports.get(&id);
+        report.is_some_and(|report| report.state() != ReplicaState::Running)
+    };
+    reports.wait_for(ended).await.unwrap();
+    let state = node.raft.state();
+    assert_eq!(state.replicas_observed[&id].state(), ReplicaState::Running);
+    node.apply(Payload::ReplicaDesiredRemove(v1::ReplicaDesiredRemove {
+        id: id.clone(),
+    }));
+    let is_gone = |reports: &LocalReports| reports.get(&id).is_none();
+    reports.wait_for(is_gone).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -79,6 +79,7 @@ impl Lab {
             metrics: Metrics::new(HOST, Clock::system()),
             routing: Arc::new(jaco_actors::serving::Everywhere),
             files: FileMounts::in_directory("unused", tokio::sync::watch::channel(None).1),
+            reports: Default::default(),
         };
         let (spec, runtime) = runtime::supervisor("runtime", deps);
         let root = SupervisorSpec::new(Strategy::OneForOne).child(spec);

@@ -7,7 +7,7 @@ use jaco_policy::{
     network::{
         firewall::{
             core::{Action, Core, FlowsCut, Rendered, Status, Submitted},
-            local::LocalNetworks,
+            local::{LocalNetworks, LocalReports},
         },
         mesh,
         names::NetworkId,
@@ -33,6 +33,8 @@ pub(super) struct Isolation {
     pub(super) status: Status,
     /// Networks of the engine that the last survey found; outlives an instance.
     pub(super) local: Option<Arc<LocalNetworks>>,
+    /// Reports of the node's replicas; they outlive an instance.
+    reports: LocalReports,
     wake: Wake,
 }
 
@@ -53,6 +55,7 @@ impl Isolation {
             instance: 0,
             status,
             local: None,
+            reports: LocalReports::default(),
             wake: Wake::default(),
         }
     }
@@ -94,6 +97,16 @@ impl Cluster {
             |daemon| &mut daemon.isolation.wake,
             Local::FirewallDue,
         );
+    }
+
+    /// Changes the reports of node `id`'s replicas.
+    pub(super) fn report_locally(&mut self, id: u64, change: impl FnOnce(&mut LocalReports)) {
+        let Some(daemon) = self.daemon(id) else {
+            return;
+        };
+        change(&mut daemon.isolation.reports);
+        let reports = daemon.isolation.reports.clone();
+        self.drive_isolation(id, |core, now| core.handle_reports(now, reports));
     }
 
     pub(super) fn firewall_due(&mut self, id: u64) {
@@ -275,6 +288,9 @@ impl Cluster {
         if let Some(local) = &isolation.local {
             isolation.core.handle_local(instant, Arc::clone(local));
         }
+        isolation
+            .core
+            .handle_reports(instant, isolation.reports.clone());
         isolation.instance += 1;
         self.reachability.hinder(id, self.now);
         self.isolation_leader(id);

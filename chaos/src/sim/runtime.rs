@@ -498,6 +498,9 @@ impl Cluster {
         };
         if !assignment::here(&daemon.state, &host).contains(replica) {
             daemon.runtime.replicas.remove(replica);
+            self.report_locally(id, |reports| {
+                reports.remove(replica);
+            });
             self.schedule_sweep(id, 0);
         }
     }

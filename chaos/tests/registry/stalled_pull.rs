@@ -63,6 +63,7 @@ impl Node {
             metrics: Metrics::new(HOST, Clock::system()),
             routing: Arc::new(jaco_actors::serving::Everywhere),
             files: FileMounts::in_directory("unused", tokio::sync::watch::channel(None).1),
+            reports: Default::default(),
         };
         let (spec, _) = runtime::supervisor("runtime", deps);
         let root = SupervisorSpec::new(Strategy::OneForOne).child(spec);

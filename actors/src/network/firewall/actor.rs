@@ -10,7 +10,7 @@ use jaco_policy::{
         firewall::{
             core::{Action, Core, FlowsCut, Report, Submitted},
             exemptions::{Exemption, Outcome},
-            local::LocalNetworks,
+            local::{LocalNetworks, LocalReports},
             ruleset::Ruleset,
         },
         ipam::Pool,
@@ -47,6 +47,8 @@ pub struct Args {
     pub pool: Pool,
     /// The networks of this host's engine, once they were listed.
     pub local: watch::Receiver<Option<Arc<LocalNetworks>>>,
+    /// The reports of this host's replicas.
+    pub reports: watch::Receiver<LocalReports>,
     /// State of the mesh, if the node has one.
     pub mesh: Option<watch::Receiver<MeshStatus>>,
     /// Source of the commands' timestamps.
@@ -67,6 +69,8 @@ pub enum Msg {
     Mesh(MeshStatus),
     /// The networks of this host's engine were listed.
     Local(Option<Arc<LocalNetworks>>),
+    /// A replica of this host was reported on.
+    Reports(LocalReports),
     /// The packet filter changed; the stream announces the next change. `None` if there is none.
     Changed(Option<BoxStream<'static, ()>>),
     /// Time to subscribe to changes again.
@@ -131,6 +135,9 @@ impl Worker for FirewallActor {
             ctx.watch(mesh, Msg::Mesh);
         }
         ctx.watch_if(states, last, differs, Msg::State);
+        let mut reports = args.reports.clone();
+        core.handle_reports(now, reports.borrow_and_update().clone());
+        ctx.watch(reports, Msg::Reports);
         let mut local = args.local.clone();
         local.mark_changed();
         ctx.watch(local, Msg::Local);
@@ -164,6 +171,7 @@ impl Worker for FirewallActor {
                     self.core.handle_local(now, local);
                 }
             }
+            Msg::Reports(reports) => self.core.handle_reports(now, reports),
             Msg::Leader(known) => self.core.handle_leader(now, known),
             Msg::Changed(changes) => {
                 self.core.handle_kernel_event(now);

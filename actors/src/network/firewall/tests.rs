@@ -131,6 +131,7 @@ impl Lab {
             raft: Arc::new(raft.clone()),
             leader_known,
             local: watch::channel(Some(Arc::new(local))).1,
+            reports: watch::channel(Default::default()).1,
             pool: crate::network::ipam::Pool::default(),
             mesh,
             clock: Clock::from_fn(|| SystemTime::UNIX_EPOCH),

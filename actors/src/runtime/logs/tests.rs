@@ -62,6 +62,7 @@ fn host(engine: &FakeEngine, outputs: Vec<Output>) -> Arc<RuntimeContext> {
         metrics: Metrics::new("n1", Clock::system()),
         routing: Arc::new(crate::serving::Everywhere),
         files: FileMounts::in_directory("unused", tokio::sync::watch::channel(None).1),
+        reports: Default::default(),
     };
     Arc::new(RuntimeContext::new(deps))
 }

@@ -362,6 +362,8 @@ impl ReplicaActor {
         }
         let deps = &self.args.shared.deps;
         let row = report.observed(&self.args.id, &deps.host, deps.clock.timestamp());
+        deps.reports
+            .send_modify(|reports| reports.insert(row.clone()));
         // A restarting publisher loses it; the next tick publishes it again.
         let _ = self
             .args

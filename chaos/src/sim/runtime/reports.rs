@@ -23,10 +23,11 @@ impl Cluster {
             return;
         };
         let row = report.observed(replica, &host, ts);
-        daemon.runtime.publisher.handle_report(row);
+        daemon.runtime.publisher.handle_report(row.clone());
         self.note(&[32, id, report.raft_index], || {
             format!("n{id} reports {replica}: {report:?}")
         });
+        self.report_locally(id, |reports| reports.insert(row));
         self.flush_reports(id);
     }
 

@@ -9,20 +9,26 @@ use imbl::ordmap::DiffItem;
 use jaco_proto::v1::ReplicaObserved;
 use jaco_state::State;
 
-use super::ruleset::Attachment;
-use crate::{
-    network::{names::NetworkId, reported},
-    scheduler::moves,
-};
+use super::{local::LocalReports, ruleset::Attachment};
+use crate::network::{names::NetworkId, reported};
 
 /// Index of the running containers of one host that are on several networks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Attachments {
     host: String,
-    /// Networks and addresses of each replica that has more than one.
-    replicas: BTreeMap<String, BTreeMap<NetworkId, Ipv4Addr>>,
+    reports: LocalReports,
+    /// Each replica that has more than one network.
+    replicas: BTreeMap<String, Attached>,
     /// Bridges that the engine's networks are known to have.
     bridges: BTreeMap<NetworkId, String>,
+}
+
+/// Networks of one container.
+#[derive(Clone, Debug, PartialEq)]
+struct Attached {
+    addresses: BTreeMap<NetworkId, Ipv4Addr>,
+    /// Log index of the row that the report is about.
+    raft_index: u64,
 }
 
 impl Attachments {
@@ -44,19 +50,41 @@ impl Attachments {
         }
         let mut changed = false;
         for item in before.replicas_observed.diff(&after.replicas_observed) {
-            let (id, row) = match item {
-                DiffItem::Add(id, row) | DiffItem::Update { new: (id, row), .. } => (id, Some(row)),
-                DiffItem::Remove(id, _) => (id, None),
-            };
-            let row = row.filter(|row| row.host == self.host);
-            let networks = row.map(|row| networks(after, row)).unwrap_or_default();
-            changed |= if networks.len() > 1 {
-                self.replicas.insert(id.clone(), networks.clone()) != Some(networks)
-            } else {
-                self.replicas.remove(id).is_some()
-            };
+            let (DiffItem::Add(id, _)
+            | DiffItem::Update { new: (id, _), .. }
+            | DiffItem::Remove(id, _)) = item;
+            changed |= self.index(after, id);
         }
         changed
+    }
+
+    /// Handles the reports of this host's replicas; returns whether an attachment has changed.
+    pub(super) fn handle_reports(&mut self, state: &State, reports: LocalReports) -> bool {
+        let before = std::mem::replace(&mut self.reports, reports);
+        let after = self.reports.clone();
+        let mut changed = false;
+        for id in before.changed(&after) {
+            changed |= self.index(state, id);
+        }
+        changed
+    }
+
+    /// Indexes one replica again; returns whether that changed it.
+    fn index(&mut self, state: &State, id: &str) -> bool {
+        let row = state.replicas_observed.get(id).map(AsRef::as_ref);
+        let row = self.reports.get(id).or(row);
+        let row = row.filter(|row| row.host == self.host);
+        let attached = row.map(|row| Attached {
+            addresses: networks(state, row),
+            raft_index: row.desired_raft_index,
+        });
+        match attached.filter(|attached| attached.addresses.len() > 1) {
+            Some(attached) => {
+                let known = self.replicas.insert(id.to_owned(), attached.clone());
+                known != Some(attached)
+            }
+            None => self.replicas.remove(id).is_some(),
+        }
     }
 
     /// Handles the bridges of the engine's networks; returns whether that changed an attachment.
@@ -70,9 +98,9 @@ impl Attachments {
     /// The attachments, sorted.
     pub(super) fn rendered(&self) -> Vec<Attachment> {
         let mut found = BTreeSet::new();
-        for networks in self.replicas.values() {
-            for (network, address) in networks {
-                let others = networks.keys().filter(|other| *other != network);
+        for Attached { addresses, .. } in self.replicas.values() {
+            for (network, address) in addresses {
+                let others = addresses.keys().filter(|other| *other != network);
                 found.extend(
                     others
                         .flat_map(|other| self.interfaces(other))
@@ -93,8 +121,10 @@ impl Attachments {
     pub(super) fn outbound(&self, state: &State, internal: &BTreeSet<NetworkId>) -> Vec<Ipv4Addr> {
         let mut found = BTreeSet::new();
         let replicas = self.replicas.iter();
-        for (_, networks) in replicas.filter(|(id, _)| is_current(state, id)) {
-            let (confined, others): (Vec<_>, Vec<_>) = networks
+        for (_, attached) in replicas.filter(|(id, attached)| self.is_current(state, id, attached))
+        {
+            let (confined, others): (Vec<_>, Vec<_>) = attached
+                .addresses
                 .iter()
                 .partition(|(network, _)| internal.contains(*network));
             if !others.is_empty() {
@@ -106,9 +136,17 @@ impl Attachments {
 
     /// Whether a row with several networks was issued anew, or removed, between two states.
     pub(super) fn any_reissued(&self, before: &State, after: &State) -> bool {
-        let mut ids = self.replicas.keys();
+        let is_current =
+            |state, (id, attached): (&String, &Attached)| self.is_current(state, id, attached);
+        let mut replicas = self.replicas.iter();
         !before.replicas_desired.ptr_eq(&after.replicas_desired)
-            && ids.any(|id| is_current(before, id) != is_current(after, id))
+            && replicas.any(|one| is_current(before, one) != is_current(after, one))
+    }
+
+    /// Whether a report is about the present row of its replica.
+    fn is_current(&self, state: &State, id: &str, attached: &Attached) -> bool {
+        let row = state.replicas_desired.get(id);
+        row.is_some_and(|row| row.host == self.host && attached.raft_index >= row.raft_index)
     }
 
     /// The bridge of a network, or the names that it can have until its network is listed.
@@ -118,12 +156,6 @@ impl Attachments {
             None => vec![network.bridge_name(), network.fallback_bridge_name()],
         }
     }
-}
-
-/// Whether the last report of a replica is about its present row.
-fn is_current(state: &State, id: &str) -> bool {
-    let row = state.replicas_desired.get(id);
-    row.is_some_and(|row| moves::current(state, row).is_some())
 }
 
 /// Networks and addresses of a replica whose container may run.
@@ -236,6 +268,38 @@ mod tests {
         assert!(!index.handle_state(&state, &state.clone()));
         assert!(index.handle_state(&state, &empty));
         assert_eq!(shown(&index), [""; 0]);
+    }
+
+    #[test]
+    fn local_report_counts_before_the_row() {
+        let mut state = State::default();
+        put(&mut state, "a", "n1", BOTH);
+        let mut index = Attachments::of("n1", &state);
+        let front = BTreeSet::from([NetworkId::new("app", "front")]);
+        let mut reports = LocalReports::default();
+        let mut report = state.replicas_observed["a"].as_ref().clone();
+        reports.insert(report.clone());
+        assert!(!index.handle_reports(&state, reports.clone()));
+        assert_eq!(
+            index.outbound(&state, &front),
+            [Ipv4Addr::new(10, 244, 1, 2)]
+        );
+
+        report.state = ReplicaState::Failed.into();
+        reports.insert(report);
+        assert!(index.handle_reports(&state, reports.clone()));
+        assert_eq!(index.outbound(&state, &front), [Ipv4Addr::UNSPECIFIED; 0]);
+        let before = state.clone();
+        let row = state.replicas_observed.get_mut("a").unwrap();
+        Arc::make_mut(row).message = "late".to_owned();
+        assert!(!index.handle_state(&before, &state));
+
+        assert!(reports.remove("a") && !reports.remove("a"));
+        assert!(index.handle_reports(&state, reports));
+        assert_eq!(
+            index.outbound(&state, &front),
+            [Ipv4Addr::new(10, 244, 1, 2)]
+        );
     }
 
     #[test]

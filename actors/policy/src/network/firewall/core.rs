@@ -25,7 +25,7 @@ use jaco_state::State;
 use super::{
     attachments::Attachments,
     exemptions::{Exemption, Outcome},
-    local::LocalNetworks,
+    local::{LocalNetworks, LocalReports},
     retired::Retired,
     ruleset::{HostInputs, Ruleset},
 };
@@ -215,6 +215,13 @@ impl Core {
             if self.urgent {
                 self.pass_by(now);
             }
+        }
+    }
+
+    /// Handles the reports of this host's replicas.
+    pub fn handle_reports(&mut self, now: Instant, reports: LocalReports) {
+        if self.attachments.handle_reports(&self.state, reports) {
+            self.changes.handle_change(now);
         }
     }
 

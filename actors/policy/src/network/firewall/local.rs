@@ -1,8 +1,10 @@
-//! The networks that the engine of this host has, as far as the ruleset depends on them.
+//! Knowledge of this host itself about its networks and containers, as far as the ruleset depends on it.
 
-use std::{collections::BTreeMap, time::Instant};
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
+use imbl::{OrdMap, ordmap::DiffItem};
 use jaco_engine::{EngineNetwork, cidr::Cidr};
+use jaco_proto::v1::ReplicaObserved;
 
 use crate::network::{
     bridge::plan::{is_of_cluster, owner},
@@ -43,6 +45,40 @@ impl LocalNetworks {
             blocks: networks.iter().filter_map(of).flatten().collect(),
             bridges: networks.iter().filter_map(bridge).collect(),
         }
+    }
+}
+
+/// Last report of each replica actor since the daemon started, by replica.
+///
+/// They count before the replicated rows, which show an ended container as running for as long as no
+/// report can be written. A clone costs nothing.
+#[derive(Clone, Debug, Default)]
+pub struct LocalReports(OrdMap<String, Arc<ReplicaObserved>>);
+
+impl LocalReports {
+    /// Replaces the report of a replica.
+    pub fn insert(&mut self, report: ReplicaObserved) {
+        self.0.insert(report.id.clone(), Arc::new(report));
+    }
+
+    /// Removes the report of a replica whose actor is gone; returns whether there was one.
+    pub fn remove(&mut self, replica: &str) -> bool {
+        self.0.remove(replica).is_some()
+    }
+
+    /// Returns the last report of a replica, if its actor has made one.
+    #[must_use]
+    pub fn get(&self, replica: &str) -> Option<&ReplicaObserved> {
+        self.0.get(replica).map(AsRef::as_ref)
+    }
+
+    /// Replicas whose reports differ between two sets.
+    pub(super) fn changed<'a>(&'a self, next: &'a Self) -> impl Iterator<Item = &'a String> {
+        self.0.diff(&next.0).map(|item| match item {
+            DiffItem::Add(id, _)
+            | DiffItem::Update { new: (id, _), .. }
+            | DiffItem::Remove(id, _) => id,
+        })
     }
 }
 
