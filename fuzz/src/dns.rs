@@ -42,8 +42,11 @@ pub fn dns(data: &[u8]) {
     };
     own_answers(&request, query);
     let name = NameText::of(request.labels());
-    match classify(&name, "shop", |_| true) {
-        Meaning::Service(name) => assert!(!name.is_empty() && name.is_ascii()),
+    let declares = |deployment: &str, name: &str| deployment == "shop" && name != "web.com";
+    match classify(&name, ["com", "shop"].into_iter(), declares) {
+        Meaning::Service(name) | Meaning::ServiceOf { service: name, .. } => {
+            assert!(name.is_ascii());
+        }
         Meaning::Unknown | Meaning::External => {}
     }
     let edns = control[0] & 2 == 0;

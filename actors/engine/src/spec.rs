@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jaco_proto::{
-    manifest::compose::{Namespace, NetworkMode, Service, VolumeDeclaration},
+    manifest::compose::{Namespace, NetworkMode, Service, VolumeDeclaration, shared_name},
     v1::{ReplicaDesired, ServiceSpec},
 };
 
@@ -134,12 +134,19 @@ pub fn endpoint_config(row: &ReplicaDesired, service: &Service, network: &str) -
     let (name, deployment) = (&row.service, &row.deployment);
     let settings = service.network_settings.get(network);
     let given = settings.map(|settings| settings.aliases.as_slice());
-    let own = [
-        name.clone(),
+    let full = [
         format!("{name}.{deployment}"),
         format!("{name}.{deployment}.jaco.internal"),
     ];
-    let mut aliases: Vec<String> = own.into();
+    if shared_name(network).is_some() {
+        // The engine answers before JACO does, for the services of all deployments alike.
+        return EndpointConfig {
+            aliases: full.into(),
+            gateway_priority: settings.and_then(|settings| settings.gateway_priority),
+        };
+    }
+    let mut aliases = vec![name.clone()];
+    aliases.extend(full);
     for alias in service
         .container_name
         .iter()

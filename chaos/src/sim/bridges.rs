@@ -15,6 +15,7 @@ use jaco_policy::{
         bridge::{
             Removal,
             core::{Action, Core},
+            members::needs_block,
             refused_blocks::{RefusedBlocks, is_address_conflict},
         },
         ipam::{SubnetKey, existing},
@@ -331,6 +332,16 @@ impl Cluster {
         }
     }
 
+    fn needs_block(&self, id: u64, network: &NetworkId) -> bool {
+        let Some(machine) = self.machines.get(&id) else {
+            return false;
+        };
+        machine.daemon.as_ref().is_some_and(|daemon| {
+            let documents = &daemon.runtime.documents;
+            needs_block(&daemon.state, documents, &machine.host, network)
+        })
+    }
+
     /// Handles the engine's answer to a request of a bridge; `number` is 0 for a removal.
     pub(super) fn network_answered(
         &mut self,
@@ -352,8 +363,9 @@ impl Cluster {
                 self.count("networks removed");
                 self.schedule_survey(id);
             }
+            let needs_block = self.needs_block(id, network);
             if let Some(bridge) = self.bridge(id, network) {
-                bridge.core.handle_removal(instant, removal);
+                bridge.core.handle_removal(instant, removal, needs_block);
             }
             return self.drive_bridge(id, network);
         }

@@ -71,8 +71,9 @@ impl Cluster {
             return self.reply(id, request.origin, Reply::NotAppended);
         }
         // A block of a removed deployment or host would never be freed.
+        let used = state.networks_in_use();
         let known =
-            state.deployments.contains_key(&key.deployment) && state.nodes.contains_key(&key.host);
+            used.contains(&key.deployment, &key.network) && state.nodes.contains_key(&key.host);
         if !known {
             let what = format!("{key} is not known");
             return self.reply(id, request.origin, Reply::Rejected(what));

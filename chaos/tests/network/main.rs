@@ -26,6 +26,7 @@ mod repair;
 mod resolver;
 mod restart;
 mod scopes;
+mod shared;
 mod traffic;
 mod transfer;
 mod two_networks;

@@ -31,6 +31,18 @@ use crate::{
     yaml::{Node, Position, Value},
 };
 
+/// Scope of the networks that deployments share, in place of a deployment; no deployment that exists
+/// beside them has this name.
+pub const SHARED_SCOPE: &str = "shared";
+
+/// Returns the name that deployments share of a network of a service, by its name in the state; `None` for one
+/// of its own deployment.
+#[must_use]
+pub fn shared_name(network: &str) -> Option<&str> {
+    // The keys of a file hold no slash.
+    network.strip_prefix(SHARED_SCOPE)?.strip_prefix('/')
+}
+
 /// File name in error details.
 pub(super) const FILE: &str = "compose.yaml";
 
@@ -42,6 +54,21 @@ impl Project {
     /// same rules when they were applied.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
         Ok(Compose::checked(bytes)?.project)
+    }
+
+    /// Name in the cluster's state of the network that the file declares as `key`: the key itself, or
+    /// `shared/<name>` for one that deployments share.
+    #[must_use]
+    pub fn network_name(&self, key: &str) -> String {
+        match self.shared_network(key) {
+            Some(name) => format!("{SHARED_SCOPE}/{name}"),
+            None => load::normalised(key),
+        }
+    }
+
+    fn shared_network(&self, key: &str) -> Option<&String> {
+        let declared = self.networks.get(&load::normalised(key));
+        declared.and_then(|declared| declared.shared.as_ref())
     }
 
     /// Returns the origins of the configs and secrets that services mount, by kind and key.

@@ -184,7 +184,7 @@ fn merge(jaco: &Jaco, compose: &Compose) -> Vec<v1::ServiceSpec> {
                 replicas: replicas(given, service),
                 placement: placement.mode.into(),
                 hosts: given.map(|given| texts(&given.hosts)).unwrap_or_default(),
-                networks: networks(given, service),
+                networks: networks(given, &compose.project, service),
                 files: files(service),
                 constraints: placement.constraints,
                 max_replicas_per_node: per_node.unwrap_or(0),
@@ -295,12 +295,12 @@ fn replicas(given: Option<&Override>, service: &Service) -> i32 {
         .unwrap_or(1)
 }
 
-fn networks(given: Option<&Override>, service: &Service) -> Vec<String> {
+fn networks(given: Option<&Override>, project: &Project, service: &Service) -> Vec<String> {
     if service.network_mode.is_some() {
         return Vec::new();
     }
     match given {
-        Some(given) if !given.networks.is_empty() => normalised(&given.networks),
+        Some(given) if !given.networks.is_empty() => stored(project, &given.networks),
         // In attach order: other services reach the service on its first network by default.
         Some(_) | None => service.networks.clone(),
     }
@@ -311,14 +311,10 @@ fn texts(items: &[Spanned<String>]) -> Vec<String> {
 }
 
 /// Returns the names as stored, in file order and without duplicates.
-fn normalised(networks: &[Spanned<String>]) -> Vec<String> {
+fn stored(project: &Project, networks: &[Spanned<String>]) -> Vec<String> {
     let mut seen = BTreeSet::new();
-    let names = networks.iter().map(|name| match name.as_str() {
-        "default" => "_default",
-        name => name,
-    });
-    let names = names.filter(|name| seen.insert(*name));
-    names.map(str::to_owned).collect()
+    let names = networks.iter().map(|key| project.network_name(key));
+    names.filter(|name| seen.insert(name.clone())).collect()
 }
 
 fn tls_written(jaco: &Jaco) -> BTreeSet<String> {

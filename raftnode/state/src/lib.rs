@@ -6,6 +6,7 @@
 //! - [`fsm`]: the effect of a committed command on the state.
 //! - [`event`]: changes of entities, typed and in their wire format.
 //! - [`QUARANTINE`]: the time for which a freed address block is not assigned again.
+//! - [`State::networks_in_use`]: networks that need their address blocks.
 //! - [`mod@restore`]: the initial state of a restored cluster.
 //! - [`registry`]: canonical keys of image registries.
 
@@ -15,6 +16,7 @@ pub mod fsm;
 mod quarantine;
 pub mod registry;
 pub mod restore;
+mod sharing;
 mod state;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -22,6 +24,7 @@ pub mod testing;
 pub use command::{batch, command, command_name};
 pub use event::{Change, Delta, EntityType, Event};
 pub use quarantine::QUARANTINE;
+pub use sharing::{NetworksInUse, shared_networks};
 pub use state::{
     DecodedSnapshot, Extent, LoadError, Row, RowName, Rules, SnapshotError, State, Table,
     cluster_file_key, join_token_key, load,

@@ -2,12 +2,14 @@
 
 use std::fmt;
 
+use jaco_proto::manifest::compose::{SHARED_SCOPE, shared_name};
 use sha1::{Digest, Sha1};
 
 /// Network of a service that lists none.
 pub const DEFAULT_NETWORK: &str = "_default";
 
-/// Network of a deployment. Both fields are needed, because the engine name is ambiguous.
+/// Network of a deployment, or one that deployments share. Both fields are needed, because the engine
+/// name is ambiguous.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NetworkId {
     deployment: String,
@@ -15,9 +17,13 @@ pub struct NetworkId {
 }
 
 impl NetworkId {
-    /// Creates the id of network `network` in `deployment`; `default` maps to the default network.
+    /// Creates the id of network `network` in `deployment`; `default` maps to the default network, and
+    /// `shared/<name>` to the shared network of this name.
     pub fn new(deployment: impl Into<String>, network: impl Into<String>) -> Self {
         let network = network.into();
+        if let Some(name) = shared_name(&network) {
+            return Self::new(SHARED_SCOPE, name);
+        }
         Self {
             deployment: deployment.into(),
             network: match network.as_str() {
@@ -27,7 +33,29 @@ impl NetworkId {
         }
     }
 
-    /// Deployment name.
+    /// Creates the id of the network that deployments share as `name`.
+    pub fn shared(name: impl Into<String>) -> Self {
+        Self::new(SHARED_SCOPE, name)
+    }
+
+    /// Whether deployments share the network.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.deployment == SHARED_SCOPE
+    }
+
+    /// Returns the network of `deployment`, or the shared one, that the engine calls `name`.
+    #[must_use]
+    pub fn of_engine_name(deployment: &str, name: &str) -> Option<Self> {
+        let name = name.strip_prefix("jaco_")?;
+        let of = |scope: &str| name.strip_prefix(scope)?.strip_prefix('_');
+        match (of(deployment), of(SHARED_SCOPE)) {
+            (Some(network), _) => Some(Self::new(deployment, network)),
+            (None, network) => network.map(Self::shared),
+        }
+    }
+
+    /// Deployment name, `shared` for a network that deployments share.
     #[must_use]
     pub fn deployment(&self) -> &str {
         &self.deployment
@@ -93,6 +121,29 @@ mod tests {
         let implicit = NetworkId::new("web", "default");
         assert_eq!(implicit, NetworkId::new("web", "_default"));
         assert_eq!(implicit.engine_name(), "jaco_web__default");
+    }
+
+    #[test]
+    fn shared_networks_are_the_same_for_all_deployments() {
+        let proxy = NetworkId::new("web", "shared/proxy");
+        assert_eq!(proxy, NetworkId::new("shop", "shared/proxy"));
+        assert_eq!(proxy, NetworkId::shared("proxy"));
+        assert!(proxy.is_shared() && !NetworkId::new("web", "shared").is_shared());
+        assert_eq!(proxy.engine_name(), "jaco_shared_proxy");
+        assert_eq!(proxy.to_string(), "shared/proxy");
+    }
+
+    #[test]
+    fn engine_names_lead_to_their_network() {
+        let of = |name| NetworkId::of_engine_name("web", name);
+        assert_eq!(
+            of("jaco_web__default"),
+            Some(NetworkId::new("web", "default"))
+        );
+        assert_eq!(of("jaco_shared_proxy"), Some(NetworkId::shared("proxy")));
+        for other in ["jaco_webshop_front", "jaco_web", "web_front", "bridge"] {
+            assert_eq!(of(other), None, "{other}");
+        }
     }
 
     #[test]

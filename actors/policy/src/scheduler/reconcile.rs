@@ -109,7 +109,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Removes replicas without a deployment and address blocks without a deployment or member:
+    /// Removes replicas without a deployment and address blocks without a deployment that uses them, or a member:
     /// their write may have raced with the deletion. Blocks without a host come from older data.
     fn remove_orphans(&mut self) {
         let state = self.state;
@@ -118,11 +118,11 @@ impl<'a> Plan<'a> {
                 self.remove(id, &row.host);
             }
         }
+        let used = state.networks_in_use();
         for subnet in state.subnets.values() {
             // An empty name would match the blocks of every deployment.
             let named = !subnet.deployment.is_empty();
-            let needed = state.deployments.contains_key(&subnet.deployment)
-                && state.nodes.contains_key(&subnet.host);
+            let needed = used.contains_block(subnet);
             if named && !needed {
                 self.push(Payload::SubnetFree(v1::SubnetFree {
                     deployment: subnet.deployment.clone(),

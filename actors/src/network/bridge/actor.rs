@@ -9,6 +9,7 @@ use jaco_policy::network::{
         addresses::KnownAddresses,
         core::{Action, Core},
         drift::{Drift, audit_event, summary},
+        members::needs_block,
         refused_blocks::RefusedBlocks,
         sight::BridgeSight,
     },
@@ -242,7 +243,9 @@ impl BridgeActor {
             }
             Err(_) => {}
         }
-        self.core.handle_removal(now, result.ok());
+        let state = env.raft.state();
+        let needs_block = needs_block(&state, &env.documents, &env.host, id);
+        self.core.handle_removal(now, result.ok(), needs_block);
     }
 
     fn log_failure(&mut self, error: Option<&Error>, what: &str) {

@@ -148,7 +148,8 @@ impl IpamActor {
         }
         let state = self.args.raft.state();
         // A block of a removed deployment or host would never be freed.
-        if !state.deployments.contains_key(&key.deployment) {
+        let used = state.networks_in_use();
+        if !used.contains(&key.deployment, &key.network) {
             return Err(Error::UnknownDeployment(key.deployment.clone()));
         }
         if !state.nodes.contains_key(&key.host) {

@@ -173,9 +173,9 @@ pub(super) const NETWORK: Keys = Keys {
         noted("driver_opts", ENGINE_ONLY),
         noted("enable_ipv4", ADDRESSES),
         noted("enable_ipv6", ADDRESSES),
-        noted(
+        kept(
             "external",
-            "every deployment has networks of its own, which no other can join",
+            "all deployments that name it share the network, which exists as long as one does",
         ),
         kept(
             "internal",
@@ -183,7 +183,10 @@ pub(super) const NETWORK: Keys = Keys {
         ),
         noted("ipam", ADDRESSES),
         silent("labels", "not copied to the engine's network"),
-        noted("name", "the engine's networks are named by JACO"),
+        kept(
+            "name",
+            "name of an external one; others are named by their key",
+        ),
     ],
 };
 

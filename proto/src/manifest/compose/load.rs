@@ -30,6 +30,8 @@ use super::{
     reader::Reader,
 };
 
+pub(super) use network::normalised;
+
 /// Reads all services; see [`Reader`] for `unresolved`.
 pub(super) fn project(document: &Document, unresolved: bool) -> Result<Project, Error> {
     let mut project = Project::default();
@@ -56,6 +58,7 @@ pub(super) fn project(document: &Document, unresolved: bool) -> Result<Project, 
             .services
             .insert(key.text.clone(), service(&reader, node)?);
     }
+    network::name_shared(&mut project);
     restart::let_complete(&mut project);
     files::check(&project, unresolved, document.may_include(unresolved))?;
     Ok(project)

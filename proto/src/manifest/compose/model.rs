@@ -26,10 +26,12 @@ pub struct Project {
 }
 
 /// A top-level `networks:` entry.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkDeclaration {
     /// Whether its containers reach each other only.
     pub internal: bool,
+    /// The name under which deployments share it; `None` if it is the deployment's own.
+    pub shared: Option<String>,
 }
 
 /// A top-level `configs:` or `secrets:` entry.

@@ -45,11 +45,10 @@ const DEFAULTS: [(&str, &str); 4] = [
 ];
 
 /// Keys without an effect whose values are booleans in any spelling, and which one is the default.
-const BOOLEANS: [(&str, bool); 5] = [
+const BOOLEANS: [(&str, bool); 4] = [
     ("attachable", false),
     ("enable_ipv4", true),
     ("enable_ipv6", false),
-    ("external", false),
     ("use_service_name_alias", true),
 ];
 
@@ -70,9 +69,18 @@ pub(super) fn warnings(document: &Document, project: &Project) -> Vec<String> {
     ];
     for (kind, entries, keys) in declared {
         for (key, node) in entries {
-            let keys = node.as_map().map(|map| noted(map, "", keys));
+            let Some(map) = node.as_map() else {
+                continue;
+            };
+            let mut unused = noted(map, "", keys);
+            if kind == "network" {
+                unused.extend(unused_of_network(
+                    map,
+                    project.shared_network(&key.text).is_some(),
+                ));
+            }
             let subject = format!("{kind} {:?}", key.text);
-            warnings.extend(without_effect(&subject, &keys.unwrap_or_default()));
+            warnings.extend(without_effect(&subject, &unused));
         }
     }
     for (key, node) in document.services() {
@@ -97,6 +105,22 @@ pub(super) fn warnings(document: &Document, project: &Project) -> Vec<String> {
         }
     }
     warnings
+}
+
+/// Keys of a network that only a shared one has, or only one of a deployment.
+fn unused_of_network(map: &Map, shared: bool) -> Unused {
+    let (key, reason) = if shared {
+        (
+            "internal",
+            "a network that deployments share also leads to the outside",
+        )
+    } else {
+        (
+            "name",
+            "networks are named by JACO; with external, deployments share one by its name",
+        )
+    };
+    set_keys(map, &[key], reason).collect()
 }
 
 /// Warning for the published ports of a service that no node listens on.

@@ -141,6 +141,32 @@ fn overrides_win_over_compose() {
 }
 
 #[test]
+fn shared_networks_are_named_for_the_cluster() {
+    let file = "networks: {default: {external: true}, front: {external: true, name: proxy}, \
+                back: {name: x}, edge: {external: {name: proxy}}, off: {external: no}}";
+    for (jaco, keys, expected) in [
+        ("", "", &["shared/_default"][..]),
+        ("", "networks: [front, back]", &["back", "shared/proxy"]),
+        ("", "networks: [front, edge]", &["shared/proxy"]),
+        ("", "networks: [off]", &["off"]),
+        (
+            "services: [{name: web, networks: [front, default, edge]}]",
+            "",
+            &["shared/proxy", "shared/_default"],
+        ),
+    ] {
+        let resolved = apply_file(jaco, keys, file).unwrap();
+        assert_eq!(web(&resolved).networks, expected, "{jaco} {keys}");
+        assert_eq!(resolved.networks, []);
+    }
+    let text = "services: {web: {networks: {front: {aliases: [www]}}}}\n\
+                networks: {front: {external: true, name: proxy}}";
+    let project = Project::parse(text.as_bytes()).unwrap();
+    let settings = &project.services["web"].network_settings["shared/proxy"];
+    assert_eq!(settings.aliases, ["www"]);
+}
+
+#[test]
 fn compose_applies_where_no_override_is_set() {
     let resolved = apply_file(
         "services: [{name: web, placement: global}]",

@@ -126,7 +126,7 @@ fn name_servers(jaco: Option<&Jaco>, compose: &Compose) -> Vec<String> {
     let services = compose.project.services.iter();
     let unasked = services.filter_map(|(name, service)| {
         let given = given.iter().find(|given| given.name.value == *name);
-        let networks = networks(given, service);
+        let networks = networks(given, &compose.project, service);
         let unasked = networks.get(NAME_SERVERS..).unwrap_or_default();
         (!unasked.is_empty()).then(|| {
             format!(

@@ -2,10 +2,12 @@
 
 use jaco_proto::{
     Error, ErrorCode,
+    manifest::compose::SHARED_SCOPE,
     v1::{self, AuditEventType, DeploymentRevision, DeploymentStatus},
 };
 
 use super::{Origin, Tx, audit, files, reject, replica, route, subnet, tls};
+use crate::shared_networks;
 
 pub(super) fn apply(
     tx: &mut Tx,
@@ -98,7 +100,10 @@ pub(super) fn delete(
     replica::remove_all_of(tx, name);
     tx.remove_where::<v1::RolloutPlan>(|plan| plan.deployment == *name);
     tx.remove_where::<v1::FileContent>(|content| content.deployment == *name);
-    subnet::release(tx, origin, |subnet| subnet.deployment == *name)?;
+    // The blocks of shared networks have no deployment; a client may ask to delete it all the same.
+    if tx.state().deployments.contains_key(name) || name != SHARED_SCOPE {
+        subnet::release(tx, origin, |subnet| subnet.deployment == *name)?;
+    }
     tx.remove::<v1::Deployment>(name);
     audit::record(
         tx,
@@ -126,6 +131,28 @@ pub(super) fn update_status(
         status_details: command.details.clone(),
         ..v1::Deployment::clone(&before)
     })
+}
+
+/// Fails if a deployment is called like the scope of the shared networks while there are any.
+fn check_scopes(tx: &Tx, name: &str, services: &[v1::ServiceSpec]) -> Result<(), Error> {
+    let state = tx.state();
+    if let Some(network) = shared_networks(services).next()
+        && (name == SHARED_SCOPE || state.deployments.contains_key(SHARED_SCOPE))
+    {
+        let message = format!(
+            "network {network:?} cannot be shared beside a deployment called {SHARED_SCOPE:?}"
+        );
+        let error = Error::new(ErrorCode::ValidationFailed, message);
+        return Err(error
+            .with("network", network)
+            .with("deployment", SHARED_SCOPE));
+    }
+    if name == SHARED_SCOPE && state.networks_in_use().any_shared() {
+        let message =
+            format!("no deployment can be called {SHARED_SCOPE:?} while networks are shared");
+        return Err(Error::new(ErrorCode::ValidationFailed, message).with("deployment", name));
+    }
+    Ok(())
 }
 
 fn stale_revision(revision: u64) -> Error {
@@ -181,6 +208,7 @@ fn replace_content(
         acme_email,
         networks,
     } = content;
+    check_scopes(tx, name, &services)?;
     tx.remove_where::<v1::RolloutPlan>(|plan| {
         plan.deployment == name && !services.iter().any(|s| s.name == plan.service)
     });

@@ -105,12 +105,12 @@ pub(super) fn free(
     if deployment.is_empty() && network.is_empty() && host.is_empty() {
         return Err(reject::invalid("deployment", "no field is set"));
     }
-    // Cheap copies of maps that this command does not change.
-    let (deployments, nodes) = (tx.state().deployments.clone(), tx.state().nodes.clone());
+    // A cheap copy: this command changes neither deployments nor members.
+    let state = tx.state().clone();
+    let used = state.networks_in_use();
     let matches = |wanted: &String, actual: &String| wanted.is_empty() || wanted == actual;
     release(tx, origin, |subnet| {
-        let in_use =
-            deployments.contains_key(&subnet.deployment) && nodes.contains_key(&subnet.host);
+        let in_use = used.contains_block(subnet);
         !in_use
             && matches(deployment, &subnet.deployment)
             && matches(network, &subnet.network)

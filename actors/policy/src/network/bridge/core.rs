@@ -122,12 +122,14 @@ impl Core {
         };
     }
 
-    /// Handles the outcome of a removal; `None` if it failed.
-    pub fn handle_removal(&mut self, now: Instant, outcome: Option<Removal>) {
+    /// Handles the outcome of a removal; `None` if it failed. A network in use that
+    /// `needs_block` gets another one.
+    pub fn handle_removal(&mut self, now: Instant, outcome: Option<Removal>, needs_block: bool) {
         self.busy = false;
         let (Row::Absent { .. } | Row::Removable) = self.row else {
             return;
         };
+        self.requested |= needs_block && outcome == Some(Removal::InUse);
         self.row = match outcome {
             Some(Removal::Gone) => {
                 self.gone = true;
@@ -253,6 +255,23 @@ mod tests {
     }
 
     #[test]
+    fn network_of_members_gets_a_block_again() {
+        let now = Instant::now();
+        for (outcome, needs_block, next) in [
+            (Some(Removal::InUse), true, Some(Action::Ensure)),
+            (Some(Removal::InUse), false, None),
+            (None, true, None),
+        ] {
+            let mut core = kept(now);
+            core.handle_row(now, false);
+            let late = now + FIRST_REMOVAL;
+            assert_eq!(poll_at(&mut core, late), Some(Action::Remove));
+            core.handle_removal(late, outcome, needs_block);
+            assert_eq!(poll_at(&mut core, late), next, "{outcome:?}");
+        }
+    }
+
+    #[test]
     fn network_without_block_is_removed_once_unused() {
         let now = Instant::now();
         let mut core = kept(now);
@@ -264,13 +283,13 @@ mod tests {
         for _ in 0..6 {
             assert_eq!(poll_at(&mut core, at), Some(Action::Remove));
             assert_eq!(core.poll_timeout(), None);
-            core.handle_removal(at, Some(Removal::InUse));
+            core.handle_removal(at, Some(Removal::InUse), false);
             delays.push((core.poll_timeout().unwrap() - at).as_secs());
             at = core.poll_timeout().unwrap();
         }
         assert_eq!(delays, [2, 4, 8, 16, 30, 30]);
         assert_eq!(poll_at(&mut core, at), Some(Action::Remove));
-        core.handle_removal(at, Some(Removal::Gone));
+        core.handle_removal(at, Some(Removal::Gone), false);
         assert_eq!(poll_at(&mut core, at), Some(Action::Gone));
         assert_eq!(poll_at(&mut core, at), None);
         assert_eq!(core.poll_timeout(), None);
@@ -282,7 +301,7 @@ mod tests {
         let mut core = Core::new(now, false);
         let at = core.poll_timeout().unwrap();
         assert_eq!(poll_at(&mut core, at), Some(Action::Remove));
-        core.handle_removal(at, None);
+        core.handle_removal(at, None, false);
         assert_eq!(poll_at(&mut core, at), None);
         assert_eq!(core.poll_timeout(), Some(at + SECOND * 2));
     }
@@ -321,7 +340,7 @@ mod tests {
         let at = core.poll_timeout().unwrap();
         assert_eq!(poll_at(&mut core, at), Some(Action::Remove));
         core.handle_row(at, true);
-        core.handle_removal(at, Some(Removal::Gone));
+        core.handle_removal(at, Some(Removal::Gone), false);
         assert_eq!(poll_at(&mut core, at), Some(Action::Repair));
         core.handle_repaired(at, true);
         assert_eq!(poll_at(&mut core, at), None);
@@ -397,7 +416,7 @@ mod tests {
         assert_eq!(poll_at(&mut core, at), Some(Action::Remove));
         core.handle_request();
         assert_eq!(poll_at(&mut core, at), None);
-        core.handle_removal(at, Some(Removal::Gone));
+        core.handle_removal(at, Some(Removal::Gone), false);
         assert_eq!(poll_at(&mut core, at), Some(Action::Ensure));
     }
 
@@ -408,7 +427,7 @@ mod tests {
         core.handle_ensured(now, false);
         let at = core.poll_timeout().unwrap();
         assert_eq!(poll_at(&mut core, at), Some(Action::Remove));
-        core.handle_removal(at, Some(Removal::Gone));
+        core.handle_removal(at, Some(Removal::Gone), false);
         assert_eq!(poll_at(&mut core, at), Some(Action::Gone));
         core.handle_request();
         assert_eq!(poll_at(&mut core, at), Some(Action::Ensure));

@@ -52,6 +52,15 @@ pub fn members(
     members
 }
 
+/// Whether a network of this host that has lost its block needs another one.
+///
+/// The block of a shared network goes with the last deployment that names it; one that names it again
+/// may have kept its containers. That of any other network goes with its rows.
+#[must_use]
+pub fn needs_block(state: &State, documents: &Documents, host: &str, network: &NetworkId) -> bool {
+    network.is_shared() && members(state, documents, host).contains_key(network)
+}
+
 /// Networks of a row and its settings on each; none while its document is missing.
 fn endpoints_of(
     state: &State,

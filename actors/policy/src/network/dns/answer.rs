@@ -6,7 +6,7 @@ use jaco_engine::cidr::Cidr;
 
 use super::{
     message::Request,
-    records::Records,
+    records::{Asked, Found, Records},
     scope::{Meaning, NameText, classify},
 };
 use crate::network::names::NetworkId;
@@ -43,26 +43,26 @@ pub fn decide(
     client: Ipv4Addr,
     request: &Request,
 ) -> Decision {
-    let declares = |name: &str| records.declares(scope.deployment(), name);
+    let view = records.view(scope, client);
     let name = NameText::of(request.labels());
-    match classify(&name, scope.deployment(), declares) {
-        Meaning::External if request.is_transfer() => Decision::Refused,
+    let declares = |deployment: &str, name: &str| view.declares(deployment, name);
+    let asked = match classify(&name, view.deployments(), declares) {
+        Meaning::External if request.is_transfer() => return Decision::Refused,
         // A query is a way to the outside too.
-        Meaning::External if records.is_internal(scope) => Decision::Refused,
-        Meaning::External => Decision::Forward,
-        Meaning::Unknown => Decision::NxDomain,
-        Meaning::Service(name) => {
-            let addresses = records.addresses(scope, client, name, here, &is_fresh);
-            if addresses.is_empty() && records.is_elsewhere(scope, client, name, is_fresh) {
-                Decision::Refused
-            } else if addresses.is_empty() {
-                Decision::NxDomain
-            } else if request.asks_addresses() {
-                Decision::Addresses(addresses)
-            } else {
-                Decision::NoData
-            }
-        }
+        Meaning::External if records.is_internal(scope) => return Decision::Refused,
+        Meaning::External => return Decision::Forward,
+        Meaning::Unknown => return Decision::NxDomain,
+        Meaning::Service(name) => Asked::Name(name),
+        Meaning::ServiceOf {
+            service: name,
+            deployment,
+        } => Asked::Of { name, deployment },
+    };
+    match view.resolve(asked, here, is_fresh) {
+        Found::Here(addresses) if request.asks_addresses() => Decision::Addresses(addresses),
+        Found::Here(_) => Decision::NoData,
+        Found::Elsewhere => Decision::Refused,
+        Found::Nowhere => Decision::NxDomain,
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod clients;
 mod declared;
+mod view;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,12 +11,17 @@ use std::{
 };
 
 use imbl::{OrdMap, OrdSet, ordmap::DiffItem};
-use jaco_proto::v1::{ReplicaDesired, ReplicaObserved, ReplicaState};
+use jaco_proto::{
+    manifest::compose::SHARED_SCOPE,
+    v1::{ReplicaDesired, ReplicaObserved, ReplicaState},
+};
 use jaco_state::State;
 
 use crate::{network::names::NetworkId, runtime::replica::report::LENDER};
 use clients::Clients;
 use declared::Declared;
+
+pub use view::{Asked, Found, View};
 
 /// Index of the names of a state.
 ///
@@ -27,9 +33,16 @@ pub struct Records {
     deployments: OrdMap<String, Arc<Declared>>,
     /// Ids of the replicas with a row, by (deployment, service).
     replicas: OrdMap<(String, String), OrdSet<String>>,
-    networks: OrdMap<NetworkId, OrdMap<String, Arc<[Record]>>>,
+    /// Deployment and service of each replica with a row.
+    owners: OrdMap<String, (String, String)>,
+    networks: OrdMap<NetworkId, Services>,
+    /// Deployments on each shared network.
+    sharing: OrdMap<NetworkId, OrdSet<String>>,
     clients: Clients,
 }
+
+/// Records of each service on one network, by (deployment, service).
+type Services = OrdMap<(String, String), Arc<[Record]>>;
 
 /// Address of a running replica.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,11 +79,10 @@ impl Records {
         }
     }
 
-    /// Whether a service of `deployment` has this name, in lower case, or is called so by another.
+    /// Names that `client`, a container on `network`, knows there.
     #[must_use]
-    pub fn declares(&self, deployment: &str, name: &str) -> bool {
-        let declared = self.deployments.get(deployment);
-        declared.is_some_and(|declared| declared.has(name))
+    pub fn view<'a>(&'a self, network: &'a NetworkId, client: Ipv4Addr) -> View<'a> {
+        View::new(self, network, client)
     }
 
     /// Whether containers of `network` reach each other only.
@@ -80,108 +92,10 @@ impl Records {
         declared.is_some_and(|declared| declared.is_internal(network.network()))
     }
 
-    /// Whether a name (in lower case) has addresses on another network on which the container
-    /// with address `client` on `network` is. A container that was not observed yet may be on every
-    /// network that shares a service with `network`.
-    #[must_use]
-    pub fn is_elsewhere(
-        &self,
-        network: &NetworkId,
-        client: Ipv4Addr,
-        name: &str,
-        is_fresh: impl Fn(&str) -> bool,
-    ) -> bool {
-        let Some(declared) = self.deployments.get(network.deployment()) else {
-            return false;
-        };
-        let own = network.engine_name();
-        let is_known = self.clients.knows(client, &own);
-        let is_on = |other: &NetworkId| {
-            if is_known {
-                self.clients.is_on(client, &own, &other.engine_name())
-            } else {
-                declared.share_a_service(network, other)
-            }
-        };
-        let has_addresses =
-            |records: &Arc<[Record]>| records.iter().any(|record| is_fresh(&record.host));
-        let mut others = self.networks_of(network.deployment());
-        others.any(|(other, services)| {
-            let named = self.services_named(declared, network, client, other, name);
-            let mut found = named
-                .into_iter()
-                .filter_map(|service| services.get(service));
-            other != network && found.any(has_addresses) && is_on(other)
-        })
-    }
-
-    /// Addresses of the running replicas of the services that `client` on `network` knows by `name`
-    /// (in lower case), on hosts for which `is_fresh` is true; only those on host `here`, if there
-    /// are any.
-    #[must_use]
-    pub fn addresses(
-        &self,
-        network: &NetworkId,
-        client: Ipv4Addr,
-        name: &str,
-        here: &str,
-        is_fresh: impl Fn(&str) -> bool,
-    ) -> Vec<Ipv4Addr> {
-        let declared = self.deployments.get(network.deployment());
-        let (Some(services), Some(declared)) = (self.networks.get(network), declared) else {
-            return Vec::new();
-        };
-        let named = self.services_named(declared, network, client, network, name);
-        let records = || {
-            let records = named.iter().filter_map(|service| services.get(*service));
-            records.flat_map(|records| records.iter())
-        };
-        let addresses = |of: &dyn Fn(&str) -> bool| {
-            let of_host = records().filter(|record| of(&record.host));
-            let mut addresses: Vec<_> = of_host.map(|record| record.address).collect();
-            addresses.sort_unstable();
-            addresses.dedup();
-            addresses
-        };
-        let local = addresses(&|host| host == here && is_fresh(host));
-        if local.is_empty() {
-            addresses(&is_fresh)
-        } else {
-            local
-        }
-    }
-
-    /// Services, in lower case, that `client`, a container on `network`, knows by `name` on network
-    /// `other`: those that it links to under this name, else the service that is called so and those
-    /// with the alias. A container that was not observed yet may be one of any service with links,
-    /// whose names it resolves unless they are names of services.
-    fn services_named<'a>(
-        &self,
-        declared: &'a Declared,
-        network: &NetworkId,
-        client: Ipv4Addr,
-        other: &NetworkId,
-        name: &str,
-    ) -> Vec<&'a str> {
-        let links = declared.links(name);
-        let is_from = |service: &str| {
-            let service = (network.deployment().to_owned(), service.to_owned());
-            let ids = self.replicas.get(&service);
-            let is_replica = |id: &str| ids.is_some_and(|ids| ids.contains(id));
-            let own = network.engine_name();
-            self.clients.is_any(client, &own, is_replica)
-        };
-        let linked = links.iter().filter(|link| is_from(&link.from));
-        let linked: Vec<&str> = linked.map(|link| link.to.as_str()).collect();
-        if !linked.is_empty() {
-            return linked;
-        }
-        let mut named: Vec<&str> = declared.service(name).into_iter().collect();
-        named.extend(declared.aliased(other, name));
-        if named.is_empty() && !self.clients.knows(client, &network.engine_name()) {
-            named.extend(links.iter().map(|link| link.to.as_str()));
-        }
-        named
+    /// Deployments with a service on a shared network.
+    fn sharing(&self, network: &NetworkId) -> impl Iterator<Item = &str> {
+        let names = self.sharing.get(network).into_iter().flatten();
+        names.map(String::as_str)
     }
 
     fn update_deployments(&mut self, before: &State, after: &State, changed: &mut Changed) {
@@ -199,10 +113,27 @@ impl Records {
                 let services = declared.services();
                 changed.extend(services.map(|service| (name.clone(), service.to_owned())));
             }
+            self.share(name, old.as_deref(), new.as_deref());
             match new {
                 Some(new) => self.deployments.insert(name.clone(), new),
                 None => self.deployments.remove(name),
             };
+        }
+    }
+
+    /// Replaces the shared networks of a deployment.
+    fn share(&mut self, deployment: &str, old: Option<&Declared>, new: Option<&Declared>) {
+        for network in old.into_iter().flat_map(Declared::shared) {
+            if let Some(names) = self.sharing.get_mut(network) {
+                names.remove(deployment);
+                if names.is_empty() {
+                    self.sharing.remove(network);
+                }
+            }
+        }
+        for network in new.into_iter().flat_map(Declared::shared) {
+            let names = self.sharing.entry(network.clone()).or_default();
+            names.insert(deployment.to_owned());
         }
     }
 
@@ -221,12 +152,14 @@ impl Records {
                         self.replicas.remove(&service);
                     }
                 }
+                self.owners.remove(&old.id);
                 changed.insert(service);
             }
             if let Some(new) = new {
                 let service = service_of(new);
                 let ids = self.replicas.entry(service.clone()).or_default();
                 ids.insert(new.id.clone());
+                self.owners.insert(new.id.clone(), service.clone());
                 changed.insert(service);
             }
         }
@@ -270,10 +203,11 @@ impl Records {
                 }
             }
         }
-        let present = self.networks_with(deployment, service);
+        let key = (deployment.to_owned(), service.to_owned());
+        let present = self.networks_with(&key);
         for network in present.into_iter().filter(|id| !found.contains_key(id)) {
             if let Some(services) = self.networks.get_mut(&network) {
-                services.remove(service);
+                services.remove(&key);
                 if services.is_empty() {
                     self.networks.remove(&network);
                 }
@@ -281,7 +215,7 @@ impl Records {
         }
         for (network, records) in found {
             let services = self.networks.entry(network).or_default();
-            services.insert(service.to_owned(), records.into_iter().collect());
+            services.insert(key.clone(), records.into_iter().collect());
         }
     }
 
@@ -323,21 +257,18 @@ impl Records {
         })
     }
 
-    fn networks_with(&self, deployment: &str, service: &str) -> Vec<NetworkId> {
-        self.networks_of(deployment)
-            .filter(|(_, services)| services.contains_key(service))
+    /// Networks on which a service, by (deployment, name), has records.
+    fn networks_with(&self, key: &(String, String)) -> Vec<NetworkId> {
+        let with = [key.0.as_str(), SHARED_SCOPE]
+            .into_iter()
+            .flat_map(|scope| {
+                // The network with the lowest name is the first of a deployment.
+                let networks = self.networks.range(NetworkId::new(scope, "")..);
+                networks.take_while(move |(id, _)| id.deployment() == scope)
+            });
+        with.filter(|(_, services)| services.contains_key(key))
             .map(|(id, _)| id.clone())
             .collect()
-    }
-
-    /// Networks of a deployment with their services.
-    fn networks_of(
-        &self,
-        deployment: &str,
-    ) -> impl Iterator<Item = (&NetworkId, &OrdMap<String, Arc<[Record]>>)> {
-        // The network with the lowest name is the first of a deployment.
-        let of_deployment = self.networks.range(NetworkId::new(deployment, "")..);
-        of_deployment.take_while(move |(id, _)| id.deployment() == deployment)
     }
 }
 

@@ -8,10 +8,17 @@ const MAX_TEXT: usize = 255;
 /// Meaning of a name for the containers of one network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning<'a> {
-    /// A service of the deployment, in lower case; it may have no records. With a single label it
-    /// may not exist.
+    /// A service, in lower case, of any visible deployment; it may have no records. With a single
+    /// label it may not exist.
     Service(&'a str),
-    /// A name below `jaco.internal` or below the deployment that means no service of it.
+    /// A service, in lower case, of this deployment; it may have no records.
+    ServiceOf {
+        /// Service or alias.
+        service: &'a str,
+        /// Deployment, as the caller writes it.
+        deployment: &'a str,
+    },
+    /// A name below `jaco.internal` or below a visible deployment that means no service of it.
     Unknown,
     /// Any other name.
     External,
@@ -72,18 +79,18 @@ impl NameText {
     }
 }
 
-/// Returns the meaning of `name` in `deployment`; `declares` tells whether the deployment has a
-/// service with a name in lower case.
+/// Returns the meaning of `name` for a client that knows the names of `deployments`; `declares` tells
+/// whether a deployment has a service with a name in lower case.
 ///
 /// Case is ignored (RFC 4343). Names of services and deployments may contain dots, so a declared
-/// service is recognised before the name is split. A name that ends in the deployment belongs to it,
+/// service is recognised before the name is split. A name that ends in a deployment belongs to it,
 /// unless the deployment is called like a public suffix, below which sites have names: then it must
 /// begin with a declared service.
 #[must_use]
 pub fn classify<'a>(
     name: &'a NameText,
-    deployment: &str,
-    declares: impl Fn(&str) -> bool,
+    deployments: impl Iterator<Item = &'a str> + Clone,
+    declares: impl Fn(&str, &str) -> bool,
 ) -> Meaning<'a> {
     let text = name.text();
     let (text, other, dots) = match text.strip_suffix(INTERNAL) {
@@ -97,24 +104,34 @@ pub fn classify<'a>(
     if text.is_empty() {
         return other; // the root
     }
-    if dots == 0 || declares(text) {
+    let mut all = deployments.clone();
+    if dots == 0 || all.any(|deployment| declares(deployment, text)) {
         return Meaning::Service(text);
     }
-    let split = text.len().checked_sub(deployment.len() + 1);
-    match split.and_then(|at| text.split_at_checked(at)) {
-        Some((service, own))
-            if own.starts_with('.') && own[1..].eq_ignore_ascii_case(deployment) =>
-        {
-            if declares(service) {
-                Meaning::Service(service)
-            } else if is_public_suffix(deployment) {
-                other
-            } else {
-                Meaning::Unknown
-            }
+    let mut meaning = other;
+    for deployment in deployments {
+        let Some(service) = below(text, deployment) else {
+            continue;
+        };
+        if declares(deployment, service) {
+            return Meaning::ServiceOf {
+                service,
+                deployment,
+            };
         }
-        Some(_) | None => other,
+        if !is_public_suffix(deployment) {
+            meaning = Meaning::Unknown;
+        }
     }
+    meaning
+}
+
+/// The part of a name in lower case before `.<deployment>`, if it ends so.
+fn below<'a>(text: &'a str, deployment: &str) -> Option<&'a str> {
+    let at = text.len().checked_sub(deployment.len() + 1)?;
+    let (service, own) = text.split_at_checked(at)?;
+    let is_own = own.strip_prefix('.')?.eq_ignore_ascii_case(deployment);
+    is_own.then_some(service)
 }
 
 /// Whether `name` is one below which sites register their names, such as `com` or `co.uk`, by the Public
@@ -132,10 +149,24 @@ mod tests {
     #[track_caller]
     fn check(name: &str, deployment: &str, expected: Meaning<'_>) {
         let labels = name.split('.').filter(|label| !label.is_empty());
-        let declares = |name: &str| matches!(name, "web" | "api.v1");
+        let declares = |_: &str, name: &str| matches!(name, "web" | "api.v1");
         let text = NameText::of(labels.map(str::as_bytes));
-        let found = classify(&text, deployment, declares);
+        let found = classify(&text, [deployment].into_iter(), declares);
+        let expected = match expected {
+            Meaning::ServiceOf { service, .. } => Meaning::ServiceOf {
+                service,
+                deployment,
+            },
+            other => other,
+        };
         assert_eq!(found, expected, "{name:?} in {deployment:?}");
+    }
+
+    fn own(service: &str) -> Meaning<'_> {
+        Meaning::ServiceOf {
+            service,
+            deployment: "",
+        }
     }
 
     fn service(name: &str) -> Meaning<'_> {
@@ -151,9 +182,9 @@ mod tests {
             ("_jaco", service("_jaco")),
             ("web.jaco.internal", service("web")),
             ("Web.JACO.Internal.", service("web")),
-            ("web.my-shop", service("web")),
-            ("web.MY-SHOP", service("web")),
-            ("web.my-shop.jaco.internal", service("web")),
+            ("web.my-shop", own("web")),
+            ("web.MY-SHOP", own("web")),
+            ("web.my-shop.jaco.internal", own("web")),
             ("nothing.my-shop", Meaning::Unknown),
             ("a.web.my-shop", Meaning::Unknown),
             ("my-shop.my-shop.my-shop", Meaning::Unknown),
@@ -161,9 +192,9 @@ mod tests {
             ("web.workshop", Meaning::External),
             ("nothing.my-shop.jaco.internal", Meaning::Unknown),
             ("api.v1", service("api.v1")),
-            ("api.v1.my-shop", service("api.v1")),
+            ("api.v1.my-shop", own("api.v1")),
             ("api.v1.jaco.internal", service("api.v1")),
-            ("api.v1.my-shop.jaco.internal", service("api.v1")),
+            ("api.v1.my-shop.jaco.internal", own("api.v1")),
             ("jaco.internal", Meaning::Unknown),
             ("web.other.jaco.internal", Meaning::Unknown),
             ("a.web.my-shop.other.jaco.internal", Meaning::Unknown),
@@ -180,15 +211,15 @@ mod tests {
 
     #[test]
     fn dotted_deployments_are_stripped_whole() {
-        check("web.my-dep.v1", "my-dep.v1", service("web"));
+        check("web.my-dep.v1", "my-dep.v1", own("web"));
         check("web.v1", "my-dep.v1", Meaning::External);
         check("my-dep.v1", "my-dep.v1", Meaning::External);
     }
 
     #[test]
     fn deployment_named_like_a_domain_forwards_others() {
-        check("web.com", "com", service("web"));
-        check("web.Com", "COM", service("web"));
+        check("web.com", "com", own("web"));
+        check("web.Com", "COM", own("web"));
         check("example.com", "com", Meaning::External);
         check("www.web.com", "com", Meaning::External);
         check("com", "com", service("com"));
@@ -199,11 +230,42 @@ mod tests {
     }
 
     #[test]
+    fn names_of_several_deployments_are_known() {
+        let found = |name: &'static str| {
+            let text = NameText::of(name.split('.').map(str::as_bytes));
+            let declares = |deployment: &str, name: &str| {
+                matches!(
+                    (deployment, name),
+                    ("shop", "web") | ("v1", "web.my-shop") | ("my-shop.v1", "db" | "site.example")
+                )
+            };
+            let visible = ["shop", "v1", "my-shop.v1"].into_iter();
+            match classify(&text, visible, declares) {
+                Meaning::Service(name) => name.to_owned(),
+                Meaning::ServiceOf {
+                    service,
+                    deployment,
+                } => format!("{service} of {deployment}"),
+                Meaning::Unknown => "unknown".to_owned(),
+                Meaning::External => "external".to_owned(),
+            }
+        };
+        assert_eq!(found("web.shop"), "web of shop");
+        assert_eq!(found("db.my-shop.v1"), "db of my-shop.v1");
+        assert_eq!(found("web.my-shop.v1"), "web.my-shop of v1");
+        assert_eq!(found("site.example"), "site.example");
+        assert_eq!(found("web.v1"), "unknown");
+        assert_eq!(found("web.v2"), "external");
+    }
+
+    #[test]
     fn dots_inside_labels_do_not_separate() {
         let of = |labels: &[&[u8]]| {
             let text = NameText::of(labels.iter().copied());
-            match classify(&text, "my-shop", |_| true) {
-                Meaning::Service(name) => panic!("{name}"),
+            match classify(&text, ["my-shop"].into_iter(), |_, _| true) {
+                Meaning::Service(name) | Meaning::ServiceOf { service: name, .. } => {
+                    panic!("{name}")
+                }
                 Meaning::Unknown => "unknown",
                 Meaning::External => "external",
             }

@@ -163,12 +163,11 @@ fn networks(state: &State, row: &ReplicaObserved) -> BTreeMap<NetworkId, Ipv4Add
     let Some(desired) = state.replicas_desired.get(&row.id) else {
         return BTreeMap::new();
     };
-    let prefix = NetworkId::new(&desired.deployment, "").engine_name();
-    let of_deployment = |(name, address): (&str, Ipv4Addr)| {
-        let network = name.strip_prefix(&prefix)?;
-        Some((NetworkId::new(&desired.deployment, network), address))
+    let known = |(name, address)| {
+        let network = NetworkId::of_engine_name(&desired.deployment, name)?;
+        Some((network, address))
     };
-    reported::addresses(row).filter_map(of_deployment).collect()
+    reported::addresses(row).filter_map(known).collect()
 }
 
 #[cfg(test)]

@@ -225,6 +225,34 @@ fn first_pass_creates_replicas_second_does_nothing() {
 }
 
 #[test]
+fn last_user_of_a_shared_block_frees_it() {
+    let mut fixture = Fixture::new(&["n1"]);
+    for name in ["app", "shop"] {
+        fixture.deploy(name, &[("web", 1)], "web nginx h");
+        let row = fixture.state.deployments.get_mut(name).unwrap();
+        Arc::make_mut(row).services[0].networks = vec!["shared/proxy".into()];
+    }
+    fixture.pass();
+    for network in ["proxy", "other"] {
+        let key = ["shared", network, "n1"].map(str::to_owned);
+        let row = v1::Subnet {
+            deployment: "shared".into(),
+            network: network.into(),
+            host: "n1".into(),
+            ..Default::default()
+        };
+        fixture.state.subnets.insert(key.into(), Arc::new(row));
+    }
+    assert_eq!(fixture.pass(), ["free shared other n1"]);
+    for (name, freed) in [("app", None), ("shop", Some("free shared proxy n1"))] {
+        fixture.state.deployments.remove(name);
+        let removed = format!("remove {name}-web-0");
+        let expected: Vec<&str> = [removed.as_str()].into_iter().chain(freed).collect();
+        assert_eq!(fixture.pass(), expected);
+    }
+}
+
+#[test]
 fn scaling_adds_and_removes_highest_indexes() {
     let mut fixture = Fixture::new(&["n1"]);
     fixture.deploy("app", &[("web", 1)], "web nginx h");

@@ -49,7 +49,7 @@ const CASES: [Case; 32] = [
                  internal: true
                  ipam: {driver: a}
                  labels: {a: b}
-                 name: a",
+                 name: a, external: true",
     },
     Case {
         keys: &VOLUME,

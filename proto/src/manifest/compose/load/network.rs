@@ -6,7 +6,7 @@ use crate::{
     Error,
     manifest::{
         compose::{
-            Namespace, NetworkDeclaration, NetworkMode, NetworkSettings, Service,
+            Namespace, NetworkDeclaration, NetworkMode, NetworkSettings, Project, Service,
             document::DEFAULT_NETWORK,
             keys::{NETWORK, SERVICE_NETWORK},
             reader::Reader,
@@ -37,8 +37,39 @@ pub(super) fn declaration(
         key,
         unresolved,
     };
+    let (name, external) = reader.name_and_external(map)?;
+    if external {
+        let name = name.unwrap_or_else(|| key.text.clone());
+        let is_valid = grammar::is_name(&name) && name.len() <= MAX_NAME;
+        if !is_valid && !reader.is_open(&name) {
+            let what = format!(
+                "is called {name:?}, want up to {MAX_NAME} letters, digits and . _ - in a name"
+            );
+            return Err(reader.fail(&what, key.at));
+        }
+        declared.shared = Some(normalised(&name));
+        return Ok(declared);
+    }
     declared.internal = reader.boolean(map, "internal")?.unwrap_or(false);
     Ok(declared)
+}
+
+/// Gives the networks of a service the names that they have in the state.
+pub(super) fn name_shared(project: &mut Project) {
+    let mut services = std::mem::take(&mut project.services);
+    for service in services.values_mut() {
+        for key in &mut service.networks {
+            let name = project.network_name(key);
+            if let Some(settings) = service.network_settings.remove(key) {
+                service.network_settings.insert(name.clone(), settings);
+            }
+            *key = name;
+        }
+        // Two keys may name one network.
+        let mut seen = BTreeSet::new();
+        service.networks.retain(|name| seen.insert(name.clone()));
+    }
+    project.services = services;
 }
 
 /// Clears the settings that the engine rejects for a container without its own network.
@@ -95,7 +126,8 @@ pub(super) fn networks(
     Ok((names, settings))
 }
 
-pub(super) fn normalised(name: &str) -> String {
+/// Key of a network in a [`Project`].
+pub(in crate::manifest::compose) fn normalised(name: &str) -> String {
     match name {
         "default" => DEFAULT_NETWORK.to_owned(),
         name => name.to_owned(),

@@ -88,6 +88,89 @@ fn block_in_use_again_is_not_freed() {
 }
 
 #[test]
+fn shared_block_is_kept_while_it_is_named() {
+    let mut test = TestState::new();
+    test.cluster();
+    let apply = |name: &str, revision: u64, networks: &[&str]| {
+        let service = v1::ServiceSpec {
+            name: "web".into(),
+            networks: networks.iter().map(|name| (*name).to_owned()).collect(),
+            ..Default::default()
+        };
+        Payload::DeploymentApply(v1::DeploymentApply {
+            deployment: name.into(),
+            revision,
+            services: vec![service],
+            ..Default::default()
+        })
+    };
+    let delete = |name: &str| {
+        Payload::DeploymentDelete(v1::DeploymentDelete {
+            deployment: name.into(),
+        })
+    };
+    test.ok(apply("shop", 1, &["_default", "shared/proxy"]));
+    test.ok(apply("blog", 1, &["shared/proxy"]));
+    test.ok(allocate("shared", "proxy", "a", "10.0.0.0/24"));
+    test.no_change(free("shared", "proxy", "a"));
+    // No deployment has this name, but clients may ask for anything.
+    test.ok(delete("shared"));
+    test.ok(delete("shop"));
+    test.no_change(free("shared", "proxy", "a"));
+    assert_eq!(test.state.subnets.len(), 1);
+
+    let error = test.rejected(
+        apply("shared", 1, &["_default"]),
+        ErrorCode::ValidationFailed,
+    );
+    assert_eq!(error.details["deployment"], "shared");
+    let issue = || {
+        let row = v1::ReplicaDesired {
+            id: "blog-web-0".into(),
+            deployment: "blog".into(),
+            service: "web".into(),
+            host: "a".into(),
+            ..Default::default()
+        };
+        Payload::ReplicaDesiredUpsert(v1::ReplicaDesiredUpsert { replica: Some(row) })
+    };
+    test.ok(issue());
+    test.ok(apply("blog", 2, &["_default"]));
+    // The row of the revision before may have a container that is not reported yet.
+    test.no_change(free("shared", "proxy", "a"));
+    test.ok(issue());
+    let index = test.state.replicas_desired["blog-web-0"].raft_index;
+    let mut report = v1::ReplicaObserved {
+        id: "blog-web-0".into(),
+        host: "a".into(),
+        state: v1::ReplicaState::Running.into(),
+        desired_raft_index: index,
+        details: [("ip.jaco_shared_proxy".to_owned(), "10.0.0.2".to_owned())].into(),
+        ..Default::default()
+    };
+    let reported = |report: &v1::ReplicaObserved| {
+        Payload::ReplicaObservedUpdate(v1::ReplicaObservedUpdate {
+            replica: Some(report.clone()),
+        })
+    };
+    test.ok(reported(&report));
+    test.no_change(free("shared", "proxy", "a"));
+    report.details.clear();
+    test.ok(reported(&report));
+    test.ok(free("shared", "proxy", "a"));
+    assert!(test.state.subnets.is_empty());
+
+    test.ok(apply("shared", 1, &["_default"]));
+    for name in ["shared", "shop"] {
+        let error = test.rejected(
+            apply(name, 2, &["shared/proxy"]),
+            ErrorCode::ValidationFailed,
+        );
+        assert_eq!(error.details["network"], "proxy");
+    }
+}
+
+#[test]
 fn freed_block_is_assigned_again_after_its_quarantine() {
     let mut test = TestState::new();
     test.ok(allocate("shop", "front", "a", "10.0.0.0/24"));

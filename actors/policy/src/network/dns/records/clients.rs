@@ -59,8 +59,18 @@ impl Clients {
         network: &str,
         is_meant: impl Fn(&str) -> bool,
     ) -> bool {
-        let mut replicas = self.0.get(&address).into_iter().flatten();
-        replicas.any(|(id, networks)| networks.iter().any(|on| on == network) && is_meant(id))
+        self.replicas(address, network).any(|id| is_meant(id))
+    }
+
+    /// Replicas whose container has `address` on engine network `network`.
+    pub(super) fn replicas(
+        &self,
+        address: Ipv4Addr,
+        network: &str,
+    ) -> impl Iterator<Item = &String> {
+        let replicas = self.0.get(&address).into_iter().flatten();
+        let on = replicas.filter(move |(_, networks)| networks.iter().any(|on| on == network));
+        on.map(|(id, _)| id)
     }
 
     /// Whether a container with `address` on engine network `network` is on network `other` too.

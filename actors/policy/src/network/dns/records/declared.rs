@@ -18,6 +18,8 @@ pub(super) struct Declared {
     /// Names in lower case.
     names: BTreeSet<String>,
     networks: BTreeMap<String, Vec<NetworkId>>,
+    /// Networks of all services.
+    joined: BTreeSet<NetworkId>,
     /// The service that has the network namespace, by the service that joins it.
     lenders: BTreeMap<String, String>,
     /// Further names of services.
@@ -54,6 +56,7 @@ impl Declared {
             }
             (spec.name.clone(), networks)
         });
+        let networks: BTreeMap<String, Vec<NetworkId>> = networks.collect();
         // A document that cannot be parsed has no such names; it was valid when applied.
         let project = Project::parse(&row.compose_yaml).unwrap_or_default();
         Self {
@@ -64,7 +67,8 @@ impl Declared {
                 .iter()
                 .map(|spec| spec.name.to_ascii_lowercase())
                 .collect(),
-            networks: networks.collect(),
+            joined: networks.values().flatten().cloned().collect(),
+            networks,
             lenders: lenders(&project),
             aliases: aliases(&row.name, &project),
             links: links(&project),
@@ -108,6 +112,27 @@ impl Declared {
     /// Links with the alias `name`, in lower case.
     pub(super) fn links(&self, name: &str) -> &[Link] {
         self.links.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    /// Networks of all services.
+    pub(super) fn all_networks(&self) -> impl Iterator<Item = &NetworkId> {
+        self.joined.iter()
+    }
+
+    /// Networks that the deployment shares with others.
+    pub(super) fn shared(&self) -> impl Iterator<Item = &NetworkId> {
+        self.joined.iter().filter(|network| network.is_shared())
+    }
+
+    /// Whether a service, in lower case, is on `network`, by itself or in the namespace of another.
+    pub(super) fn joins(&self, service: &str, network: &NetworkId) -> bool {
+        let mut names = self.networks.keys();
+        names.any(|name| {
+            name.eq_ignore_ascii_case(service)
+                && self
+                    .attachment(name)
+                    .is_some_and(|(networks, _)| networks.contains(network))
+        })
     }
 
     /// Whether a service is on both networks.

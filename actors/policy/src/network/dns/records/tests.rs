@@ -58,13 +58,19 @@ fn replica(state: &mut State, id: &str, service: &str, host: &str, ips: &[(&str,
         .insert(id.to_owned(), Arc::new(seen));
 }
 
+fn here_of(found: Found) -> Vec<Ipv4Addr> {
+    match found {
+        Found::Here(addresses) => addresses,
+        Found::Elsewhere | Found::Nowhere => Vec::new(),
+    }
+}
+
 fn lookup(state: &State, network: &str, service: &str, here: &str, fresh: &[&str]) -> Vec<String> {
     let records = Records::of(state);
     let network = NetworkId::new("shop", network);
-    let found = records.addresses(&network, NOBODY, service, here, |host| {
-        fresh.contains(&host)
-    });
-    found.iter().map(Ipv4Addr::to_string).collect()
+    let view = records.view(&network, NOBODY);
+    let found = view.resolve(Asked::Name(service), here, |host| fresh.contains(&host));
+    here_of(found).iter().map(Ipv4Addr::to_string).collect()
 }
 
 fn shop() -> State {
@@ -149,9 +155,11 @@ fn shared_namespace_follows_the_joined_container() {
     state.replicas_observed.remove("web-1");
     records.update(&before, &state);
     let front = NetworkId::new("shop", "front");
+    let view = records.view(&front, NOBODY);
+    let found = view.resolve(Asked::Name("tail"), "n2", |_| true);
     assert_eq!(
-        records.addresses(&front, NOBODY, "tail", "n2", |_| true),
-        [Ipv4Addr::UNSPECIFIED; 0],
+        found,
+        Found::Nowhere,
         "the container that has the address ended"
     );
 }
@@ -285,8 +293,12 @@ proptest! {
             prop_assert_eq!(&records.networks, &new.networks);
             prop_assert_eq!(&records.replicas, &new.replicas);
             prop_assert_eq!(&records.clients, &new.clients);
+            prop_assert_eq!(&records.owners, &new.owners);
+            prop_assert_eq!(&records.sharing, &new.sharing);
+            let front = NetworkId::new("shop", "front");
+            let (old, new) = (records.view(&front, NOBODY), new.view(&front, NOBODY));
             for service in ["web", "side", "tail", "db"] {
-                prop_assert_eq!(records.declares("shop", service), new.declares("shop", service));
+                prop_assert_eq!(old.declares("shop", service), new.declares("shop", service));
             }
         }
     }
@@ -332,8 +344,10 @@ fn services_have_their_further_names() {
         assert_eq!(found, expected, "{name} on {network}");
     }
     let records = Records::of(&state);
-    assert!(records.declares("shop", "site") && records.declares("shop", "www"));
-    assert!(!records.declares("shop", "other"));
+    let front = NetworkId::new("shop", "front");
+    let view = records.view(&front, NOBODY);
+    assert!(view.declares("shop", "site") && view.declares("shop", "www"));
+    assert!(!view.declares("shop", "other"));
 }
 
 #[test]
@@ -351,7 +365,8 @@ fn links_are_names_of_their_service_alone() {
         ("10.1.0.9", "data", &["10.1.0.4"]),
     ] {
         let client = client.parse().unwrap();
-        let found = records.addresses(&front, client, name, "n1", |_| true);
+        let view = records.view(&front, client);
+        let found = here_of(view.resolve(Asked::Name(name), "n1", |_| true));
         let found: Vec<String> = found.iter().map(Ipv4Addr::to_string).collect();
         assert_eq!(found, expected, "{name} for {client}");
     }
@@ -363,7 +378,8 @@ fn alias_on_another_own_network_is_elsewhere() {
     let records = Records::of(&state);
     let back = NetworkId::new("shop", "back");
     let is_elsewhere = |client: [u8; 4], name: &str| {
-        records.is_elsewhere(&back, Ipv4Addr::from(client), name, |_| true)
+        let view = records.view(&back, Ipv4Addr::from(client));
+        view.resolve(Asked::Name(name), "n1", |_| true) == Found::Elsewhere
     };
     assert!(is_elsewhere([10, 2, 0, 2], "both"));
     assert!(is_elsewhere([10, 2, 0, 2], "www"));

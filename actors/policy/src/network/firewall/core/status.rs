@@ -34,7 +34,9 @@ impl Rendered {
     pub fn of(state: &State, inputs: HostInputs) -> Self {
         let mut scopes = scopes(state);
         for scope in &mut scopes {
-            let is_abandoned = !state.deployments.contains_key(scope.id.deployment());
+            // A shared network has no deployment, and its block may have been an internal one's.
+            let is_abandoned =
+                !scope.id.is_shared() && !state.deployments.contains_key(scope.id.deployment());
             let mut blocks = scope.blocks.iter();
             scope.internal |= is_abandoned && blocks.any(|block| inputs.was_internal(*block));
         }
@@ -127,6 +129,26 @@ impl Default for Status {
             has_stale_flows: false,
             lists_flows: None,
             repairs: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::{firewall::ruleset::Span, testing::state};
+
+    #[test]
+    fn shared_network_leads_out_of_formerly_internal_blocks() {
+        let block: Cidr = "10.244.1.0/24".parse().unwrap();
+        for (deployment, internal) in [("shared", false), ("gone", true)] {
+            let inputs = HostInputs {
+                confined: vec![Span::from(block)],
+                ..HostInputs::default()
+            };
+            let state = state(&[(deployment, "edge", "n1", "10.244.1.0/24")]);
+            let rendered = Rendered::of(&state, inputs);
+            assert_eq!(rendered.scopes[0].internal, internal, "{deployment}");
         }
     }
 }
