@@ -46,6 +46,8 @@
 //! | foreign routes are known | a member whose machine has routes of another program to containers knows that it is not protected |
 //! | no forbidden connection | no packet that begins a connection arrives at a container of another network; no member's mesh accepts a machine that left |
 //! | internal networks lead nowhere | no packet of a container that is on internal networks only leaves the cluster |
+//! | containers join their own networks | a container is on networks of its deployment only, and on shared ones that its service names |
+//! | shared blocks stay | no block of a shared network is freed while a deployment names the network and its node is a member |
 //! | no forged source | no container reaches a network it is not on by claiming an address of another container or host |
 //! | no plaintext | no packet to a container of another host leaves a machine unencrypted, once the machine had the time to route that host's block |
 //! | files have their contents | every file of a revision has its content in the state; no content is removed that a row mounts, and none is kept that nothing mounts |
@@ -120,6 +122,7 @@ mod reachability;
 mod routing;
 mod run;
 mod runtime;
+mod sharing;
 mod shrink;
 mod step;
 mod survey;

@@ -118,7 +118,8 @@ impl Cluster {
             let spec = deployment.services.iter().find(|spec| spec.name == name);
             Some(networks(spec, &service))
         };
-        networks_of(&daemon.state, of_service, replica)
+        let networks = networks_of(&daemon.state, of_service, replica)?;
+        Ok(self.scoped(networks))
     }
 
     /// Requests a network of node `id` for a start.

@@ -11,6 +11,7 @@ use super::{
     documents, jobs,
     mutation::Mutation,
     node::{Input, Reader},
+    sharing,
     time::{Agenda, MS, SECOND, Time},
 };
 use crate::Rng;
@@ -46,6 +47,8 @@ pub(super) struct Clients {
     port_chance: Rng,
     /// Draws the networks of services.
     network_chance: Rng,
+    /// Draws which services share a network.
+    share_chance: Rng,
     /// Draws the files that services mount.
     file_chance: Rng,
     /// Draws what services ask of nodes.
@@ -79,6 +82,7 @@ impl Clients {
             file_chance: Rng::new(chance.clone().number() ^ 3),
             requirement_chance: Rng::new(chance.clone().number() ^ 2),
             job_chance: Rng::new(chance.clone().number() ^ 4),
+            share_chance: Rng::new(chance.clone().number() ^ 5),
             chance,
             ops: BTreeMap::new(),
             begun: 0,
@@ -219,6 +223,7 @@ impl Clients {
                 networks: draw_networks(&mut self.network_chance),
                 ..Default::default()
             };
+            sharing::draw(&mut self.share_chance, &mut spec.networks);
             draw_requirements(&mut self.requirement_chance, &mut spec);
             spec.files = draw_files(&mut self.file_chance);
             services.push(spec);

@@ -51,7 +51,9 @@ pub(super) fn templates(deployment: &v1::Deployment) -> Templates {
         let spec = deployment.services.iter().find(|spec| spec.name == name);
         let files = spec.map(|spec| spec.files.clone()).unwrap_or_default();
         let ids = files.iter().map(|file| file.content_id.as_str());
-        let hashed: Vec<&str> = std::iter::once(image).chain(ids).collect();
+        let networks = spec.map_or(&[][..], |spec| &spec.networks);
+        let networks = networks.iter().map(String::as_str);
+        let hashed: Vec<&str> = std::iter::once(image).chain(networks).chain(ids).collect();
         let template = Template {
             image: image.to_owned(),
             spec_hash: hashed.join(" ").into_bytes(),

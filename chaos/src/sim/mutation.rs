@@ -106,6 +106,10 @@ pub enum Mutation {
     /// The rule that keeps packets of internal networks in the cluster is not loaded, though the firewall
     /// is shown it.
     LetInternalOut,
+    /// Containers join the shared network in place of one of their deployment.
+    JoinUnnamed,
+    /// The state machine frees the blocks of shared networks with the deployment `app-0`.
+    FreeSharedBlocks,
     /// The engine's rules exempt the packets of containers though no ruleset is in force.
     AcceptWithoutDrop,
     /// The rule that drops what foreign routes lead out of a machine is not loaded, though the firewall
@@ -141,7 +145,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Self; 53] = [
+    pub const ALL: [Self; 55] = [
         Self::SkipSync,
         Self::StaleVote,
         Self::ApplyBeforePersist,
@@ -180,6 +184,8 @@ impl Mutation {
         Self::NoDriftRepair,
         Self::AdmitAnySource,
         Self::LetInternalOut,
+        Self::JoinUnnamed,
+        Self::FreeSharedBlocks,
         Self::AcceptWithoutDrop,
         Self::PassOutside,
         Self::IgnoreForeignRoutes,
@@ -209,6 +215,10 @@ impl Mutation {
             Self::NoDriftRepair => &["convergence"],
             // A service with a list of hosts finds too few.
             Self::LeaderMistrustsItself => &["rows as asked for", "convergence"],
+            // No block is allocated while no deployment names the network.
+            Self::JoinUnnamed => &["convergence"],
+            // No block stays, and the freed ones have no quarantine.
+            Self::FreeSharedBlocks => &["convergence", "freed blocks rest"],
             _ => &[],
         }
     }
@@ -274,6 +284,8 @@ impl Mutation {
             ],
             Self::AdmitAnySource => &["no forged source"],
             Self::LetInternalOut => &["internal networks lead nowhere"],
+            Self::JoinUnnamed => &["containers join their own networks"],
+            Self::FreeSharedBlocks => &["shared blocks stay"],
             Self::ForgetBlackhole | Self::PassOutside => &["no plaintext"],
             Self::IgnoreForeignRoutes => &["foreign routes are known"],
             Self::StopWithoutWithdrawal => &["withdrawn before the stop"],
@@ -334,6 +346,7 @@ impl Mutation {
                 | Self::StaleBlocksKept
                 | Self::ForgetFreedBlocks
                 | Self::ForgetMountedContents
+                | Self::FreeSharedBlocks
         )
     }
 
@@ -371,6 +384,7 @@ impl Mutation {
                     patched.file_contents.remove(key);
                 }
             }
+            Self::FreeSharedBlocks => patched = Self::without_shared_blocks(state),
             _ => return None,
         }
         (patched != *state).then_some(patched)

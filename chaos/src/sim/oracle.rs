@@ -25,6 +25,7 @@ use super::{
     issuance::needless_renewal,
     mutation::Mutation,
     proposals::{changes_owner, takes_route},
+    sharing::freed_in_use,
 };
 
 mod blocks;
@@ -300,6 +301,9 @@ impl Oracle {
             self.check_moves(&before, &after, data);
             if let Some(what) = needless_renewal(&before, &after) {
                 self.violate("one certificate lands", what);
+            }
+            if let Some(what) = freed_in_use(&before, &after) {
+                self.violate("shared blocks stay", what);
             }
             if let Some(what) = wrong_content(&before, &after) {
                 self.violate("files have their contents", what);

@@ -237,7 +237,8 @@ impl Cluster {
             return None;
         }
         let machine = self.machines.get(&changed)?;
-        let found = self.judge_internal(machine);
+        let found = self.judge_joined(machine);
+        let found = found.or_else(|| self.judge_internal(machine));
         if found.is_some() {
             return found;
         }
