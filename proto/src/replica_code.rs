@@ -49,4 +49,10 @@ impl ReplicaObserved {
     pub fn finished(&self) -> Option<i64> {
         finished(self.state(), &self.code, &self.details)
     }
+
+    /// Whether the replica runs, or has finished: nothing waits for it on its host any more.
+    #[must_use]
+    pub fn has_arrived(&self) -> bool {
+        self.state() == ReplicaState::Running || self.finished().is_some()
+    }
 }

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use jaco_policy::runtime::replica::core::RETRY;
-use jaco_proto::v1::{ReplicaDesired, ReplicaState};
+use jaco_proto::v1::ReplicaDesired;
 use jaco_state::State;
 
 use super::{
@@ -77,9 +77,7 @@ pub(super) fn orphan_reason(
 /// Whether the new host of a moved row runs the replica, or has finished it.
 fn is_taken_over(state: &State, row: &ReplicaDesired) -> bool {
     state.replicas_observed.get(&row.id).is_some_and(|seen| {
-        (seen.state() == ReplicaState::Running || seen.finished().is_some())
-            && seen.host == row.host
-            && seen.desired_raft_index >= row.raft_index
+        seen.has_arrived() && seen.host == row.host && seen.desired_raft_index >= row.raft_index
     })
 }
 

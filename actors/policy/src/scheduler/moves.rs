@@ -5,7 +5,7 @@ use jaco_proto::{
         DOCKER_ERROR, IMAGE_PULL_FAILED, ISOLATION_UNAVAILABLE, RESTART_EXHAUSTED,
         SECRET_DECRYPT_FAILED, SUBNET_POOL_EXHAUSTED,
     },
-    v1::{self, ReplicaState},
+    v1,
 };
 use jaco_state::{State, fsm::MOVE_CODE};
 
@@ -23,7 +23,7 @@ const STOPPED: [&str; 6] = [
 #[must_use]
 pub fn has_arrived(state: &State, row: &v1::ReplicaDesired) -> bool {
     let seen = current(state, row);
-    seen.is_some_and(|seen| seen.state() == ReplicaState::Running || seen.finished().is_some())
+    seen.is_some_and(v1::ReplicaObserved::has_arrived)
 }
 
 /// Returns the exit code of `row` if it has finished on the host it is assigned to.

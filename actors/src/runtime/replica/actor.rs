@@ -388,9 +388,7 @@ impl ReplicaActor {
             // This host serves until the new host's container runs. The observation holds the new
             // host's progress, so the reports differ; once the new host runs, this host stays
             // silent.
-            let not_taken_over = known.is_none_or(|seen| {
-                seen.state() != ReplicaState::Running && seen.finished().is_none()
-            });
+            let not_taken_over = known.is_none_or(|seen| !seen.has_arrived());
             row.previous_host == *host && report.state == ReplicaState::Running && not_taken_over
         };
         if is_unreplicated {

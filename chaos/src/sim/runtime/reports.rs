@@ -103,9 +103,7 @@ impl Cluster {
                     known.is_some_and(|k| Report::from(k.as_ref()).is_equivalent_to(report));
                 !heard && report.raft_index >= row.raft_index
             } else {
-                let silent = known.is_none_or(|seen| {
-                    seen.state() != ReplicaState::Running && seen.finished().is_none()
-                });
+                let silent = known.is_none_or(|seen| !seen.has_arrived());
                 row.previous_host == machine.host && report.state == ReplicaState::Running && silent
             };
             unpublished.then(|| (id.clone(), report.clone()))

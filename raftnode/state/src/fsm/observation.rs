@@ -52,7 +52,7 @@ pub(super) fn update(tx: &mut Tx, command: &v1::ReplicaObservedUpdate) -> Result
         _ => with_index(tx, current, observed),
     };
     tx.put_of(Some(desired.deployment.clone()), observed)?;
-    if from == Some(HostRole::Owner) && has_arrived(report) {
+    if from == Some(HostRole::Owner) && report.has_arrived() {
         return end_move(tx, &desired);
     }
     Ok(())
@@ -176,7 +176,7 @@ fn resolve(
     }
     match (from, host_role(desired, &current.host)) {
         (HostRole::Owner, Some(HostRole::Previous)) => Some(
-            if !has_arrived(report) && is_running(current) && in_contact {
+            if !report.has_arrived() && is_running(current) && in_contact {
                 with_move(current.clone(), report)
             } else {
                 report.clone()
@@ -187,7 +187,7 @@ fn resolve(
         {
             // After the new container has started the old host's reports are dropped; before that
             // the old host's record replaces the new one's only while its container is running.
-            (is_running(report) && !has_arrived(current))
+            (is_running(report) && !current.has_arrived())
                 .then(|| with_move(report.clone(), current))
         }
         (HostRole::Previous, Some(HostRole::Previous)) if is_running(report) => {
@@ -204,11 +204,6 @@ fn resolve(
 
 fn is_running(observed: &v1::ReplicaObserved) -> bool {
     observed.state() == ReplicaState::Running
-}
-
-/// Whether the replica runs or has finished.
-fn has_arrived(observed: &v1::ReplicaObserved) -> bool {
-    is_running(observed) || observed.finished().is_some()
 }
 
 fn is_exhausted(observed: &v1::ReplicaObserved) -> bool {
