@@ -134,5 +134,5 @@ pub use fault::{BenignFault, Often};
 pub use find_bug::find_bug;
 pub use mutation::Mutation;
 pub use oracle::Violation;
-pub use run::{Failure, Options, Summary, THREAD, Tally, run, sweep};
+pub use run::{Failure, Options, Summary, Tally, run, silence_panics, sweep};
 pub use shrink::{ShrinkBudget, Shrunk, shrink};

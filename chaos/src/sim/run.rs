@@ -3,9 +3,9 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    panic::{AssertUnwindSafe, catch_unwind},
+    panic::{self, AssertUnwindSafe, catch_unwind},
     sync::{
-        Mutex, PoisonError,
+        Mutex, Once, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     thread,
@@ -22,7 +22,21 @@ use super::{
 use crate::Rng;
 
 /// Name of the threads of [`sweep`].
-pub const THREAD: &str = "simulated";
+const THREAD: &str = "simulated";
+
+/// Prints no panics of the threads of [`sweep`]: raft panics on some bugs, and a run reports that
+/// itself.
+pub fn silence_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if thread::current().name() != Some(THREAD) {
+                usual(info);
+            }
+        }));
+    });
+}
 
 /// Virtual time after the last fault, or the last progress of a drain, in which the cluster must
 /// come to rest. Refused pulls and proposals are retried after half a minute at most, and sweeps
