@@ -259,9 +259,17 @@ impl Cluster {
     }
 
     /// A container that is on internal networks only reaches nothing outside of the cluster. That of a
-    /// deleted deployment is not judged: a daemon that starts again no longer knows its network.
+    /// deleted deployment is not judged: a daemon that starts again no longer knows its network. Nor is one
+    /// on a network that is internal only since the last ruleset that the kernel took.
     fn judge_internal(&self, machine: &Machine) -> Option<(&'static str, String)> {
-        let internal = internal_networks(self.oracle.newest());
+        let status = &machine.daemon.as_ref()?.isolation.status;
+        let enforced = status.enforced.iter().flat_map(|last| &last.scopes);
+        let enforced: BTreeSet<_> = enforced
+            .filter(|scope| scope.internal)
+            .map(|scope| &scope.id)
+            .collect();
+        let mut internal = internal_networks(self.oracle.newest());
+        internal.retain(|network| enforced.contains(network));
         let (confined, others): (Vec<_>, Vec<_>) =
             endpoints(machine).partition(|endpoint| internal.contains(endpoint.network));
         let is_elsewhere = |container: &str| others.iter().any(|one| one.container == container);
