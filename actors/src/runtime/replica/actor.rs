@@ -221,7 +221,11 @@ impl ReplicaActor {
                     let borrows = seen.namespace != NetworkNamespace::Own;
                     self.args.shared.borrowers.set(&self.args.id, borrows);
                 }
+                let is_seen = result.is_ok();
                 self.core.handle_inspected(now, generation, result);
+                if is_seen {
+                    self.show();
+                }
             }
             OutcomeKind::Discarded(generation, result) => {
                 self.core.handle_discarded(now, generation, result);
@@ -344,6 +348,16 @@ impl ReplicaActor {
         task: impl Future<Output = OutcomeKind> + Send + 'static,
     ) {
         self.action_in_flight = Some(ctx.spawn(async move { Msg::Done(Outcome(task.await)) }));
+    }
+
+    /// Shows this host the last report after the first inspection, which may leave it unchanged.
+    fn show(&self) {
+        let (deps, id) = (&self.args.shared.deps, &self.args.id);
+        let is_shown = deps.reports.borrow().get(id).is_some();
+        if let (false, Some(report)) = (is_shown, self.core.last_report()) {
+            let row = report.observed(id, &deps.host, deps.clock.timestamp());
+            deps.reports.send_modify(|reports| reports.insert(row));
+        }
     }
 
     fn publish(&mut self, report: &Report) {

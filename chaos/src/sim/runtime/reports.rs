@@ -31,6 +31,26 @@ impl Cluster {
         self.flush_reports(id);
     }
 
+    /// Shows node `id` the last report after the first inspection, which may leave it unchanged.
+    pub(super) fn show_report(&mut self, id: u64, replica: &str) {
+        let now = self.now;
+        let Some(machine) = self.machines.get(&id) else {
+            return;
+        };
+        let (host, ts) = (&machine.host, machine.clock.timestamp(now));
+        let daemon = machine.daemon.as_ref();
+        let actor = daemon.and_then(|daemon| daemon.runtime.replicas.get(replica));
+        let report = actor.and_then(|actor| actor.core.last_report());
+        let Some(row) = report.map(|report| report.observed(replica, host, ts)) else {
+            return;
+        };
+        self.report_locally(id, |reports| {
+            if reports.get(replica).is_none() {
+                reports.insert(row);
+            }
+        });
+    }
+
     /// Carries out the actions of the publisher.
     pub(super) fn flush_reports(&mut self, id: u64) {
         let now = self.now;

@@ -156,9 +156,13 @@ impl Cluster {
                 {
                     self.note_ran(id, &replica, &seen.id);
                 }
+                let is_seen = seen.is_ok();
                 self.drive_replica(id, &replica, |core, now| {
                     core.handle_inspected(now, g, seen)
                 });
+                if is_seen {
+                    self.show_report(id, &replica);
+                }
             }
             Goal::Launch(g, condition) => {
                 self.launch_answered(id, request, (g, condition), outcome);

@@ -17,6 +17,8 @@ use crate::network::{names::NetworkId, reported};
 pub(super) struct Attachments {
     host: String,
     reports: LocalReports,
+    /// No row leads a container out: see [`Attachments::distrust_rows`].
+    reports_only: bool,
     /// Each replica that has more than one network.
     replicas: BTreeMap<String, Attached>,
     /// Bridges that the engine's networks are known to have.
@@ -65,8 +67,15 @@ impl Attachments {
         let mut changed = false;
         for id in before.changed(&after) {
             changed |= self.index(state, id);
+            changed |= self.reports_only && before.get(id).is_none() && after.get(id).is_some();
         }
         changed
+    }
+
+    /// Lets containers out by reports of this process only. After a boot the rows show the addresses of
+    /// containers that have ended, and the engine gives them to those that start first.
+    pub(super) fn distrust_rows(&mut self) {
+        self.reports_only = true;
     }
 
     /// Indexes one replica again; returns whether that changed it.
@@ -121,7 +130,9 @@ impl Attachments {
     pub(super) fn outbound(&self, state: &State, internal: &BTreeSet<NetworkId>) -> Vec<Ipv4Addr> {
         let mut found = BTreeSet::new();
         let replicas = self.replicas.iter();
-        for (_, attached) in replicas.filter(|(id, attached)| self.is_current(state, id, attached))
+        let counts = |id: &str| !self.reports_only || self.reports.get(id).is_some();
+        for (_, attached) in
+            replicas.filter(|(id, attached)| counts(id) && self.is_current(state, id, attached))
         {
             let (confined, others): (Vec<_>, Vec<_>) = attached
                 .addresses
@@ -294,6 +305,29 @@ mod tests {
         assert!(!index.handle_state(&before, &state));
 
         assert!(reports.remove("a") && !reports.remove("a"));
+        assert!(index.handle_reports(&state, reports));
+        assert_eq!(
+            index.outbound(&state, &front),
+            [Ipv4Addr::new(10, 244, 1, 2)]
+        );
+    }
+
+    #[test]
+    fn rows_of_before_a_boot_do_not_count() {
+        let mut state = State::default();
+        put(&mut state, "a", "n1", BOTH);
+        put(&mut state, "b", "n1", BOTH);
+        let mut index = Attachments::of("n1", &state);
+        let front = BTreeSet::from([NetworkId::new("app", "front")]);
+        index.distrust_rows();
+        assert_eq!(index.outbound(&state, &front), [Ipv4Addr::UNSPECIFIED; 0]);
+        let before = state.clone();
+        let row = state.replicas_observed.get_mut("a").unwrap();
+        Arc::make_mut(row).message = "again".to_owned();
+        assert!(!index.handle_state(&before, &state));
+
+        let mut reports = LocalReports::default();
+        reports.insert(state.replicas_observed["b"].as_ref().clone());
         assert!(index.handle_reports(&state, reports));
         assert_eq!(
             index.outbound(&state, &front),
