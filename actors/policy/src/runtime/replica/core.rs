@@ -80,6 +80,8 @@ enum Phase {
     RestartBackoff {
         until: Instant,
         container: String,
+        /// The container has run under this actor.
+        ran: bool,
     },
     Finished,
 }
@@ -96,8 +98,11 @@ pub struct Core {
     /// The row moved away during its start, so its container is not kept.
     abandoned: bool,
     /// The current start replaces a failed container: it uses the same image without a pull, and
-    /// dependencies or catching up do not hold it back.
+    /// dependencies do not hold it back.
     restarting: bool,
+    /// The container that a restart replaces has run under this actor, so that catching up does not
+    /// hold the restart back.
+    failed_here: bool,
     /// The engine has listed the containers since the last create.
     listed: bool,
     /// The image of the current start was pulled.
@@ -129,6 +134,7 @@ impl Core {
             target: None,
             abandoned: false,
             restarting: false,
+            failed_here: false,
             listed: false,
             pulled: false,
             withdrawn: BTreeSet::new(),
@@ -303,10 +309,9 @@ impl Core {
             Phase::Pulling(_) => self.pull_timed_out(now),
             Phase::PullBackoff(_) if gate_closed => self.lookup(),
             Phase::PullBackoff(_) => self.pull(now),
-            Phase::RestartBackoff { container, .. } => {
-                let container = std::mem::take(container);
-                self.restarting = true;
-                self.discard(vec![container]);
+            Phase::RestartBackoff { container, ran, .. } => {
+                let (container, ran) = (std::mem::take(container), *ran);
+                self.restart(container, ran);
             }
             Phase::Withdrawing { .. } => {
                 self.actions.push_back(Action::Cancel);

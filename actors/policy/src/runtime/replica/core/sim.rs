@@ -97,6 +97,29 @@ enum Outcome {
 }
 
 impl Outcome {
+    /// Whether the actor learns from this that `container` runs or has run.
+    fn shows_running(&self, container: &str) -> bool {
+        match self {
+            Self::Found(_, Ok(found)) => {
+                let mut found = found.iter();
+                found.any(|it| it.id == container && it.status == Status::Running)
+            }
+            Self::Inspected(_, Ok(seen)) => {
+                seen.id == container && seen.status == Some(Status::Running)
+            }
+            Self::Launched(_, Ok(_)) | Self::Started(_, Ok(())) => true,
+            Self::Found(..)
+            | Self::Prepared(..)
+            | Self::Pulled(..)
+            | Self::Launched(..)
+            | Self::Started(..)
+            | Self::Inspected(..)
+            | Self::Discarded(..)
+            | Self::PostStarted(..)
+            | Self::Withdrawn(_) => false,
+        }
+    }
+
     fn report(self, core: &mut Core, now: Now) {
         match self {
             Self::Found(g, result) => core.handle_found(now, g, result),
@@ -227,6 +250,8 @@ struct Simulation {
     has_post_start: bool,
     /// Starts of the engine when the container of the row ended for good.
     ended: Option<u64>,
+    /// Row whose container this actor has seen run.
+    seen_running: Option<u64>,
 }
 
 impl Simulation {
@@ -255,6 +280,7 @@ impl Simulation {
             restart,
             has_post_start,
             ended: None,
+            seen_running: None,
         };
         simulation.dispatch();
         simulation
@@ -313,13 +339,15 @@ impl Simulation {
     }
 
     /// Whether the gate forbids this action. Restarts continue unless the node cannot isolate
-    /// deployments.
+    /// deployments; without contact to the cluster, only those of a container that this actor has
+    /// seen run.
     fn is_forbidden(&self, action: &Action) -> bool {
         let restarting = self.core.restarting;
         let shut = self.wanted
             && match self.gate {
                 StartGate::Open => false,
-                StartGate::Deferred(_) | StartGate::NotCaughtUp => !restarting,
+                StartGate::Deferred(_) => !restarting,
+                StartGate::NotCaughtUp => !restarting || self.seen_running != Some(self.raft_index),
                 StartGate::IsolationMissing => true,
             };
         let deferred = matches!(self.gate, StartGate::Deferred(_));
@@ -450,6 +478,11 @@ impl Simulation {
         if !matches!(outcome, Outcome::Inspected(..)) {
             self.dispatch();
         }
+        if let Some(container) = &self.engine.container
+            && outcome.shows_running(&container.id)
+        {
+            self.seen_running = container.raft_index;
+        }
         self.feed(|core, now| outcome.report(core, now));
     }
 
@@ -542,6 +575,7 @@ impl Simulation {
                     failures: 0,
                 };
                 self.core = Core::new("node-1", seed, true);
+                self.seen_running = None;
                 self.dispatch();
             }
             Step::EngineEvent => self.feed(|core, _| core.handle_engine_event()),

@@ -66,7 +66,7 @@ impl Core {
         match best {
             Some(best) => {
                 let index = best.raft_index.unwrap_or(0);
-                self.watch(now, &best.id, index, Origin::Adopted);
+                self.watch(now, &best.id, index, Origin::Adopted(best.status));
             }
             None => self.phase = Phase::Waiting(None),
         }
@@ -140,7 +140,7 @@ impl Core {
             return self.retire(now, others);
         }
         match kept {
-            Some(kept) => self.watch(now, &kept.id, index, Origin::Adopted),
+            Some(kept) => self.watch(now, &kept.id, index, Origin::Adopted(kept.status)),
             None => {
                 self.target = None;
                 self.phase = Phase::Waiting(None);
@@ -170,9 +170,15 @@ impl Core {
     pub(super) fn may_start(&self, gate: &StartGate) -> bool {
         match gate {
             StartGate::Open => true,
-            StartGate::Deferred(_) | StartGate::NotCaughtUp => self.restarting,
+            StartGate::Deferred(_) => self.restarting,
+            StartGate::NotCaughtUp => self.restarts_here(),
             StartGate::IsolationMissing => false,
         }
+    }
+
+    /// Whether the current start replaces a container that failed under this actor.
+    fn restarts_here(&self) -> bool {
+        self.restarting && self.failed_here
     }
 
     /// Whether the gate has closed during a start. Dependencies are checked only once, so a
@@ -207,7 +213,7 @@ impl Core {
         };
         if let Some(alive) = outdated(Status::Running).or_else(|| outdated(Status::Other)) {
             let index = alive.raft_index.unwrap_or(0);
-            return self.watch(now, &alive.id, index, Origin::Adopted);
+            return self.watch(now, &alive.id, index, Origin::Adopted(alive.status));
         }
         if wanted.gate == StartGate::IsolationMissing {
             self.phase = Phase::Waiting(Some(now.instant + RETRY));
@@ -227,16 +233,19 @@ impl Core {
     fn adopt(&mut self, now: Now, keep: &Found, wanted: &DesiredReplica) {
         let index = wanted.raft_index;
         match keep.status {
-            Status::Running => self.watch(now, &keep.id, index, Origin::Adopted),
+            Status::Running => self.watch(now, &keep.id, index, Origin::Adopted(keep.status)),
             // Its creation may be incomplete: a network may be missing.
             Status::Created => self.discard(vec![keep.id.clone()]),
             // Its restart budget is exhausted: leave it as it is and watch it, in case it recovers.
             Status::Exited | Status::Dead | Status::Other if self.exhausted.is_some() => {
-                self.watch(now, &keep.id, index, Origin::Adopted);
+                self.watch(now, &keep.id, index, Origin::Adopted(keep.status));
             }
-            // Its exit code decides.
             Status::Exited | Status::Dead if !wanted.restart.restarts_after(0) => {
-                self.watch(now, &keep.id, index, Origin::Adopted);
+                match self.has_counted(keep) {
+                    true => self.back_off(now, index, keep.id.clone(), false),
+                    // Its exit code decides.
+                    false => self.watch(now, &keep.id, index, Origin::Adopted(keep.status)),
+                }
             }
             Status::Exited | Status::Dead | Status::Other => {
                 self.prepare(Some(keep.id.clone()));
@@ -249,7 +258,7 @@ impl Core {
         self.phase = Phase::Starting(container.clone());
         let condition = StartCondition {
             raft_index: wanted.raft_index,
-            restart: self.restarting,
+            restart: self.restarts_here(),
         };
         let generation = self.next_generation();
         self.actions
@@ -423,7 +432,7 @@ impl Core {
         self.phase = Phase::Launching;
         let condition = StartCondition {
             raft_index: wanted.raft_index,
-            restart: self.restarting,
+            restart: self.restarts_here(),
         };
         let generation = self.next_generation();
         self.actions

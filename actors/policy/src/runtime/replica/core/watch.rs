@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use jaco_engine::{EngineError, Inspected, NetworkNamespace, Status};
+use jaco_engine::{EngineError, Found, Inspected, NetworkNamespace, Status};
 use jaco_proto::{
     manifest::compose::{Restart, RestartCondition},
     v1::ReplicaState,
@@ -10,7 +10,7 @@ use jaco_proto::{
 
 use super::{
     Action, Assignment, Core, Now, POLL_PENDING, POLL_RUNNING, POLL_SAFETY, Phase, PostStartError,
-    RESTARTS, RETRY, exponential,
+    RESTARTS, RETRY, StartGate, exponential,
 };
 use crate::runtime::replica::{
     health::{POLLS_UNTIL_RUNNING, assess, assess_failure},
@@ -22,8 +22,8 @@ use crate::runtime::replica::{
 pub(super) enum Origin {
     /// Just started, so earlier observations do not apply.
     New,
-    /// Found in a listing.
-    Adopted,
+    /// Found in a listing, with this status.
+    Adopted(Status),
 }
 
 /// Watched container.
@@ -31,6 +31,8 @@ pub(super) enum Origin {
 pub(super) struct Watch {
     container: String,
     index: u64,
+    /// The container was started or seen running by this actor.
+    ran: bool,
     up_polls: u8,
     started_at: Option<SystemTime>,
     state: ReplicaState,
@@ -64,13 +66,14 @@ impl Watch {
     ) -> Self {
         let known = match origin {
             Origin::New => None,
-            Origin::Adopted => known.filter(|report| report.container_id == container),
+            Origin::Adopted(_) => known.filter(|report| report.container_id == container),
         };
         let post_start = known.and_then(|report| report.details.get(POST_START).cloned());
         let known = known.filter(|report| report.state == ReplicaState::Running);
         Self {
             container: container.to_owned(),
             index,
+            ran: matches!(origin, Origin::New | Origin::Adopted(Status::Running)),
             // A container already reported as running need not prove it again.
             up_polls: known.map_or(0, |_| POLLS_UNTIL_RUNNING),
             started_at: known.and_then(|report| report.started_at),
@@ -120,6 +123,7 @@ impl Watch {
             has_post_start,
         } = *expected;
         let runs = seen.status == Some(Status::Running);
+        self.ran |= runs;
         let failure = self.post_start_error.take().filter(|_| runs);
         let mut due = None;
         let mut report = if !runs || !has_post_start {
@@ -299,7 +303,7 @@ impl Core {
         };
         let (container, index) = (watch.container.clone(), watch.index);
         self.target = Some(index);
-        self.restarting = true;
+        (self.restarting, self.failed_here) = (true, true);
         let why = "the container whose network it shares has ended";
         self.publish(Report::new(ReplicaState::Pending, index).because("", why));
         self.discard(vec![container]);
@@ -341,11 +345,11 @@ impl Core {
 
     /// Whether the service is restarted after a failure.
     fn restarts_failed(&self) -> bool {
-        let condition = self.restart().map(|restart| restart.condition);
+        let condition = self.restart_policy().map(|restart| restart.condition);
         condition != Some(RestartCondition::Never)
     }
 
-    fn restart(&self) -> Option<&Restart> {
+    fn restart_policy(&self) -> Option<&Restart> {
         match &self.assignment {
             Assignment::Own(wanted) => Some(&wanted.restart),
             Assignment::Kept { .. } | Assignment::Gone => None,
@@ -358,7 +362,7 @@ impl Core {
             return;
         };
         self.failures = self.failures.saturating_add(1);
-        let restart = self.restart();
+        let restart = self.restart_policy();
         if self.failures > restart.and_then(|it| it.attempts).unwrap_or(RESTARTS) {
             self.exhausted = Some(watch.index);
             report.state = ReplicaState::Failed;
@@ -372,15 +376,46 @@ impl Core {
                 .with("cause", "container");
             return self.publish(report);
         }
-        let delay = restart.and_then(|it| it.delay);
-        let delay = delay.unwrap_or_else(|| exponential(self.failures - 1, RETRY));
-        let container = watch.container.clone();
-        self.target = Some(watch.index);
+        let (index, container, ran) = (watch.index, watch.container.clone(), watch.ran);
+        self.back_off(now, index, container, ran);
+        self.publish(report);
+    }
+
+    /// Waits before the restart of a container whose failure is counted.
+    pub(super) fn back_off(&mut self, now: Now, index: u64, container: String, ran: bool) {
+        let delay = self.restart_policy().and_then(|it| it.delay);
+        let delay = delay.unwrap_or_else(|| exponential(self.failures.saturating_sub(1), RETRY));
+        self.target = Some(index);
         self.phase = Phase::RestartBackoff {
             until: now.instant + delay,
             container,
+            ran,
         };
-        self.publish(report);
+    }
+
+    /// Whether the failure of a container that has ended is counted.
+    pub(super) fn has_counted(&self, ended: &Found) -> bool {
+        let last = self.published.as_ref();
+        last.is_some_and(|last| {
+            last.state == ReplicaState::Failed
+                && last.container_id == ended.id
+                && Some(last.raft_index) == ended.raft_index
+        })
+    }
+
+    /// Replaces a container after its backoff. One that did not run under this actor waits until the
+    /// node has caught up, as the cluster may have moved its replica elsewhere.
+    pub(super) fn restart(&mut self, container: String, ran: bool) {
+        (self.restarting, self.failed_here) = (true, ran);
+        let must_catch_up = matches!(
+            &self.assignment,
+            Assignment::Own(wanted) if wanted.gate == StartGate::NotCaughtUp
+        );
+        if must_catch_up && !ran {
+            self.restarting = false;
+            return self.lookup();
+        }
+        self.discard(vec![container]);
     }
 }
 

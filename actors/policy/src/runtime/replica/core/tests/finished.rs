@@ -181,3 +181,53 @@ fn other_policy_restarts_finished_replica() {
         .prepared(Ok(()))
         .started(Ok(()));
 }
+
+fn on_failure(gate: StartGate) -> Assignment {
+    Assignment::Own(DesiredReplica {
+        restart: policy(RestartCondition::OnFailure),
+        gate,
+        ..wanted(7)
+    })
+}
+
+/// A job on failure whose container is found ended, with the gate `gate` after its inspection.
+fn found_failed(gate: StartGate) -> Bench {
+    let mut bench = Bench::new();
+    bench
+        .assign(on_failure(StartGate::Open))
+        .found(vec![container("c1", 7, Status::Exited)])
+        .inspected(Ok(ended(1)))
+        .assign(on_failure(gate));
+    bench
+}
+
+#[test]
+fn failed_job_found_ended_waits_for_cluster() {
+    let mut bench = found_failed(StartGate::NotCaughtUp);
+    // Each change of the contact looks at the container again.
+    for _ in 0..5 {
+        assert_eq!(bench.timeout(), Duration::from_secs(1));
+        bench.found(vec![container("c1", 7, Status::Exited)]);
+        assert_eq!((&bench.asked, bench.core.poll_timeout()), (&None, None));
+        bench
+            .assign(on_failure(StartGate::Open))
+            .found(vec![container("c1", 7, Status::Exited)])
+            .assign(on_failure(StartGate::NotCaughtUp));
+    }
+    assert_eq!(bench.core.failures, 1, "counted once");
+    assert_eq!(bench.states(), [Failed]);
+}
+
+#[test]
+fn failed_job_found_ended_restarts() {
+    let mut bench = found_failed(StartGate::Deferred("db".into()));
+    assert_eq!(bench.timeout(), Duration::from_secs(1));
+    // As a restart: neither a pull nor its dependencies hold it back.
+    bench
+        .discarded(&["c1"])
+        .found(vec![])
+        .prepared(Ok(()))
+        .launched(Ok("c2"))
+        .inspected(Ok(seen(Status::Running, None)));
+    assert_eq!(bench.crash_and_restart("c2", "c3"), Duration::from_secs(2));
+}
