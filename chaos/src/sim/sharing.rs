@@ -15,7 +15,8 @@ const EDGE: &str = "shared/edge";
 
 /// Adds the shared network to a few services.
 pub(super) fn draw(chance: &mut Rng, networks: &mut Vec<String>) {
-    if chance.within(0..5) > 0 {
+    // Each use costs a block per machine, and in five minutes of churn few of 256 come back.
+    if chance.within(0..10) > 0 {
         return;
     }
     // A service without a list would be on the shared network only.
