@@ -47,13 +47,26 @@ pub(super) struct Watch {
     starting: Option<String>,
     /// Why they failed.
     post_start_error: Option<PostStartError>,
+    /// The container was reported as running before this watch.
+    served: bool,
+}
+
+/// Whether the commands of `post_start` come before a container counts as running.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PostStart {
+    /// The service has none, or the container has served without.
+    NotNeeded,
+    /// They run unless they have succeeded.
+    Needed,
+    /// They must have succeeded before the row of the container was replaced.
+    Outdated,
 }
 
 /// Expectations of a service of its watched container.
 struct Expected<'a> {
     has_healthcheck: bool,
     restart: &'a Restart,
-    has_post_start: bool,
+    post_start: PostStart,
 }
 
 impl Watch {
@@ -69,6 +82,7 @@ impl Watch {
             Origin::Adopted(_) => known.filter(|report| report.container_id == container),
         };
         let post_start = known.and_then(|report| report.details.get(POST_START).cloned());
+        let served = known.is_some_and(|report| report.started_at.is_some());
         let known = known.filter(|report| report.state == ReplicaState::Running);
         Self {
             container: container.to_owned(),
@@ -84,6 +98,7 @@ impl Watch {
             post_start,
             starting: None,
             post_start_error: None,
+            served,
         }
     }
 
@@ -120,13 +135,13 @@ impl Watch {
         let Expected {
             has_healthcheck,
             restart,
-            has_post_start,
+            post_start,
         } = *expected;
         let runs = seen.status == Some(Status::Running);
         self.ran |= runs;
         let failure = self.post_start_error.take().filter(|_| runs);
         let mut due = None;
-        let mut report = if !runs || !has_post_start {
+        let mut report = if !runs || post_start == PostStart::NotNeeded {
             assess(&seen, has_healthcheck, restart, timed, &mut self.up_polls)
         } else if self.post_start.as_ref() == Some(&seen.started_at) {
             assess(&seen, has_healthcheck, restart, timed, &mut self.up_polls)
@@ -136,7 +151,7 @@ impl Watch {
             Report::new(ReplicaState::Failed, 0).because(code::POST_START_FAILED, error.to_string())
         } else {
             self.up_polls = 0;
-            due = Some(seen.started_at.clone());
+            due = (post_start == PostStart::Needed).then(|| seen.started_at.clone());
             let what = "the commands of post_start have not ended";
             Report::new(ReplicaState::Pending, 0).because("", what)
         };
@@ -206,18 +221,22 @@ impl Core {
                 Expected {
                     has_healthcheck: wanted.has_healthcheck,
                     restart: if is_current { &wanted.restart } else { &always },
-                    has_post_start: is_current && wanted.has_post_start,
+                    post_start: match wanted.has_post_start {
+                        true if is_current => PostStart::Needed,
+                        true if !watch.served => PostStart::Outdated,
+                        true | false => PostStart::NotNeeded,
+                    },
                 }
             }
             Assignment::Kept { has_healthcheck } => Expected {
                 has_healthcheck: *has_healthcheck,
                 restart: &always,
-                has_post_start: false,
+                post_start: PostStart::NotNeeded,
             },
             Assignment::Gone => Expected {
                 has_healthcheck: false,
                 restart: &always,
-                has_post_start: false,
+                post_start: PostStart::NotNeeded,
             },
         };
         let timed = watch.inflight.take().unwrap_or(false);

@@ -121,3 +121,32 @@ fn removed_replica_does_not_wait_for_its_commands() {
         .found(vec![container("c1", 7, Status::Running)])
         .discarded(&["c1"]);
 }
+
+#[test]
+fn outdated_container_does_not_run_without_its_commands() {
+    let deferred = || {
+        Assignment::Own(DesiredReplica {
+            has_post_start: true,
+            gate: StartGate::Deferred("db".into()),
+            ..wanted(8)
+        })
+    };
+    let outdated = || vec![container("c1", 7, Status::Running)];
+    let running = || Ok(seen(Status::Running, None));
+    // They are in flight when the row is replaced.
+    let mut bench = launched();
+    bench.assign(deferred()).found(outdated());
+    bench.inspected(running()).prove();
+    assert!(!bench.states().contains(&Running), "{:?}", bench.states());
+    // They have succeeded, or the container has served without any.
+    let mut bench = launched();
+    bench.post_started(Ok(())).inspected(running());
+    bench.assign(deferred()).found(outdated());
+    bench.inspected(running()).prove();
+    assert_eq!(bench.last().state, Running);
+    let mut bench = Bench::new();
+    bench.up(7, "c1").prove();
+    bench.assign(deferred()).found(outdated());
+    bench.inspected(running());
+    assert_eq!(bench.last().state, Running);
+}
