@@ -11,7 +11,7 @@ const FILES: [&str; 9] = [
 ];
 
 /// Messages without a derived `Debug`; `src/redacted.rs` implements a redacted one.
-const REDACTED: [&str; 35] = [
+const REDACTED: [&str; 37] = [
     ".jaco.v1.Command",
     ".jaco.v1.ApplyRequest",
     ".jaco.v1.AuditEvent",
@@ -42,6 +42,8 @@ const REDACTED: [&str; 35] = [
     ".jaco.v1.NodeJoinRequest",
     ".jaco.v1.RegistryCredential",
     ".jaco.v1.RegistryCredentialAddRequest",
+    ".jaco.v1.Secret",
+    ".jaco.v1.SecretSetRequest",
     ".jaco.v1.SecretsKey",
     ".jaco.v1.SubmitRequest",
     ".jaco.v1.Token",

@@ -40,6 +40,7 @@ use crate::{
 
 pub use jaco_policy::node::writers::RUNTIME as IDENTITY;
 
+mod environment;
 pub mod events;
 mod files;
 pub mod logs;

@@ -11,6 +11,7 @@ mod peers;
 mod reseal;
 #[cfg(test)]
 mod tests;
+mod values;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -30,6 +31,7 @@ pub(crate) use files::KeySealer;
 pub(crate) use files::reseal as reseal_files;
 pub(crate) use peers::{KeyPeers, from_message, to_message};
 pub(crate) use reseal::{RESEALERS, Reseal};
+pub(crate) use values::ValueSealer;
 
 /// Time limit of the actor, which writes a file.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);

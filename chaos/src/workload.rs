@@ -157,6 +157,7 @@ impl Workload {
             compose_yaml: compose.to_string().into_bytes(),
             dry_run: false,
             files: Vec::new(),
+            secret_values: Default::default(),
         }
     }
 }

@@ -31,6 +31,7 @@ mod registry;
 mod replica;
 mod restore;
 mod sanitize;
+mod secret;
 mod status;
 mod systemd;
 mod tls;
@@ -216,7 +217,7 @@ async fn remote(command: Command, globals: &Globals, ui: &mut Ui<'_>) -> Result<
             command: Some(command),
             ..
         }) => cluster_files::config(command, &client()?, ui).await,
-        Command::Secret { command } => cluster_files::secret(command, &client()?, ui).await,
+        Command::Secret { command } => secret::run(command, &client()?, ui).await,
         Command::Registry { command } => registry::run(&command, &client()?, ui).await,
         Command::Domain { command } => domain::run(&command, &client()?, ui).await,
         Command::Tls { command } => tls::run(&command, &client()?, ui).await,

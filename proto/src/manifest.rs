@@ -17,7 +17,7 @@ mod template;
 
 pub use hash::SpecHasher;
 pub use interpolate::interpolate;
-pub use jaco::json_schema;
+pub use jaco::{json_schema, secrets::MAX_SECRETS};
 pub use resolve::{Bind, ClusterView, Privileged, Resolved, resolve, validate};
 
 /// Maximum of bytes of a config, a secret or a shipped file.

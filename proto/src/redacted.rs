@@ -24,7 +24,7 @@ macro_rules! redacted {
 }
 
 redacted! {
-    ApplyRequest { dry_run, files } hides { jaco_yaml, compose_yaml };
+    ApplyRequest { dry_run, files } hides { jaco_yaml, compose_yaml, secret_values };
     AuditEvent { raft_index, r#type, identity, ts, ordinal } hides { payload };
     BackupChunk {} hides { data };
     BootstrapResponse { cluster_id } hides { operator_token };
@@ -72,6 +72,8 @@ redacted! {
     } hides { join_token };
     RegistryCredential { registry, username, updated_at } hides { secret };
     RegistryCredentialAddRequest { registry, username } hides { secret };
+    Secret { deployment, name, version, key_id, updated_at, updated_by } hides { sealed };
+    SecretSetRequest { deployment, name } hides { value };
     SecretsKey { id } hides { key };
     SubmitRequest {} hides { command_bytes };
     Token { identity, issued_at, revoked_at, allows_privileged } hides { hashed_secret };
@@ -118,6 +120,8 @@ impl command::Payload {
             Self::RegistryCredentialUpsert(_) => "registry_credential_upsert",
             Self::RegistryCredentialRemove(_) => "registry_credential_remove",
             Self::ClusterConfigSet(_) => "cluster_config_set",
+            Self::SecretUpsert(_) => "secret_upsert",
+            Self::SecretRemove(_) => "secret_remove",
             Self::SecretsKeySet(_) => "secrets_key_set",
             Self::RouteTlsOverrideSet(_) => "route_tls_override_set",
             Self::RouteTlsOverrideRemove(_) => "route_tls_override_remove",

@@ -72,6 +72,12 @@ impl From<BTreeMap<String, Option<String>>> for Environment {
     }
 }
 
+impl Extend<(String, Option<String>)> for Environment {
+    fn extend<I: IntoIterator<Item = (String, Option<String>)>>(&mut self, variables: I) {
+        self.0.extend(variables);
+    }
+}
+
 impl<const N: usize> From<[(String, Option<String>); N]> for Environment {
     fn from(variables: [(String, Option<String>); N]) -> Self {
         Self(variables.into())

@@ -13,7 +13,11 @@ use jaco_raftnode::StateReader;
 use jaco_state::{State, fsm};
 use prost::Message as _;
 
-use super::{caller::Caller, files};
+use super::{
+    caller::Caller,
+    files,
+    secrets::{self, key_in_force},
+};
 use crate::node::MemberContext;
 
 /// The cluster's names and ports, against which a manifest is validated.
@@ -70,13 +74,22 @@ pub(super) async fn apply(
         caller,
     };
     let mut resolved = manifest::resolve(&request.jaco_yaml, &request.compose_yaml, &view)?;
-    let (guard, contents) = files::assign(node, guard, &state, &mut resolved, &request).await?;
+    // While values are sealed, the guard also keeps the secrets key from being replaced.
+    let (guard, key) = match files::has_secrets(&resolved) || !request.secret_values.is_empty() {
+        true => {
+            let guard = guard.with(node.sealing_lock.lock(&node.raft).await?)?;
+            (guard, Some(key_in_force(node)?))
+        }
+        false => (guard, None),
+    };
+    let contents = files::assign(&state, &mut resolved, &request.files, key.as_ref())?;
+    let secrets = secrets::changed(&state, &resolved, &request, key.as_ref())?;
     let current = state.deployments.get(&resolved.deployment);
     let applied = current.map_or(0, |current| current.applied_revision);
     let highest = current.map_or(0, |c| c.highest_revision.max(c.applied_revision));
 
     let apply = payload(&request, &resolved, contents, highest + 1);
-    let command = command(node, caller, &state, &resolved, apply);
+    let command = command(node, caller, &state, &resolved, &secrets, apply);
     let changes = preview(&state, &resolved.deployment, &command, node.command_bytes())?;
     if request.dry_run {
         return Ok(v1::ApplyResponse {
@@ -91,7 +104,7 @@ pub(super) async fn apply(
     })
 }
 
-/// Builds the command of a revision. The audit events of privileged services are in the same log
+/// Builds the command of a revision. Its new secrets come first, since it needs their values. The audit events of privileged services are in the same log
 /// entry, so that neither exists without the other. So is the end of the overrides of domains whose
 /// TLS the manifest sets itself.
 fn command(
@@ -99,6 +112,7 @@ fn command(
     caller: &Caller,
     state: &State,
     resolved: &Resolved,
+    secrets: &[v1::Secret],
     apply: v1::DeploymentApply,
 ) -> v1::Command {
     let sign = |payload| node.command(&caller.identity, payload);
@@ -112,9 +126,13 @@ fn command(
             sign(Payload::RouteTlsOverrideRemove(removal))
         })
         .collect();
-    if resolved.privileged.is_empty() && overrides.is_empty() {
+    if resolved.privileged.is_empty() && overrides.is_empty() && secrets.is_empty() {
         return apply;
     }
+    let secrets = secrets.iter().map(|secret| {
+        let secret = Some(secret.clone());
+        sign(Payload::SecretUpsert(v1::SecretUpsert { secret }))
+    });
     let admitted = resolved.privileged.iter().map(|admitted| {
         let event = v1::AuditEvent {
             r#type: v1::AuditEventType::PrivilegedWorkloadAdmitted.into(),
@@ -131,7 +149,7 @@ fn command(
         };
         sign(Payload::AuditAppend(v1::AuditAppend { event: Some(event) }))
     });
-    let children = std::iter::once(apply).chain(overrides).chain(admitted);
+    let children = secrets.chain([apply]).chain(overrides).chain(admitted);
     let children = children.collect();
     sign(Payload::Batch(v1::Batch { children }))
 }

@@ -191,6 +191,7 @@ impl Client {
             compose_yaml: compose_yaml.into(),
             dry_run: false,
             files: Vec::new(),
+            secret_values: Default::default(),
         };
         Ok(self.deploy().apply(request).await?.into_inner())
     }

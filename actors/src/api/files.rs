@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use jaco_net::secrets::SecretsKey;
 use jaco_policy::api::files::{self, Sealer, check_size};
 use jaco_proto::{
     Error, ErrorCode,
@@ -14,11 +15,7 @@ use jaco_state::{State, cluster_file_key};
 use tonic::{Request, Response, Status};
 
 use super::{caller::Caller, names, secrets::key_in_force};
-use crate::{
-    commit::{CommitGuard, propose},
-    node::{MemberContext, NodeContext},
-    secrets::KeySealer,
-};
+use crate::{commit::propose, node::NodeContext, secrets::KeySealer};
 
 /// A deployment without secrets needs no key.
 struct NoSealer;
@@ -37,30 +34,26 @@ impl Sealer for NoSealer {
     }
 }
 
-/// Gives the files of `resolved` their contents, and returns the new ones. While the deployment has
-/// secrets, the guard also keeps the secrets key from being replaced.
+/// Whether an apply of `resolved` seals files.
+pub(super) fn has_secrets(resolved: &Resolved) -> bool {
+    let mut kinds = resolved.file_sources.keys().map(|(kind, _)| *kind);
+    kinds.any(|kind| kind == FileKind::Secret)
+}
+
+/// Gives the files of `resolved` their contents, and returns the new ones.
 ///
 /// # Errors
-/// Those of [`files::assign`], and `secrets_key_missing`.
-pub(super) async fn assign(
-    node: &MemberContext,
-    guard: CommitGuard,
+/// Those of [`files::assign`].
+pub(super) fn assign(
     state: &State,
     resolved: &mut Resolved,
-    request: &v1::ApplyRequest,
-) -> Result<(CommitGuard, Vec<FileContent>), Error> {
-    let has_secrets = resolved
-        .file_sources
-        .keys()
-        .any(|(kind, _)| *kind == FileKind::Secret);
-    if !has_secrets {
-        let contents = files::assign(state, resolved, &request.files, &NoSealer)?;
-        return Ok((guard, contents));
+    values: &[v1::FileValue],
+    key: Option<&Arc<SecretsKey>>,
+) -> Result<Vec<FileContent>, Error> {
+    match key {
+        Some(key) => files::assign(state, resolved, values, &KeySealer(Arc::clone(key))),
+        None => files::assign(state, resolved, values, &NoSealer),
     }
-    let guard = guard.with(node.sealing_lock.lock(&node.raft).await?)?;
-    let sealer = KeySealer(key_in_force(node)?);
-    let contents = files::assign(state, resolved, &request.files, &sealer)?;
-    Ok((guard, contents))
 }
 
 pub(super) struct ClusterFilesService(pub(super) Arc<NodeContext>);
@@ -194,4 +187,4 @@ fn name(given: &str) -> Result<String, Error> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

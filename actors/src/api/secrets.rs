@@ -1,29 +1,91 @@
-//! The `Secrets` service: the operator's access to the secrets key.
+//! The `Secrets` service: secrets of deployments, and the operator's access to the key that seals them.
 
 use std::sync::Arc;
 
 use jaco_net::secrets::SecretsKey;
+use jaco_policy::api::secrets;
 use jaco_proto::{
     Error, ErrorCode,
+    manifest::Resolved,
+    secret::SecretBytes,
     v1::{self, AuditEventType, command::Payload, secrets_server::Secrets},
 };
 use jaco_raftnode::{ForwardingProposer as _, StateReader as _};
-use jaco_state::command;
+use jaco_state::{State, command};
 use tonic::{Request, Response, Status};
 use zeroize::Zeroize as _;
 
-use super::caller::Caller;
+use super::{caller::Caller, names};
 use crate::{
     commit::{outcome, propose},
     node::{MemberContext, NodeContext, leader::LeaderLocation},
     peer::Sender,
-    secrets::{from_message, to_message},
+    secrets::{ValueSealer, from_message, to_message},
 };
 
 pub(super) struct SecretsService(pub(super) Arc<NodeContext>);
 
 #[tonic::async_trait]
 impl Secrets for SecretsService {
+    async fn set(
+        &self,
+        request: Request<v1::SecretSetRequest>,
+    ) -> Result<Response<v1::SecretInfo>, Status> {
+        let caller = Caller::of(&request)?;
+        let node = self.0.running()?;
+        let request = request.into_inner();
+        let (deployment, name) = (request.deployment, request.name);
+        let value = SecretBytes::new(request.value);
+        names::require("deployment", &deployment)?;
+        names::require("name", &name)?;
+        let guard = node.sealing_lock.lock(&node.raft).await?;
+        let sealer = ValueSealer(key_in_force(&node)?);
+        let state = node.raft.state();
+        let secret = secrets::next(&state, &deployment, &name, value.expose(), &sealer)?;
+        if let Some(secret) = secret {
+            let payload = Payload::SecretUpsert(v1::SecretUpsert {
+                secret: Some(secret),
+            });
+            let command = node.command(&caller.identity, payload);
+            guard.propose(&node.raft, command).await?;
+        }
+        let state = node.raft.state();
+        let stored = state.secret(&deployment, &name);
+        let info = stored.map(|secret| secrets::info(&state, secret));
+        // Another operator may have removed it since.
+        let info = info.ok_or_else(|| not_found(&deployment, &name))?;
+        Ok(node.read_response(&state, info))
+    }
+
+    async fn list(
+        &self,
+        request: Request<v1::SecretListRequest>,
+    ) -> Result<Response<v1::SecretListResponse>, Status> {
+        let node = self.0.running()?;
+        let filter = request.into_inner().deployment_filter;
+        let state = node.raft.state();
+        let listed = state.secrets.values();
+        let listed = listed.filter(|it| filter.is_empty() || it.deployment == filter);
+        let response = v1::SecretListResponse {
+            secrets: listed.map(|it| secrets::info(&state, it)).collect(),
+        };
+        Ok(node.read_response(&state, response))
+    }
+
+    async fn remove(
+        &self,
+        request: Request<v1::SecretRemoveRequest>,
+    ) -> Result<Response<v1::SecretRemoveResponse>, Status> {
+        let caller = Caller::of(&request)?;
+        let node = self.0.running()?;
+        let v1::SecretRemoveRequest { deployment, name } = request.into_inner();
+        names::require("deployment", &deployment)?;
+        names::require("name", &name)?;
+        let payload = Payload::SecretRemove(v1::SecretRemove { deployment, name });
+        propose(&node.raft, node.command(&caller.identity, payload)).await?;
+        Ok(Response::new(v1::SecretRemoveResponse {}))
+    }
+
     async fn export_key(
         &self,
         request: Request<v1::ExportKeyRequest>,
@@ -63,6 +125,37 @@ impl Secrets for SecretsService {
         let id = node.secrets()?.rotate(caller.identity).await?;
         Ok(Response::new(v1::SecretsKeyId { id }))
     }
+}
+
+fn not_found(deployment: &str, name: &str) -> Error {
+    let message = format!("deployment {deployment:?} has no secret {name:?}");
+    Error::new(ErrorCode::SecretNotFound, message)
+        .with("deployment", deployment)
+        .with("name", name)
+}
+
+/// Returns the secrets of an apply whose values are new.
+///
+/// # Errors
+/// Those of [`secrets::changed`].
+pub(super) fn changed(
+    state: &State,
+    resolved: &Resolved,
+    request: &v1::ApplyRequest,
+    key: Option<&Arc<SecretsKey>>,
+) -> Result<Vec<v1::Secret>, Error> {
+    let Some(key) = key else {
+        return Ok(Vec::new());
+    };
+    let sealer = ValueSealer(Arc::clone(key));
+    let values = &request.secret_values;
+    secrets::changed(
+        state,
+        &resolved.deployment,
+        &resolved.secrets,
+        values,
+        &sealer,
+    )
 }
 
 /// Writes a key that the leader gives to this member's disk.
@@ -122,67 +215,4 @@ pub(super) fn key_in_force(node: &MemberContext) -> Result<Arc<SecretsKey>, Erro
 }
 
 #[cfg(test)]
-mod tests {
-    use jaco_proto::{
-        error::DecodedError,
-        v1::{internal_client::InternalClient, secrets_client::SecretsClient},
-    };
-
-    use super::*;
-    use crate::{
-        api::admission::Transport,
-        testing::cluster::{Cluster, with},
-    };
-
-    const BEARER: (&str, &str) = ("authorization", "Bearer secret");
-
-    fn code<T>(result: Result<T, Status>) -> String {
-        DecodedError::from(result.err().unwrap()).code
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn only_members_give_and_get_the_key() {
-        let cluster = Cluster::start(2).await;
-        for transport in [Transport::Local, Transport::Api] {
-            let mut client = InternalClient::new(cluster.member_api(2, transport));
-            let message = to_message(&SecretsKey::new([1; 32]));
-            let stored = client.store_secrets_key(with(message, &[BEARER])).await;
-            assert_eq!(code(stored), "peer_only");
-            let request = v1::SecretsKeyId::default();
-            let fetched = client.fetch_secrets_key(with(request, &[BEARER])).await;
-            assert_eq!(code(fetched), "peer_only");
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn only_the_leader_gives_a_valid_key() {
-        let cluster = Cluster::start(3).await;
-        let message = to_message(&SecretsKey::new([1; 32]));
-        let mut follower = InternalClient::new(cluster.peer_api(2, 3));
-        let stored = follower.store_secrets_key(message.clone()).await;
-        assert_eq!(code(stored), "no_leader");
-        let mut leader = InternalClient::new(cluster.peer_api(2, 1));
-        for (id, key) in [
-            ("other", &message.key[..]),
-            (message.id.as_str(), &message.key[1..]),
-        ] {
-            let message = v1::SecretsKey {
-                id: id.to_owned(),
-                key: key.to_vec(),
-            };
-            let stored = leader.store_secrets_key(message).await;
-            assert_eq!(code(stored), "validation_failed", "{id}");
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn key_is_exported_on_the_control_socket_only() {
-        let cluster = Cluster::start(1).await;
-        let mut client = SecretsClient::new(cluster.member_api(1, Transport::Api));
-        let exported = client.export_key(with(v1::ExportKeyRequest {}, &[BEARER]));
-        assert_eq!(code(exported.await), "privilege_denied");
-        let import = v1::ImportKeyRequest { key: vec![1; 31] };
-        let imported = client.import_key(with(import, &[BEARER])).await;
-        assert_eq!(code(imported), "validation_failed");
-    }
-}
+mod tests;

@@ -11,6 +11,7 @@ use std::{
     io,
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, chown},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use jaco_engine::spec::FileMount;
@@ -64,6 +65,11 @@ impl FileMounts {
         }
     }
 
+    /// The newest of the keys.
+    pub(crate) fn secrets_key(&self) -> Option<Arc<SecretsKey>> {
+        self.keys.borrow().clone()
+    }
+
     /// Writes the files of a replica, and removes those that its row does not have.
     ///
     /// # Errors
@@ -76,7 +82,7 @@ impl FileMounts {
         if row.files.is_empty() {
             return Ok(Vec::new());
         }
-        let key = self.keys.borrow().clone();
+        let key = self.secrets_key();
         let contents = row.files.iter().map(|file| {
             let name = (row.deployment.clone(), file.content_id.clone());
             let content = state.file_contents.get(&name);

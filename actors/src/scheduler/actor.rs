@@ -263,7 +263,8 @@ fn outcome_of(outcome: &Result<Committed, ProposeError>, partial: bool) -> Outco
 fn concerns_scheduling(before: &State, after: &State) -> bool {
     !(before.deployments.ptr_eq(&after.deployments)
         && before.nodes.ptr_eq(&after.nodes)
-        && before.replicas_observed.ptr_eq(&after.replicas_observed))
+        && before.replicas_observed.ptr_eq(&after.replicas_observed)
+        && before.secrets.ptr_eq(&after.secrets))
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ impl Sealer for KeySealer {
     }
 }
 
-fn not_sealed(why: impl std::fmt::Display) -> Error {
+pub(super) fn not_sealed(why: impl std::fmt::Display) -> Error {
     Error::new(ErrorCode::RandFailed, "a secret could not be sealed").because(why.to_string())
 }
 

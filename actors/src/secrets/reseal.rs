@@ -4,7 +4,7 @@ use jaco_net::secrets::SecretsKey;
 use jaco_proto::{Error, v1::command::Payload};
 use jaco_raftnode::State;
 
-use super::files;
+use super::{files, values};
 use crate::ingress::certificate;
 
 /// Returns the commands that replace every sealed value of one kind of row: opened with the old key,
@@ -16,4 +16,4 @@ pub(crate) type Reseal =
     fn(state: &State, old: Option<&SecretsKey>, new: &SecretsKey) -> Result<Vec<Payload>, Error>;
 
 /// One function per kind of row with sealed values.
-pub(crate) static RESEALERS: &[Reseal] = &[certificate::reseal, files::reseal];
+pub(crate) static RESEALERS: &[Reseal] = &[certificate::reseal, files::reseal, values::reseal];

@@ -273,6 +273,7 @@ impl Client {
             compose_yaml: compose.into(),
             dry_run,
             files: Vec::new(),
+            secret_values: Default::default(),
         };
         Ok(self.deploy().apply(request).await?.into_inner())
     }

@@ -139,6 +139,7 @@ async fn refuse(daemon: &Daemon, case: &Case) -> Result<()> {
         compose_yaml: compose.clone(),
         dry_run: false,
         files: Vec::new(),
+        secret_values: Default::default(),
     };
     let Err(status) = daemon.api().deploy().apply(request).await else {
         anyhow::bail!("{what}: accepted");
@@ -209,6 +210,7 @@ async fn oversized_request_is_refused_without_blocking_others() -> Result<()> {
         compose_yaml: format!("{COMPOSE}# {}\n", "x".repeat(10 << 20)).into(),
         dry_run: false,
         files: Vec::new(),
+        secret_values: Default::default(),
     };
     let mut calls = Vec::new();
     for _ in 0..16 {

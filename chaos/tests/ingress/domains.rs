@@ -75,6 +75,7 @@ impl Running {
             compose_yaml: compose.to_string().into_bytes(),
             dry_run: false,
             files: Vec::new(),
+            secret_values: Default::default(),
         };
         let leader = self.lab.leader().await.unwrap();
         let mut api = self.lab.node(leader).api().deploy();

@@ -127,6 +127,7 @@ impl Running {
             compose_yaml: compose.to_string().into_bytes(),
             dry_run: false,
             files: Vec::new(),
+            secret_values: Default::default(),
         };
         let leader = self.lab.leader().await.unwrap();
         self.lab

@@ -140,6 +140,7 @@ impl Service {
             compose_yaml: compose.to_string().into_bytes(),
             dry_run: false,
             files: Vec::new(),
+            secret_values: Default::default(),
         };
         until("the deployment is applied", LIMIT, || async {
             let leader = running

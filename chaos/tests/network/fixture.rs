@@ -46,6 +46,7 @@ pub(crate) fn request(deployment: &str, replicas: [u32; 2], revision: u64) -> v1
         compose_yaml: compose.to_string().into_bytes(),
         dry_run: false,
         files: Vec::new(),
+        secret_values: Default::default(),
     }
 }
 

@@ -59,6 +59,7 @@ fn request(hosts: [&str; 2]) -> v1::ApplyRequest {
         compose_yaml: compose.to_string().into_bytes(),
         dry_run: false,
         files: Vec::new(),
+        secret_values: Default::default(),
     }
 }
 

@@ -43,6 +43,7 @@ fn request(replicas: u32) -> v1::ApplyRequest {
         compose_yaml: compose.to_string().into_bytes(),
         dry_run: false,
         files: Vec::new(),
+        secret_values: Default::default(),
     }
 }
 

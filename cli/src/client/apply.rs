@@ -6,6 +6,7 @@ mod progress;
 mod wait;
 
 use std::{
+    collections::BTreeMap,
     path::PathBuf,
     time::{Duration, Instant},
 };
@@ -147,6 +148,7 @@ pub(crate) async fn run(
     let manifests = blocking(move || manifests(jaco.as_deref(), &sources)).await??;
     manifests.warn(args.strict, ui)?;
     let files = manifests.files()?;
+    let secrets = manifests.secret_values(&|name| std::env::var(name).ok())?;
     let client = connect()?;
     // The earlier replicas, to tell which ones the revision has replaced.
     let waits = !args.dry_run && !args.detach;
@@ -155,7 +157,7 @@ pub(crate) async fn run(
     } else {
         Vec::new()
     };
-    let response = submit(&client, &manifests, &files, args.dry_run).await?;
+    let response = submit(&client, &manifests, &files, &secrets, args.dry_run).await?;
 
     let diff = response.diff.clone().unwrap_or_default();
     let goal = Goal::new(&manifests, response.applied_revision, &diff, &before);
@@ -203,6 +205,7 @@ async fn submit(
     client: &Client,
     manifests: &Manifests,
     files: &[v1::FileValue],
+    secrets: &BTreeMap<String, Vec<u8>>,
     dry_run: bool,
 ) -> Result<v1::ApplyResponse, Failure> {
     let call = async |connection| {
@@ -211,6 +214,7 @@ async fn submit(
             compose_yaml: manifests.compose.clone(),
             dry_run,
             files: files.to_vec(),
+            secret_values: secrets.clone(),
         };
         let mut deploy = DeployClient::new(connection).max_decoding_message_size(MAX_MESSAGE_BYTES);
         deploy.apply(request).await

@@ -10,11 +10,11 @@ use clap::{Args, Parser, Subcommand};
 use jaco_proto::{duration, secret::SecretString};
 
 use super::{
-    actors, apply, audit, backup, cert, cluster, cluster_files, config, domain,
+    actors, apply, audit, backup, cert, cluster, config, domain,
     failure::{Failure, Local},
     get, lifecycle, logs, net, node,
     output::Format,
-    packaging, registry, restore, status, tls, token,
+    packaging, registry, restore, secret, status, tls, token,
     transport::{Source, TokenRule},
     validate,
 };
@@ -215,10 +215,10 @@ pub(crate) enum Command {
     ///
     /// With a subcommand: manage the configs of the cluster.
     Config(config::Args),
-    /// Manage the secrets of the cluster
+    /// Manage the secrets of deployments and of the cluster
     Secret {
         #[command(subcommand)]
-        command: cluster_files::SecretCommand,
+        command: secret::Command,
     },
     /// Print the version
     Version,

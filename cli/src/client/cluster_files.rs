@@ -1,5 +1,5 @@
-//! `jaco config create` and its siblings, and `jaco secret`: configs and secrets of the cluster, which
-//! deployments name as `external`.
+//! `jaco config create` and its siblings, and those of `jaco secret --cluster`: configs and secrets of
+//! the cluster, which deployments name as `external`.
 
 use std::{
     fs,
@@ -29,7 +29,7 @@ use super::{
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Path that stands for standard input.
-const STDIN: &str = "-";
+pub(super) const STDIN: &str = "-";
 
 /// Subcommands of `config`.
 #[derive(clap::Subcommand)]
@@ -40,40 +40,6 @@ pub(crate) enum ConfigCommand {
     List(ReadArgs),
     /// Remove a config from the cluster; deployments keep what they were applied with
     Rm(FileName),
-}
-
-/// Subcommands of `secret`.
-#[derive(clap::Subcommand)]
-pub(crate) enum SecretCommand {
-    /// Store a secret in the cluster, for deployments that name it as external
-    Create {
-        #[command(flatten)]
-        scope: Scope,
-        #[command(flatten)]
-        create: NewFile,
-    },
-    /// List the secrets of the cluster
-    List {
-        #[command(flatten)]
-        scope: Scope,
-        #[command(flatten)]
-        read: ReadArgs,
-    },
-    /// Remove a secret from the cluster; deployments keep what they were applied with
-    Rm {
-        #[command(flatten)]
-        scope: Scope,
-        #[command(flatten)]
-        name: FileName,
-    },
-}
-
-/// Owner of a secret.
-#[derive(clap::Args)]
-pub(crate) struct Scope {
-    /// The secret belongs to the cluster, not to one deployment
-    #[arg(long, required = true)]
-    cluster: bool,
 }
 
 /// Arguments of `create`.
@@ -105,16 +71,6 @@ impl ConfigCommand {
     }
 }
 
-impl SecretCommand {
-    /// Settings of the read, if the command is one.
-    pub(crate) fn read(&self) -> Option<&ReadArgs> {
-        match self {
-            Self::List { read, .. } => Some(read),
-            Self::Create { .. } | Self::Rm { .. } => None,
-        }
-    }
-}
-
 /// Runs a subcommand of `config`.
 pub(crate) async fn config(
     command: ConfigCommand,
@@ -126,20 +82,6 @@ pub(crate) async fn config(
         ConfigCommand::Create(args) => create(kind, args, client, ui).await,
         ConfigCommand::List(_) => list(kind, client, ui).await,
         ConfigCommand::Rm(args) => remove(kind, args.name, client, ui).await,
-    }
-}
-
-/// Runs a subcommand of `secret`.
-pub(crate) async fn secret(
-    command: SecretCommand,
-    client: &Client,
-    ui: &mut Ui<'_>,
-) -> Result<(), Stop> {
-    let kind = FileKind::Secret;
-    match command {
-        SecretCommand::Create { create: args, .. } => create(kind, args, client, ui).await,
-        SecretCommand::List { .. } => list(kind, client, ui).await,
-        SecretCommand::Rm { name, .. } => remove(kind, name.name, client, ui).await,
     }
 }
 
@@ -171,7 +113,7 @@ impl View for ChangedView {
     }
 }
 
-async fn create(
+pub(super) async fn create(
     kind: FileKind,
     args: NewFile,
     client: &Client,
@@ -252,7 +194,7 @@ impl View for ListView {
     }
 }
 
-async fn list(kind: FileKind, client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
+pub(super) async fn list(kind: FileKind, client: &Client, ui: &mut Ui<'_>) -> Result<(), Stop> {
     let call = async |connection| {
         let request = v1::ClusterFileListRequest { kind: kind.into() };
         ClusterFilesClient::new(connection).list(request).await
@@ -270,7 +212,7 @@ async fn list(kind: FileKind, client: &Client, ui: &mut Ui<'_>) -> Result<(), St
     })
 }
 
-async fn remove(
+pub(super) async fn remove(
     kind: FileKind,
     name: String,
     client: &Client,

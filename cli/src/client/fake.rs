@@ -73,6 +73,7 @@ pub(crate) struct Script {
     pub(crate) checks: Vec<v1::CheckDomainResponse>,
     pub(crate) certs: Vec<v1::CertInfo>,
     pub(crate) files: Vec<v1::ClusterFileInfo>,
+    pub(crate) secrets: Vec<v1::SecretInfo>,
     /// Addresses of the domains whose TLS is switched.
     pub(crate) urls: Vec<String>,
     pub(crate) backup: Vec<Result<Vec<u8>, Error>>,
@@ -89,6 +90,7 @@ struct Recorded {
     reads: Vec<Option<String>>,
     credentials: Vec<v1::RegistryCredentialAddRequest>,
     files: Vec<v1::ClusterFileCreateRequest>,
+    secrets: Vec<v1::SecretSetRequest>,
 }
 
 #[derive(Default)]
@@ -163,6 +165,10 @@ impl Fake {
 
     pub(crate) fn files(&self) -> Vec<v1::ClusterFileCreateRequest> {
         self.service.inner().recorded.files.clone()
+    }
+
+    pub(crate) fn secrets(&self) -> Vec<v1::SecretSetRequest> {
+        self.service.inner().recorded.secrets.clone()
     }
 
     pub(crate) fn audit_queries(&self) -> Vec<v1::AuditQueryRequest> {

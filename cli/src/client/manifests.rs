@@ -19,10 +19,11 @@ use jaco_proto::{
         compose::Project,
         env_file::FoldError,
         interpolate,
-        jaco::Jaco,
+        jaco::{Jaco, Spanned, secrets},
         project::{self, Inactive, Options, ResolveError, Resolved, project_name},
     },
     v1::FileValue,
+    yaml,
 };
 
 use crate::client::{
@@ -92,6 +93,8 @@ pub(crate) struct Manifests {
     variables: BTreeMap<String, String>,
     /// Files in place of relative binds.
     binds: Vec<FileValue>,
+    /// Templates of the values of secrets, by name.
+    secrets: BTreeMap<String, Spanned<String>>,
     /// Image of every service that has one.
     pub(crate) images: BTreeMap<String, String>,
     /// Warnings about valid but suspicious content.
@@ -156,6 +159,28 @@ impl Manifests {
         let mut files = shipped::contents(&self.resolved, &self.variables)?;
         files.extend(self.binds.iter().cloned());
         Ok(files)
+    }
+
+    /// Values of the secrets of `jaco.yaml`, from the environment files and then from `environment`, that
+    /// of the process: a secret names its variable, so none reaches the cluster by accident.
+    ///
+    /// # Errors
+    /// `secret_unresolved` or `validation_failed`.
+    pub(crate) fn secret_values(
+        &self,
+        environment: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<BTreeMap<String, Vec<u8>>, Failure> {
+        let lookup = |name: &str| {
+            let known = self.variables.get(name).cloned();
+            known.or_else(|| environment(name))
+        };
+        let values = secrets::resolve(&self.secrets, &lookup);
+        let values = values
+            .map_err(|error| self.attach(error.into()))?
+            .into_iter();
+        Ok(values
+            .map(|(name, value)| (name, value.expose().as_bytes().to_vec()))
+            .collect())
     }
 
     /// Paths of the files as given by the user.
@@ -252,6 +277,7 @@ pub(crate) fn manifests(jaco: Option<&Path>, sources: &Sources) -> Result<Manife
         resolved,
         variables: options.variables,
         binds: binds.files,
+        secrets: document.parsed.secrets,
         warnings,
     })
 }
@@ -357,6 +383,11 @@ impl Document {
             }
         };
         let own = resolved.jaco.clone().unwrap_or_default();
+        if has_secrets(&own) {
+            let message = "x-jaco cannot have secrets, since the cluster stores the compose file with \
+                           its variables resolved: write them to jaco.yaml beside it";
+            return Err(invalid(message).with("field", "x-jaco.secrets"));
+        }
         let has_name = own.starts_with(b"deployment:")
             || own.windows(12).any(|window| window == b"\ndeployment:");
         if has_name {
@@ -369,6 +400,14 @@ impl Document {
         }
         parse(bytes)
     }
+}
+
+/// Whether the text of a manifest has `secrets`.
+fn has_secrets(bytes: &[u8]) -> bool {
+    let document = yaml::parse(bytes).ok();
+    let root = document.and_then(|document| document.root);
+    let map = root.as_ref().and_then(yaml::Node::as_map);
+    map.is_some_and(|map| map.get("secrets").is_some())
 }
 
 fn no_name() -> Failure {

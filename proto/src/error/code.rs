@@ -126,6 +126,10 @@ error_codes! {
     ConfigMissing = "config_missing" => InvalidArgument,
     /// A deployment names a secret whose value was not sent, or one that the cluster does not have.
     SecretMissing = "secret_missing" => InvalidArgument,
+    /// A variable of a secret is not set where the client runs.
+    SecretUnresolved = "secret_unresolved" => InvalidArgument,
+    /// A secret has the name of a variable in `environment`.
+    SecretConflict = "secret_conflict" => InvalidArgument,
     /// The cluster has no config of this name.
     ConfigNotFound = "config_not_found" => NotFound,
     /// The cluster has no secret of this name.

@@ -5,8 +5,9 @@ mod decode;
 mod keys;
 mod protection;
 mod schema;
+pub mod secrets;
 
-use std::ops::Deref;
+use std::{collections::BTreeMap, ops::Deref};
 
 pub use schema::json_schema;
 
@@ -28,6 +29,8 @@ pub struct Jaco {
     pub routes: Vec<Route>,
     /// Scheduling overrides in file order.
     pub services: Vec<Override>,
+    /// Templates of the values of secrets, by name.
+    pub secrets: BTreeMap<String, Spanned<String>>,
     /// ACME account; empty for the cluster's default.
     pub acme_email: String,
     /// Lists that the file names without a value, which makes them empty.
@@ -94,6 +97,8 @@ pub struct Override {
     /// Version of the PROXY protocol header sent on connections to published TCP ports: 0 for no
     /// header, else 2.
     pub proxy_protocol: u32,
+    /// Names of the secrets that the service has; absent for all.
+    pub secrets: Option<Vec<Spanned<String>>>,
 }
 
 /// File name in error details.

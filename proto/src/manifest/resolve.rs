@@ -50,6 +50,8 @@ pub struct Resolved {
     pub tls_written: BTreeSet<String>,
     /// Published ports by port and protocol.
     pub tcp_routes: Vec<v1::TcpRoute>,
+    /// Names of the declared secrets.
+    pub secrets: BTreeSet<String>,
     /// ACME account; empty for the cluster's default.
     pub acme_email: String,
     /// Privileged services by name; for the audit log.
@@ -114,6 +116,7 @@ fn resolve_unbounded(
     let compose = Compose::checked(compose_yaml)?;
     cross::overrides(&jaco, &compose)?;
     cross::hardware_addresses(&jaco, &compose)?;
+    cross::secrets(&jaco, &compose)?;
     let services = merge(&jaco, &compose);
     cross::override_networks(&jaco, &compose)?;
     cross::hosts(&jaco, cluster)?;
@@ -132,6 +135,7 @@ fn resolve_unbounded(
         tcp_routes,
         privileged,
         warnings: warnings(Some(&jaco), Some(&compose)),
+        secrets: jaco.secrets.into_keys().collect(),
         acme_email: jaco.acme_email,
         deployment: jaco.deployment,
     })
@@ -158,6 +162,7 @@ fn validate_unbounded(
     if let (Some(jaco), Some(compose)) = (&jaco, &compose) {
         cross::overrides(jaco, compose)?;
         cross::hardware_addresses(jaco, compose)?;
+        cross::secrets(jaco, compose)?;
         cross::override_networks(jaco, compose)?;
         cross::route_services(jaco, compose)?;
         cross::tcp_routes(jaco, compose)?;
@@ -185,6 +190,7 @@ fn merge(jaco: &Jaco, compose: &Compose) -> Vec<v1::ServiceSpec> {
                 placement: placement.mode.into(),
                 hosts: given.map(|given| texts(&given.hosts)).unwrap_or_default(),
                 networks: networks(given, &compose.project, service),
+                secrets: secrets(jaco, given),
                 files: files(service),
                 constraints: placement.constraints,
                 max_replicas_per_node: per_node.unwrap_or(0),
@@ -193,6 +199,17 @@ fn merge(jaco: &Jaco, compose: &Compose) -> Vec<v1::ServiceSpec> {
             }
         })
         .collect()
+}
+
+/// Names of the secrets that a service has in its environment.
+fn secrets(jaco: &Jaco, given: Option<&Override>) -> Vec<String> {
+    match given.and_then(|given| given.secrets.as_ref()) {
+        Some(names) => {
+            let names: BTreeSet<String> = texts(names).into_iter().collect();
+            names.into_iter().collect()
+        }
+        None => jaco.secrets.keys().cloned().collect(),
+    }
 }
 
 /// Configs and secrets of a service, without their content.

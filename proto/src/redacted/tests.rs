@@ -83,6 +83,15 @@ fn request_and_response_secrets_are_redacted() {
             compose_yaml: secret(),
             dry_run: true,
             files: Vec::new(),
+            secret_values: [("DB_PASSWORD".to_owned(), secret())].into(),
+        },
+    );
+    assert_hidden(
+        "DB_PASSWORD",
+        SecretSetRequest {
+            deployment: "shop".into(),
+            name: "DB_PASSWORD".into(),
+            value: secret(),
         },
     );
     assert_hidden(
@@ -348,9 +357,9 @@ fn fields_with_secret_names_are_hidden() {
         "command_bytes",
     ];
     for ((message, field), hidden) in classified() {
-        // The id of a key is public.
-        let is_secret_name = !field.ends_with("key_id")
-            && SECRET.iter().any(|word| field.contains(word))
+        // The id of a key is public, and a service has names of secrets alone.
+        let is_public = field.ends_with("key_id") || message == "ServiceSpec";
+        let is_secret_name = !is_public && SECRET.iter().any(|word| field.contains(word))
             || (field.ends_with("token") && message != "ChallengeToken");
         assert!(!is_secret_name || hidden, "{message}.{field} is shown");
     }

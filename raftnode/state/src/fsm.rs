@@ -22,6 +22,7 @@ mod registry;
 pub mod reject;
 mod replica;
 mod route;
+mod secret;
 mod subnet;
 #[cfg(test)]
 mod tests;
@@ -251,6 +252,8 @@ fn dispatch(tx: &mut Tx, command: &v1::Command, depth: usize) -> Result<(), Appl
         Payload::RegistryCredentialUpsert(c) => registry::upsert(tx, origin, c),
         Payload::RegistryCredentialRemove(c) => registry::remove(tx, origin, c),
         Payload::ClusterConfigSet(c) => config::set(tx, origin, c),
+        Payload::SecretUpsert(c) => secret::upsert(tx, origin, c),
+        Payload::SecretRemove(c) => secret::remove(tx, origin, c),
         Payload::SecretsKeySet(c) => cluster::set_secrets_key(tx, origin, c),
         Payload::RouteTlsOverrideSet(c) => tls::set(tx, origin, c),
         Payload::RouteTlsOverrideRemove(c) => tls::remove(tx, origin, c),

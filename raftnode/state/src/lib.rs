@@ -7,6 +7,7 @@
 //! - [`event`]: changes of entities, typed and in their wire format.
 //! - [`QUARANTINE`]: the time for which a freed address block is not assigned again.
 //! - [`State::networks_in_use`]: networks that need their address blocks.
+//! - [`State::secrets_of`]: the secrets of a deployment.
 //! - [`mod@restore`]: the initial state of a restored cluster.
 //! - [`registry`]: canonical keys of image registries.
 
@@ -16,6 +17,7 @@ pub mod fsm;
 mod quarantine;
 pub mod registry;
 pub mod restore;
+mod secrets;
 mod sharing;
 mod state;
 #[cfg(any(test, feature = "testing"))]

@@ -68,6 +68,8 @@ pub struct State {
     pub registry_credentials: OrdMap<String, Arc<v1::RegistryCredential>>,
     /// Cluster configuration by key; a key that is not set has no row.
     pub cluster_config: OrdMap<String, Arc<v1::ClusterConfig>>,
+    /// Secrets of deployments by (deployment, name).
+    pub secrets: OrdMap<(String, String), Arc<v1::Secret>>,
     /// TLS of domains in place of what manifests say, by (deployment, domain).
     pub route_tls_overrides: OrdMap<(String, String), Arc<v1::RouteTlsOverride>>,
     /// Certificates of operators by name.
@@ -111,6 +113,7 @@ impl State {
             challenge_tokens,
             subnets,
             cluster_config,
+            secrets,
             route_tls_overrides,
             imported_certs,
         } = self;
@@ -134,6 +137,7 @@ impl State {
             && challenge_tokens.ptr_eq(&other.challenge_tokens)
             && subnets.ptr_eq(&other.subnets)
             && cluster_config.ptr_eq(&other.cluster_config)
+            && secrets.ptr_eq(&other.secrets)
             && route_tls_overrides.ptr_eq(&other.route_tls_overrides)
             && imported_certs.ptr_eq(&other.imported_certs)
     }

@@ -100,7 +100,7 @@ impl Choices<'_> {
     }
 
     fn payload(&mut self, depth: usize) -> Payload {
-        match self.byte() % 39 {
+        match self.byte() % 40 {
             0 => Payload::ClusterInit(v1::ClusterInit {
                 cluster_id: self.name(),
                 self_hostname: self.name(),
@@ -322,6 +322,21 @@ impl Choices<'_> {
                     }),
                 }),
                 _ => Payload::ImportedCertRemove(v1::ImportedCertRemove { name: self.name() }),
+            },
+            38 => match self.small() {
+                0..4 => Payload::SecretUpsert(v1::SecretUpsert {
+                    secret: Some(v1::Secret {
+                        deployment: self.of(&["a", "b"]).to_owned(),
+                        name: self.name(),
+                        version: self.small(),
+                        sealed: self.name().into_bytes(),
+                        ..Default::default()
+                    }),
+                }),
+                _ => Payload::SecretRemove(v1::SecretRemove {
+                    deployment: self.of(&["a", "b"]).to_owned(),
+                    name: self.name(),
+                }),
             },
             37 => match self.small() {
                 0..4 => Payload::ClusterFilePut(v1::ClusterFilePut {

@@ -96,6 +96,8 @@ fn permit(sender: &str, payload: &Payload, state: &State) -> Result<(), Error> {
         | Payload::RegistryCredentialUpsert(_)
         | Payload::RegistryCredentialRemove(_)
         | Payload::ClusterConfigSet(_)
+        | Payload::SecretUpsert(_)
+        | Payload::SecretRemove(_)
         | Payload::SecretsKeySet(_)
         | Payload::RouteTlsOverrideSet(_)
         | Payload::RouteTlsOverrideRemove(_)

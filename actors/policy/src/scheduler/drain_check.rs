@@ -87,7 +87,8 @@ pub fn stranded(state: &State, host: &str, projects: &mut Projects) -> Vec<Strin
             let templates = projects.of(deployment);
             let template = templates.as_ref().as_ref().ok();
             let template = template.and_then(|templates| templates.get(&spec.name));
-            let finished = template.map(|template| template.finished(state, rows));
+            let secrets_version = state.secrets_version(&deployment.name, spec);
+            let finished = template.map(|template| template.finished(state, rows, secrets_version));
             let finished = finished.unwrap_or_default();
             let subject = ServiceToPlace {
                 deployment: &deployment.name,

@@ -30,19 +30,24 @@ pub struct Template {
 }
 
 impl Template {
-    /// Whether a container of `row` has these settings.
-    pub(super) fn is_of(&self, row: &v1::ReplicaDesired) -> bool {
-        row.image == self.image && row.spec_hash == self.spec_hash
+    /// Whether a container of `row` has these settings, and secrets of this version.
+    pub(super) fn is_of(&self, row: &v1::ReplicaDesired, secrets_version: u64) -> bool {
+        row.image == self.image
+            && row.spec_hash == self.spec_hash
+            && row.secrets_version == secrets_version
     }
 
-    /// Returns the ids of those of `rows` that have finished with these settings.
+    /// Returns the ids of those of `rows` that have finished with these settings, and with secrets of
+    /// this version.
     pub(super) fn finished<'r>(
         &self,
         state: &State,
         rows: &BTreeMap<&'r str, &'r v1::ReplicaDesired>,
+        secrets_version: u64,
     ) -> BTreeSet<&'r str> {
         let done = |row: &v1::ReplicaDesired| moves::finished(state, row).is_some();
-        let rows = rows.iter().filter(|(_, row)| self.is_of(row) && done(row));
+        let rows = rows.iter();
+        let rows = rows.filter(|(_, row)| self.is_of(row, secrets_version) && done(row));
         rows.map(|(id, _)| *id).collect()
     }
 }

@@ -23,7 +23,7 @@ secrets:
 ";
 
 /// Three members, of which `n1` leads; all have the secrets key.
-async fn cluster(key: &SecretsKey) -> Cluster {
+pub(in crate::api) async fn cluster(key: &SecretsKey) -> Cluster {
     let cluster = Cluster::start(3).await;
     for id in 1..=3 {
         let node = cluster.node(id).try_running().unwrap();
@@ -76,17 +76,18 @@ async fn apply(
                 ..Default::default()
             })
             .collect(),
+        secret_values: Default::default(),
     };
     let mut client = DeployClient::new(cluster.member_api(2, Transport::Local));
     Ok(client.apply(request).await?.into_inner())
 }
 
-fn state(cluster: &Cluster) -> std::sync::Arc<State> {
+pub(in crate::api) fn state(cluster: &Cluster) -> std::sync::Arc<State> {
     cluster.node(1).try_running().unwrap().raft.state()
 }
 
 /// Whether the whole state, as in the log, a snapshot or a backup, has this text.
-fn holds(state: &State, text: &str) -> bool {
+pub(in crate::api) fn holds(state: &State, text: &str) -> bool {
     let bytes = state.encode_snapshot();
     bytes
         .windows(text.len())

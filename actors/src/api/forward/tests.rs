@@ -424,6 +424,7 @@ async fn leader_validates_against_its_own_state() {
         compose_yaml: "services: {web: {image: nginx}}".into(),
         dry_run,
         files: Vec::new(),
+        secret_values: Default::default(),
     };
     let mut there = DeployClient::new(cluster.member_api(1, Transport::Local));
     there.apply(apply("a.io", "one", false)).await.unwrap();

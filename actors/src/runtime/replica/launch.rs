@@ -16,7 +16,7 @@ use jaco_policy::runtime::{
 use jaco_proto::{manifest::compose::NetworkMode, secret::Redacted, v1::ReplicaDesired};
 use tracing::{info, warn};
 
-use crate::runtime::{Deps, NetworkError, RuntimeContext};
+use crate::runtime::{Deps, NetworkError, RuntimeContext, environment};
 
 /// Prepared start.
 #[derive(Clone, Debug)]
@@ -83,9 +83,15 @@ pub(super) async fn prepare(
         None => Networking::Attached(bridges),
     };
     let files = deps.files.write(&state, &row).await?;
+    let mut service = service.clone();
+    if let Some(spec) = spec {
+        let key = deps.files.secrets_key();
+        let secrets = environment::secrets(key.as_deref(), &state, &row.deployment, spec)?;
+        service.environment.extend(secrets);
+    }
     let home = std::env::var("HOME").unwrap_or_else(|_| "/root".to_owned());
     Ok(Launch {
-        image: image(&row, service).to_owned(),
+        image: image(&row, &service).to_owned(),
         platform: service.platform.clone(),
         deployment: row.deployment.clone(),
         service: row.service.clone(),
@@ -94,7 +100,7 @@ pub(super) async fn prepare(
         spec: Redacted(ContainerSpec {
             cluster_id: cluster.cluster_id.clone(),
             row: ReplicaDesired::clone(&row),
-            service: service.clone(),
+            service,
             volumes: document.volumes.clone(),
             files,
             networking,

@@ -30,7 +30,7 @@ impl Compared {
             nodes deployments replicas_desired replicas_observed restart_counters
             replica_counters rollout_plans routes tcp_routes certs cert_blobs challenge_tokens
             tokens join_tokens subnets freed_subnets registry_credentials cluster_config
-            route_tls_overrides imported_certs file_contents cluster_files audit
+            secrets route_tls_overrides imported_certs file_contents cluster_files audit
         )
     }
 }

@@ -72,6 +72,42 @@ impl v1::config_server::Config for Service {
 
 #[tonic::async_trait]
 impl v1::secrets_server::Secrets for Service {
+    async fn set(
+        &self,
+        request: Request<v1::SecretSetRequest>,
+    ) -> Result<Response<v1::SecretInfo>, Status> {
+        self.admit(&request)?;
+        let request = request.into_inner();
+        let info = v1::SecretInfo {
+            deployment: request.deployment.clone(),
+            name: request.name.clone(),
+            version: 1,
+            services: vec!["web".to_owned()],
+            ..Default::default()
+        };
+        self.inner().recorded.secrets.push(request);
+        Ok(Response::new(info))
+    }
+
+    async fn list(
+        &self,
+        request: Request<v1::SecretListRequest>,
+    ) -> Result<Response<v1::SecretListResponse>, Status> {
+        self.admit(&request)?;
+        let filter = request.into_inner().deployment_filter;
+        let mut secrets = self.inner().script.secrets.clone();
+        secrets.retain(|secret| filter.is_empty() || secret.deployment == filter);
+        Ok(Response::new(v1::SecretListResponse { secrets }))
+    }
+
+    async fn remove(
+        &self,
+        request: Request<v1::SecretRemoveRequest>,
+    ) -> Result<Response<v1::SecretRemoveResponse>, Status> {
+        self.admit(&request)?;
+        Ok(Response::new(v1::SecretRemoveResponse {}))
+    }
+
     async fn export_key(
         &self,
         request: Request<v1::ExportKeyRequest>,

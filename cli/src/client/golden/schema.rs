@@ -122,7 +122,20 @@ const SCHEMAS: &[(&str, &str)] = &[
         "secret-list",
         "{files: [{name, size, created_at?, created_by, deployments: [.]}]}",
     ),
+    (
+        "secret-list-all",
+        "{secrets: [{deployment, name, version, updated_at?, updated_by, services: [.]}]}",
+    ),
+    (
+        "secret-list-one",
+        "{secrets: [{deployment, name, version, updated_at?, updated_by, services: [.]}]}",
+    ),
     ("secret-rm", "{name, kind, action}"),
+    ("secret-rm-one", "{deployment, name, removed}"),
+    (
+        "secret-set",
+        "{deployment, name, version, updated_at?, updated_by, services: [.]}",
+    ),
     (
         "cert-import",
         "{name, source, state, reason?, not_after?, fingerprint?}",

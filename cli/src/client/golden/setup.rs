@@ -139,6 +139,7 @@ pub(super) fn full(script: &mut Script) {
     script.checks = vec![checked()];
     script.certs = certs();
     script.files = files();
+    script.secrets = secrets();
     script.urls = vec!["https://shop.example".to_owned()];
     script.actors = actors();
     script.digest = digest(&[1; 32]);
@@ -328,6 +329,25 @@ fn checked() -> v1::CheckDomainResponse {
         point_at: vec!["192.0.2.1".to_owned(), "lb.example".to_owned()],
         ok: false,
     }
+}
+
+fn secrets() -> Vec<v1::SecretInfo> {
+    let secret = |deployment: &str, name: &str, version, services: &[&str]| v1::SecretInfo {
+        deployment: deployment.to_owned(),
+        name: name.to_owned(),
+        version,
+        updated_at: Some(prost_types::Timestamp {
+            seconds: 1_700_000_000,
+            nanos: 0,
+        }),
+        updated_by: "local".to_owned(),
+        services: services.iter().map(|&name| name.to_owned()).collect(),
+    };
+    vec![
+        secret("blog", "KEY", 1, &[]),
+        secret("shop", "API_KEY", 12, &["api", "web"]),
+        secret("shop", "DB_PASSWORD", 1, &["web"]),
+    ]
 }
 
 fn files() -> Vec<v1::ClusterFileInfo> {

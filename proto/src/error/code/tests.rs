@@ -2,7 +2,7 @@ use super::*;
 
 /// Text and gRPC status number of every code; clients depend on them.
 #[cfg(feature = "grpc")]
-const CONTRACT: [(&str, i32); 69] = [
+const CONTRACT: [(&str, i32); 71] = [
     ("cluster_uninitialized", 14),
     ("cluster_already_initialized", 9),
     ("node_already_member", 6),
@@ -47,6 +47,8 @@ const CONTRACT: [(&str, i32); 69] = [
     ("cert_not_found", 5),
     ("config_missing", 3),
     ("secret_missing", 3),
+    ("secret_unresolved", 3),
+    ("secret_conflict", 3),
     ("config_not_found", 5),
     ("secret_not_found", 5),
     ("file_exists", 6),

@@ -20,10 +20,10 @@ use super::{
         ACME, PLACEMENTS, PROXY_PROTOCOLS, ROUTE, Requirement, SERVICE, TLS, Table, UPSTREAM,
         ValueType, value_of,
     },
-    protection,
+    protection, secrets,
 };
 
-/// Checks, in this order: the deployment, each service, each route.
+/// Checks, in this order: the deployment, each service, each route, the secrets.
 pub(super) fn check(raw: Raw) -> Result<Jaco, Error> {
     if raw.deployment.is_empty() {
         return Err(invalid("deployment name is required")
@@ -31,11 +31,16 @@ pub(super) fn check(raw: Raw) -> Result<Jaco, Error> {
             .at(raw.deployment.at));
     }
     let acme = acme(&raw)?;
+    let services = services(raw.services)?;
+    let routes = routes(raw.routes, acme)?;
+    let secrets = secrets::check(raw.secrets)?;
+    secrets::check_users(&services, &secrets)?;
     Ok(Jaco {
         deployment: raw.deployment.value,
         environment: Some(raw.environment.value).filter(|path| !path.is_empty()),
-        services: services(raw.services)?,
-        routes: routes(raw.routes, acme)?,
+        services,
+        routes,
+        secrets,
         acme_email: raw.acme_email.value,
         empty_lists: raw.empty_lists,
     })
@@ -159,6 +164,7 @@ fn service(raw: RawOverride) -> Result<Override, Error> {
         hosts: raw.hosts,
         networks: raw.networks,
         proxy_protocol,
+        secrets: raw.secrets,
     })
 }
 
@@ -172,6 +178,7 @@ pub(super) fn in_range<T: TryFrom<i64>>(table: &Table, key: &str, value: i64) ->
             | ValueType::Flag
             | ValueType::List(_)
             | ValueType::Table(_)
+            | ValueType::Variables
             | ValueType::WordOrTable(..),
         )
         | None => (i64::MIN, i64::MAX),

@@ -17,6 +17,8 @@ pub(super) struct Raw {
     pub(super) environment: Spanned<String>,
     pub(super) routes: Vec<RawRoute>,
     pub(super) services: Vec<RawOverride>,
+    /// Names with the text of their values, which is empty for null.
+    pub(super) secrets: Vec<(Spanned<String>, Spanned<String>)>,
     pub(super) acme: Spanned<String>,
     pub(super) acme_email: Spanned<String>,
     pub(super) empty_lists: Vec<&'static str>,
@@ -67,6 +69,8 @@ pub(super) struct RawOverride {
     pub(super) hosts: Vec<Spanned<String>>,
     pub(super) networks: Vec<Spanned<String>>,
     pub(super) proxy_protocol: Spanned<String>,
+    /// Absent is not the same as empty.
+    pub(super) secrets: Option<Vec<Spanned<String>>>,
 }
 
 pub(super) fn decode(bytes: &[u8]) -> Result<Raw, Error> {
@@ -85,6 +89,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Raw, Error> {
         environment: top.text("environment"),
         routes: top.items("routes").map(route).collect(),
         services: top.items("services").map(service).collect(),
+        secrets: top.variables("secrets"),
         acme: top.text("acme"),
         acme_email: top.text("acme_email"),
         empty_lists: empty_lists(&root),
@@ -144,6 +149,7 @@ fn service(node: &Node) -> RawOverride {
         hosts: fields.texts("hosts"),
         networks: fields.texts("networks"),
         proxy_protocol: fields.text("proxy_protocol"),
+        secrets: fields.node("secrets").map(|_| fields.texts("secrets")),
     }
 }
 
@@ -187,6 +193,15 @@ fn check_type(path: &str, node: &Node, value_type: &ValueType) -> Result<(), Err
             items.try_for_each(|(index, node)| check_type(&format!("{path}[{index}]"), node, item))
         }
         ValueType::Table(keys) => table(path, node, keys),
+        ValueType::Variables => {
+            let map = node
+                .as_map()
+                .ok_or_else(|| wrong(path, node, "a mapping"))?;
+            map.iter().try_for_each(|(key, value)| match value.text() {
+                Some(_) => Ok(()),
+                None => Err(wrong(&format!("{path}.{}", key.text), value, "a string")),
+            })
+        }
         ValueType::WordOrTable(_, keys) => match &node.value {
             Value::Map(_) => table(path, node, keys),
             Value::Scalar(_) => Ok(()),
@@ -320,6 +335,19 @@ impl<'a> Fields<'a> {
     fn items(&self, key: &str) -> impl Iterator<Item = &'a Node> {
         let items = self.node(key).and_then(Node::as_seq);
         items.unwrap_or_default().iter()
+    }
+
+    /// Returns the entries of a mapping to texts, in file order.
+    fn variables(&self, key: &str) -> Vec<(Spanned<String>, Spanned<String>)> {
+        let map = self.node(key).and_then(Node::as_map);
+        let entries = map.into_iter().flat_map(Map::iter);
+        let name = |key: &yaml::Key| Spanned {
+            value: key.text.clone(),
+            at: key.at,
+        };
+        entries
+            .map(|(key, value)| (name(key), text(value)))
+            .collect()
     }
 
     fn texts(&self, key: &str) -> Vec<Spanned<String>> {

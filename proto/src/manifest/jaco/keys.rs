@@ -26,6 +26,8 @@ pub(super) enum ValueType {
     List(&'static ValueType),
     /// A mapping with the keys of the table and `x-*`.
     Table(&'static Table),
+    /// A mapping of names of variables to texts.
+    Variables,
     /// One of these words, or empty, or a mapping.
     WordOrTable(&'static [&'static str], &'static Table),
 }
@@ -144,6 +146,12 @@ pub(super) const TOP: Table = Table {
             about: "Scheduling of services of the compose file.",
             required: false,
             value_type: ValueType::List(&ValueType::Table(&SERVICE)),
+        },
+        Key {
+            name: "secrets",
+            about: "Environment variables whose values the cluster keeps sealed, each from a ${VARIABLE} of the shell or an environment file.",
+            required: false,
+            value_type: ValueType::Variables,
         },
         Key {
             name: "acme",
@@ -322,6 +330,12 @@ pub(super) const SERVICE: Table = Table {
             about: "v2: connections to published TCP ports begin with a PROXY protocol header that names the client. Default: no header.",
             required: false,
             value_type: ValueType::Text(Text::Words(&words(&PROXY_PROTOCOLS))),
+        },
+        Key {
+            name: "secrets",
+            about: "Names of the secrets that the service has. Default: all.",
+            required: false,
+            value_type: ValueType::List(&ValueType::Text(Text::Any)),
         },
     ],
     rules: &[

@@ -2,7 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::keys::{FLAGS, Key, Requirement, Rule, TOP, Table, Text, ValueType};
+use super::{
+    keys::{FLAGS, Key, Requirement, Rule, TOP, Table, Text, ValueType},
+    secrets::{MAX_NAME, MAX_SECRETS},
+};
 
 /// Returns the JSON Schema (draft 2020-12) of `jaco.yaml` as JSON text.
 ///
@@ -118,6 +121,12 @@ fn value_type(value_type: &ValueType, required: bool) -> Map<String, Value> {
             "items": Value::Object(self::value_type(item, false)),
         }),
         ValueType::Table(keys) => return table(keys),
+        ValueType::Variables => json!({
+            "type": or_null(&["object"]),
+            "propertyNames": { "pattern": "^[A-Z_][A-Z0-9_]*$", "maxLength": MAX_NAME },
+            "additionalProperties": { "type": ["string", "number", "boolean"] },
+            "maxProperties": MAX_SECRETS,
+        }),
         ValueType::WordOrTable(words, keys) => {
             let words = self::value_type(&ValueType::Text(Text::Words(words)), required);
             json!({ "anyOf": [Value::Object(words), Value::Object(table(keys))] })

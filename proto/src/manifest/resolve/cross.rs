@@ -86,6 +86,32 @@ pub(super) fn hardware_addresses(jaco: &Jaco, compose: &Compose) -> Result<(), E
     Ok(())
 }
 
+/// Checks that no secret has the name of a variable that the compose file sets for the same service.
+pub(super) fn secrets(jaco: &Jaco, compose: &Compose) -> Result<(), Error> {
+    for (service, declared) in &compose.project.services {
+        let mut overrides = jaco.services.iter();
+        let given = overrides.find(|given| given.name.value == *service);
+        let mut names = super::secrets(jaco, given).into_iter();
+        let variables = &declared.environment;
+        if let Some(name) = names.find(|name| variables.contains_key(name)) {
+            let message = format!(
+                "service {service:?} has {name} in environment and in secrets: remove it from one of \
+                 them, or narrow services[].secrets in jaco.yaml"
+            );
+            let error = Error::new(ErrorCode::SecretConflict, message)
+                .with("service", service)
+                .with("name", &name)
+                .with("file", jaco::FILE);
+            let at = jaco.secrets.get(&name).map(|template| template.at);
+            return Err(match at {
+                Some(at) => error.at(at),
+                None => error,
+            });
+        }
+    }
+    Ok(())
+}
+
 /// Checks that networks of overrides are declared in the compose file.
 pub(super) fn override_networks(jaco: &Jaco, compose: &Compose) -> Result<(), Error> {
     for given in &jaco.services {

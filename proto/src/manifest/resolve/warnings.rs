@@ -4,7 +4,7 @@ use super::networks;
 use crate::{
     manifest::{
         compose::{Compose, Constraint, Mount, MountSource, NetworkMode},
-        jaco::Jaco,
+        jaco::{Jaco, secrets},
     },
     v1::{TransportProtocol, service_spec::PlacementMode},
 };
@@ -51,6 +51,14 @@ fn of_jaco(jaco: &Jaco, warnings: &mut Vec<String>) {
         warnings.push(format!(
             "jaco.yaml has no value for {list}, which counts as an empty list"
         ));
+    }
+    for (name, template) in &jaco.secrets {
+        if secrets::is_literal(template) {
+            warnings.push(format!(
+                "secret {name:?} has its value in jaco.yaml, which the cluster stores as it is: write \
+                 {name}: ${{{name}}} and keep the value outside"
+            ));
+        }
     }
     for given in &jaco.services {
         if !given.hosts.is_empty() && given.placement != Some(PlacementMode::Hosts) {

@@ -6,7 +6,7 @@ use jaco_proto::{
     v1::{self, AuditEventType, DeploymentRevision, DeploymentStatus},
 };
 
-use super::{Origin, Tx, audit, files, reject, replica, route, subnet, tls};
+use super::{Origin, Tx, audit, files, reject, replica, route, secret, subnet, tls};
 use crate::shared_networks;
 
 pub(super) fn apply(
@@ -34,6 +34,7 @@ pub(super) fn apply(
     };
     files::add(tx, &command.deployment, &command.contents)?;
     files::require(tx, &command.deployment, &command.services)?;
+    secret::require(tx, &command.deployment, &command.services)?;
     replace_content(
         tx,
         origin,
@@ -100,6 +101,7 @@ pub(super) fn delete(
     replica::remove_all_of(tx, name);
     tx.remove_where::<v1::RolloutPlan>(|plan| plan.deployment == *name);
     tx.remove_where::<v1::FileContent>(|content| content.deployment == *name);
+    tx.remove_where::<v1::Secret>(|secret| secret.deployment == *name);
     // The blocks of shared networks have no deployment; a client may ask to delete it all the same.
     if tx.state().deployments.contains_key(name) || name != SHARED_SCOPE {
         subnet::release(tx, origin, |subnet| subnet.deployment == *name)?;

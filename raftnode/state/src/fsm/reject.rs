@@ -11,6 +11,8 @@ pub const CIDR_TAKEN: &str = "cidr_taken";
 pub const CIDR_QUARANTINED: &str = "cidr_quarantined";
 /// The deployment was changed after the command was built.
 pub const STALE_REVISION: &str = "stale_revision";
+/// The secret has a newer version by now.
+pub const STALE_VERSION: &str = "stale_version";
 /// Another secrets key was named after the command was built.
 pub const SECRETS_KEY_CHANGED: &str = "secrets_key_changed";
 /// The raft id was assigned before.

@@ -6,6 +6,7 @@
 mod batches;
 mod certs;
 mod config;
+mod deployment_secrets;
 mod deployments;
 mod files;
 mod members;

@@ -114,6 +114,9 @@ entity!(ClusterConfig in ClusterConfig, cluster_config by String = |e| e.key.clo
     |d| Some(Change::ClusterConfig(d)));
 entity!(FreedSubnet in FreedSubnets, freed_subnets by String = |e| e.cidr.clone(),
     |_| None, of deployment);
+entity!(Secret in Secrets, secrets by (String, String) =
+    |e| (e.deployment.clone(), e.name.clone()),
+    |_| None, of deployment);
 entity!(RouteTlsOverride in RouteTlsOverrides, route_tls_overrides by (String, String) =
     |e| (e.deployment.clone(), e.domain.clone()),
     |d| Some(Change::RouteTlsOverride(d)), of deployment);

@@ -114,6 +114,7 @@ fn insert(state: &mut State, key: Vec<u8>, value: &[u8]) -> Result<(), LoadError
         Table::Audit => insert_entity::<v1::AuditEvent>(state, key, value),
         Table::FreedSubnets => insert_entity::<v1::FreedSubnet>(state, key, value),
         Table::ClusterConfig => insert_entity::<v1::ClusterConfig>(state, key, value),
+        Table::Secrets => insert_entity::<v1::Secret>(state, key, value),
         Table::RouteTlsOverrides => insert_entity::<v1::RouteTlsOverride>(state, key, value),
         Table::ImportedCerts => insert_entity::<v1::ImportedCert>(state, key, value),
         Table::FileContents => insert_entity::<v1::FileContent>(state, key, value),
@@ -224,6 +225,7 @@ impl State {
             .chain(rows_of::<v1::AuditEvent>(self))
             .chain(rows_of::<v1::FreedSubnet>(self))
             .chain(rows_of::<v1::ClusterConfig>(self))
+            .chain(rows_of::<v1::Secret>(self))
             .chain(rows_of::<v1::RouteTlsOverride>(self))
             .chain(rows_of::<v1::ImportedCert>(self))
             .chain(rows_of::<v1::FileContent>(self))

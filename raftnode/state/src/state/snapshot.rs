@@ -43,7 +43,7 @@ const fn kind<E: Entity>(field: u32) -> Kind {
 }
 
 /// Ascending by field number, as every encoder of the format writes them.
-static KINDS: [Kind; 23] = [
+static KINDS: [Kind; 24] = [
     kind::<v1::Node>(2),
     kind::<v1::Deployment>(3),
     kind::<v1::ReplicaDesired>(4),
@@ -62,6 +62,7 @@ static KINDS: [Kind; 23] = [
     kind::<v1::TcpRoute>(17),
     kind::<v1::RegistryCredential>(18),
     kind::<v1::ClusterConfig>(1000),
+    kind::<v1::Secret>(1004),
     kind::<v1::RouteTlsOverride>(1006),
     kind::<v1::ImportedCert>(1007),
     kind::<v1::FreedSubnet>(1200),

@@ -84,6 +84,8 @@ tables! {
     FreedSubnets = 19, "freed_subnets";
     /// Keys of the cluster configuration.
     ClusterConfig = 20, "cluster_config";
+    /// Secrets of deployments.
+    Secrets = 24, "secrets";
     /// TLS of domains in place of what manifests say.
     RouteTlsOverrides = 26, "route_tls_overrides";
     /// Certificates of operators.

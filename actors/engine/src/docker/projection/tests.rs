@@ -26,6 +26,7 @@ fn row() -> ReplicaDesired {
         spec_hash: Vec::new(),
         previous_host: String::new(),
         files: Vec::new(),
+        secrets_version: 0,
     }
 }
 

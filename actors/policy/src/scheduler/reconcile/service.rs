@@ -135,7 +135,8 @@ impl<'a> Plan<'a> {
             template.ok_or_else(|| format!("service {name:?} not found in compose project"))?;
         let owner = (deployment.name.as_str(), spec.name.as_str());
         let rows = self.rows.get(&owner).cloned().unwrap_or_default();
-        let finished = template.finished(self.state, &rows);
+        let secrets_version = self.state.secrets_version(&deployment.name, spec);
+        let finished = template.finished(self.state, &rows, secrets_version);
         let subject = ServiceToPlace {
             deployment: &deployment.name,
             spec,
@@ -174,9 +175,13 @@ impl<'a> Plan<'a> {
                     host = &row.host;
                 }
             }
-            let changed = row.is_none_or(|row| row.host != host || !template.is_of(row));
+            let changed =
+                row.is_none_or(|row| row.host != host || !template.is_of(row, secrets_version));
             if changed || rearm::is_due(self.state, deployment, &placed.id) {
-                let replica = self.replica(owner, placed, host, row, template);
+                let replica = v1::ReplicaDesired {
+                    secrets_version,
+                    ..self.replica(owner, placed, host, row, template)
+                };
                 self.upsert(owner, replica);
             }
         }
@@ -218,6 +223,7 @@ impl<'a> Plan<'a> {
                 .and_then(|row| self.previous_host(row, host))
                 .unwrap_or_default()
                 .to_owned(),
+            secrets_version: 0,
         }
     }
 

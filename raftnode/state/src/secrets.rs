@@ -1,0 +1,48 @@
+//! Secrets that containers of a deployment have as environment variables.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use jaco_proto::v1;
+use sha2::{Digest as _, Sha256};
+
+use crate::State;
+
+impl State {
+    /// Iterates over the secrets of a deployment, by name.
+    pub fn secrets_of<'a>(
+        &'a self,
+        deployment: &'a str,
+    ) -> impl Iterator<Item = &'a Arc<v1::Secret>> {
+        let from = (deployment.to_owned(), String::new());
+        let own = self.secrets.range(from..);
+        own.take_while(move |((owner, _), _)| owner == deployment)
+            .map(|(_, secret)| secret)
+    }
+
+    /// Returns the secret `name` of a deployment.
+    #[must_use]
+    pub fn secret(&self, deployment: &str, name: &str) -> Option<&Arc<v1::Secret>> {
+        let key = (deployment.to_owned(), name.to_owned());
+        self.secrets.get(&key)
+    }
+
+    /// Returns a digest of the names and versions of a service's secrets, 0 without any: a container
+    /// is outdated as soon as it changes.
+    #[must_use]
+    pub fn secrets_version(&self, deployment: &str, service: &v1::ServiceSpec) -> u64 {
+        if service.secrets.is_empty() {
+            return 0;
+        }
+        let names: BTreeSet<&str> = service.secrets.iter().map(String::as_str).collect();
+        let mut hash = Sha256::new();
+        for name in names {
+            let version = self.secret(deployment, name).map_or(0, |it| it.version);
+            hash.update(name);
+            hash.update([0]);
+            hash.update(version.to_be_bytes());
+        }
+        let digest: [u8; 32] = hash.finalize().into();
+        let (head, _) = digest.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
+        u64::from_be_bytes(*head)
+    }
+}
