@@ -29,6 +29,7 @@
 
 mod benign_faults;
 mod catch_up;
+mod client;
 mod drain;
 mod growth;
 mod handover;
@@ -42,4 +43,5 @@ mod mounted_files;
 mod placement;
 mod recovery;
 mod roles;
+mod secret_variables;
 mod setup;

@@ -5,22 +5,25 @@ use std::{
     collections::BTreeMap,
     fs,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _},
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 use jaco_chaos::{Container, Lab, SecretScanner, engine::IMAGE, until};
 
-use crate::setup::{LIMIT, all_ready, cluster};
+use crate::{
+    client::{Directory, ids, jaco, search},
+    setup::{LIMIT, all_ready, cluster},
+};
 
 const SEED: u64 = 2026;
 const REPLICAS: [&str; 3] = ["files-web-n1", "files-web-n2", "files-web-n3"];
 
 /// A compose project on the disk of the client.
-struct Project(tempfile::TempDir);
+struct Project(Directory);
 
 impl Project {
     fn new(token: &str) -> Self {
-        let project = Self(tempfile::tempdir().unwrap());
+        let project = Self(Directory::new());
         let compose = format!(
             "name: files\nservices:\n  web:\n    image: {IMAGE}\n    pull_policy: never\n    \
              command: [sleep, '86400']\n    stop_signal: SIGKILL\n    \
@@ -42,27 +45,17 @@ impl Project {
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
+        self.0.path(name)
     }
 
     fn write(&self, name: &str, content: &str) {
-        let path = self.path(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, content).unwrap();
+        self.0.write(name, content);
     }
 
     async fn apply(&self, lab: &Lab) {
         let compose = self.path("compose.yaml");
         jaco(lab, &["apply", "-f", compose.to_str().unwrap()]).await;
     }
-}
-
-async fn jaco(lab: &Lab, words: &[&str]) -> String {
-    let ended = lab.node(1).jaco(words).await.unwrap();
-    let shown = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
-    let (out, err) = (shown(&ended.stdout), shown(&ended.stderr));
-    assert!(ended.status.success(), "{words:?}: {out}{err}");
-    out + &err
 }
 
 /// Content of each file in a container, by its path.
@@ -134,35 +127,6 @@ fn check_modes(container: &Container) {
     }
 }
 
-fn ids(containers: &[Container]) -> Vec<&str> {
-    containers.iter().map(|one| one.id.as_str()).collect()
-}
-
-/// Searches every file of the machines' disks, their logs included.
-fn search(scanner: &SecretScanner, dir: &Path) {
-    let device = fs::metadata(dir).unwrap().dev();
-    let mut pending = vec![dir.to_owned()];
-    let mut read = 0;
-    while let Some(path) = pending.pop() {
-        let Ok(found) = fs::symlink_metadata(&path) else {
-            continue;
-        };
-        if found.is_dir() && found.dev() == device {
-            pending.extend(
-                fs::read_dir(&path)
-                    .unwrap()
-                    .map(|entry| entry.unwrap().path()),
-            );
-        } else if found.is_file() && found.dev() == device {
-            let content = fs::read(&path).unwrap_or_default();
-            read += 1;
-            let leaks = scanner.found_in(&path.display().to_string(), &content);
-            assert!(leaks.is_empty(), "{leaks:?}");
-        }
-    }
-    assert!(read > 30, "only {read} files were searched");
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn mounted_files_survive_kills_power_cut_and_rollback() {
     let mut scanner = SecretScanner::default();
@@ -231,7 +195,7 @@ async fn mounted_files_survive_kills_power_cut_and_rollback() {
         let leaks = scanner.found_in(word, shown.as_bytes());
         assert!(leaks.is_empty(), "{leaks:?}");
     }
-    search(&scanner, &lab.dir());
+    search(&scanner, &lab.dir(), &[]);
     jaco(&lab, &["delete", "files"]).await;
     until("the files are gone", LIMIT, || async {
         let left = lab.nodes().iter().find(|node| {
