@@ -122,6 +122,7 @@ mod reachability;
 mod routing;
 mod run;
 mod runtime;
+mod secrets;
 mod sharing;
 mod shrink;
 mod step;

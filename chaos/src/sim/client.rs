@@ -11,7 +11,7 @@ use super::{
     documents, jobs,
     mutation::Mutation,
     node::{Input, Reader},
-    sharing,
+    secrets, sharing,
     time::{Agenda, MS, SECOND, Time},
 };
 use crate::Rng;
@@ -55,6 +55,8 @@ pub(super) struct Clients {
     requirement_chance: Rng,
     /// Draws jobs.
     job_chance: Rng,
+    /// Draws secrets, and the services that have them.
+    secret_chance: Rng,
     ops: BTreeMap<u64, Op>,
     begun: u64,
     /// Operations that certainly failed: their commands must never be committed.
@@ -83,6 +85,7 @@ impl Clients {
             requirement_chance: Rng::new(chance.clone().number() ^ 2),
             job_chance: Rng::new(chance.clone().number() ^ 4),
             share_chance: Rng::new(chance.clone().number() ^ 5),
+            secret_chance: Rng::new(chance.clone().number() ^ 6),
             chance,
             ops: BTreeMap::new(),
             begun: 0,
@@ -160,6 +163,10 @@ impl Clients {
                 };
                 Change::Command(command(name, ts, Payload::TokenIssue(token)))
             }
+            70..75 if self.secret_chance.within(0..2) == 0 => {
+                let secret = secrets::draw(&mut self.secret_chance);
+                Change::Secret(self.deployment_name(), secret, name.to_owned())
+            }
             70..75 => {
                 let credential = v1::RegistryCredential {
                     registry: format!("registry-{}.example", chance.within(0..3)),
@@ -226,6 +233,7 @@ impl Clients {
             sharing::draw(&mut self.share_chance, &mut spec.networks);
             draw_requirements(&mut self.requirement_chance, &mut spec);
             spec.files = draw_files(&mut self.file_chance);
+            spec.secrets = secrets::draw_used(&mut self.secret_chance);
             services.push(spec);
         }
         if self.job_chance.within(0..4) == 0 {
@@ -529,6 +537,7 @@ fn what(change: &Change) -> String {
         ),
         Change::Rollback(name, _) => format!("roll {name} back"),
         Change::Delete(name, _) => format!("delete {name}"),
+        Change::Secret(deployment, name, _) => format!("set {name} of {deployment}"),
         Change::Block(key, _) => format!("the block of {key}"),
     }
 }

@@ -127,6 +127,13 @@ pub(super) fn wrong_rows(state: &State) -> Option<String> {
             if let Some(wrong) = compare(state, spec, image, &wanted, &there) {
                 return Some(wrong);
             }
+            let secrets = state.secrets_version(&deployment.name, spec);
+            if let Some(row) = there.iter().find(|row| row.secrets_version != secrets) {
+                return Some(format!(
+                    "{} has former values of {:?}",
+                    row.id, spec.secrets
+                ));
+            }
         }
         let status = match blocked {
             true => DeploymentStatus::Pending,

@@ -66,6 +66,8 @@ pub enum Mutation {
     IgnoreConstraints,
     /// The scheduler ignores how many replicas a node may have.
     ForgetLimit,
+    /// The scheduler does not see new values of secrets.
+    KeepOldSecrets,
     /// A leader considers its own host offline, so replicas move with every change of leadership.
     LeaderMistrustsItself,
     /// The scheduler plans again once its last pass has taken too long, though that may still be
@@ -145,7 +147,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Self; 55] = [
+    pub const ALL: [Self; 56] = [
         Self::SkipSync,
         Self::StaleVote,
         Self::ApplyBeforePersist,
@@ -166,6 +168,7 @@ impl Mutation {
         Self::ForgetDeployment,
         Self::IgnoreConstraints,
         Self::ForgetLimit,
+        Self::KeepOldSecrets,
         Self::LeaderMistrustsItself,
         Self::ReplanEarly,
         Self::FreeCommitLockEarly,
@@ -265,7 +268,8 @@ impl Mutation {
             Self::ForgetReplica
             | Self::ForgetDeployment
             | Self::IgnoreConstraints
-            | Self::ForgetLimit => &["rows as asked for"],
+            | Self::ForgetLimit
+            | Self::KeepOldSecrets => &["rows as asked for"],
             Self::LeaderMistrustsItself => &["nuisances move nothing"],
             Self::ReplanEarly => &["passes build on each other"],
             Self::FreeCommitLockEarly => &["one owner per route"],
@@ -397,6 +401,9 @@ impl Mutation {
         let node = state.nodes.get(host)?;
         if matches!(self, Self::IgnoreConstraints | Self::ForgetLimit) {
             return Some(self.without_requirements(state));
+        }
+        if self == Self::KeepOldSecrets {
+            return Some(Self::without_secrets(state));
         }
         if self == Self::MoveFinishedJobs {
             return Some(Self::without_ends(state));

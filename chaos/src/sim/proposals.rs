@@ -21,6 +21,7 @@ use super::{
     cluster::{Cluster, Local},
     mutation::Mutation,
     node::Input,
+    secrets,
     time::{SECOND, Time},
 };
 
@@ -75,6 +76,7 @@ impl Cluster {
             Change::Apply(mut apply, identity) => {
                 let known = daemon.state.deployments.get(&apply.deployment);
                 apply.revision = known.map_or(0, |d| d.highest_revision) + 1;
+                secrets::retain_known(&daemon.state, &mut apply);
                 command(identity, ts, Payload::DeploymentApply(apply))
             }
             Change::Rollback(deployment, identity) => {
@@ -84,6 +86,10 @@ impl Cluster {
                     revision,
                 };
                 command(identity, ts, Payload::DeploymentRollback(rollback))
+            }
+            Change::Secret(deployment, name, identity) => {
+                let upsert = secrets::next(&daemon.state, deployment, name);
+                command(identity, ts, Payload::SecretUpsert(upsert))
             }
             Change::Delete(deployment, identity) => {
                 let delete = v1::DeploymentDelete { deployment };
