@@ -82,6 +82,8 @@ pub(super) async fn apply(
         }
         false => (guard, None),
     };
+    // Values that were sealed anew since would seem to be others.
+    let state = node.raft.state();
     let contents = files::assign(&state, &mut resolved, &request.files, key.as_ref())?;
     let secrets = secrets::changed(&state, &resolved, &request, key.as_ref())?;
     let current = state.deployments.get(&resolved.deployment);

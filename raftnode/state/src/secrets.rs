@@ -26,8 +26,9 @@ impl State {
         self.secrets.get(&key)
     }
 
-    /// Returns a digest of the names and versions of a service's secrets, 0 without any: a container
-    /// is outdated as soon as it changes.
+    /// Returns a digest of the names, versions and times of a service's secrets, 0 without any: a
+    /// container is outdated as soon as it changes. The time tells a secret from one of the same name
+    /// and version that was removed before.
     #[must_use]
     pub fn secrets_version(&self, deployment: &str, service: &v1::ServiceSpec) -> u64 {
         if service.secrets.is_empty() {
@@ -36,10 +37,14 @@ impl State {
         let names: BTreeSet<&str> = service.secrets.iter().map(String::as_str).collect();
         let mut hash = Sha256::new();
         for name in names {
-            let version = self.secret(deployment, name).map_or(0, |it| it.version);
             hash.update(name);
             hash.update([0]);
-            hash.update(version.to_be_bytes());
+            if let Some(secret) = self.secret(deployment, name) {
+                let at = secret.updated_at.unwrap_or_default();
+                hash.update(secret.version.to_be_bytes());
+                hash.update(at.seconds.to_be_bytes());
+                hash.update(at.nanos.to_be_bytes());
+            }
         }
         let digest: [u8; 32] = hash.finalize().into();
         let (head, _) = digest.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));

@@ -8,7 +8,7 @@ use jaco_state::State;
 
 /// Compares the parts of two states that belong to one deployment.
 ///
-/// Each list is sorted: the deployment itself, then replicas, routes and published ports.
+/// Each list is sorted: the deployment itself, then replicas, routes, published ports and secrets.
 #[must_use]
 pub fn diff(before: &State, after: &State, deployment: &str) -> v1::Diff {
     let mut diff = v1::Diff::default();
@@ -58,6 +58,12 @@ pub fn diff(before: &State, after: &State, deployment: &str) -> v1::Diff {
             Ok(v1::TransportProtocol::Udp) => format!("tcp_route {port}/udp"),
             Ok(v1::TransportProtocol::Tcp) | Err(_) => format!("tcp_route {port}"),
         },
+    );
+    compare(
+        &mut diff,
+        [&before.secrets, &after.secrets],
+        |secret| secret.deployment == deployment,
+        |(_, name)| format!("secret {name}"),
     );
     diff
 }
@@ -125,6 +131,30 @@ mod tests {
             );
         }
         state
+    }
+
+    #[test]
+    fn new_and_changed_secrets_are_listed_by_name() {
+        let with = |secrets: &[(&str, &str, u64)]| {
+            let mut state = state(1, "x", &[], &[]);
+            for &(deployment, name, version) in secrets {
+                let secret = v1::Secret {
+                    deployment: deployment.to_owned(),
+                    name: name.to_owned(),
+                    version,
+                    ..Default::default()
+                };
+                let key = (deployment.to_owned(), name.to_owned());
+                state.secrets.insert(key, Arc::new(secret));
+            }
+            state
+        };
+        let before = with(&[("d", "A", 1), ("d", "B", 1), ("e", "A", 1)]);
+        let after = with(&[("d", "A", 1), ("d", "B", 2), ("d", "C", 1), ("e", "A", 2)]);
+        let diff = diff(&before, &after, "d");
+        assert_eq!(diff.adds, ["secret C"]);
+        assert_eq!(diff.updates, ["secret B"]);
+        assert_eq!(diff.removes, [""; 0]);
     }
 
     #[test]

@@ -136,4 +136,11 @@ fn digest_follows_the_versions_in_use() {
     assert_eq!(before[1], after[1]);
     assert_ne!(before[2], after[2]);
     assert_ne!(after[0], after[2]);
+    // Sealed anew it is the same; removed and set again it is another.
+    test.now += 60;
+    test.ok(set("B", 1, 9));
+    assert_eq!(digest(&test, &["B"]), after[1]);
+    test.ok(remove("B"));
+    test.ok(set("B", 1, 1));
+    assert_ne!(digest(&test, &["B"]), after[1]);
 }
