@@ -11,6 +11,8 @@ use jaco_proto::{
 };
 use jaco_state::State;
 
+use super::reseal::key_missing;
+
 /// Seals with the secrets key of the cluster.
 #[derive(Debug)]
 pub(crate) struct KeySealer(pub(crate) Arc<SecretsKey>);
@@ -50,12 +52,7 @@ pub(crate) fn reseal(
         if content.sealed.is_empty() {
             return Ok(None);
         }
-        let old = old.ok_or_else(|| {
-            Error::new(
-                ErrorCode::SecretsKeyMissing,
-                "this node does not have the key that seals the secrets",
-            )
-        })?;
+        let old = old.ok_or_else(key_missing)?;
         let (entity, version) = sealed_as(content);
         let Ok(opened) = old.open(&entity, version, &content.sealed) else {
             tracing::warn!(

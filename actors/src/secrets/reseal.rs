@@ -1,7 +1,7 @@
 //! Sealed values in the replicated state, which a rotation seals anew.
 
 use jaco_net::secrets::SecretsKey;
-use jaco_proto::{Error, v1::command::Payload};
+use jaco_proto::{Error, ErrorCode, v1::command::Payload};
 use jaco_raftnode::State;
 
 use super::{files, values};
@@ -17,3 +17,9 @@ pub(crate) type Reseal =
 
 /// One function per kind of row with sealed values.
 pub(crate) static RESEALERS: &[Reseal] = &[certificate::reseal, files::reseal, values::reseal];
+
+/// Error of a rotation on a member that lacks the old key.
+pub(super) fn key_missing() -> Error {
+    let message = "this node does not have the key that seals the secrets";
+    Error::new(ErrorCode::SecretsKeyMissing, message)
+}

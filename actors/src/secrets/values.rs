@@ -5,13 +5,13 @@ use std::sync::Arc;
 use jaco_net::secrets::SecretsKey;
 use jaco_policy::api::secrets::{SecretSealer, sealed_as};
 use jaco_proto::{
-    Error, ErrorCode,
+    Error,
     secret::SecretBytes,
     v1::{self, Secret, command::Payload},
 };
 use jaco_state::State;
 
-use super::files::not_sealed;
+use super::{files::not_sealed, reseal::key_missing};
 
 /// Seals with the secrets key of the cluster.
 #[derive(Debug)]
@@ -41,12 +41,7 @@ pub(crate) fn reseal(
 ) -> Result<Vec<Payload>, Error> {
     let mut payloads = Vec::new();
     for secret in state.secrets.values() {
-        let old = old.ok_or_else(|| {
-            Error::new(
-                ErrorCode::SecretsKeyMissing,
-                "this node does not have the key that seals the secrets",
-            )
-        })?;
+        let old = old.ok_or_else(key_missing)?;
         let (entity, version) = sealed_as(secret);
         let Ok(opened) = old.open(&entity, version, &secret.sealed) else {
             tracing::warn!(
@@ -72,6 +67,8 @@ pub(crate) fn reseal(
 
 #[cfg(test)]
 mod tests {
+    use jaco_proto::ErrorCode;
+
     use super::*;
 
     #[test]

@@ -9,6 +9,7 @@ use std::{
 };
 
 use jaco_proto::{
+    manifest::MAX_FILE_BYTES,
     secret::SecretBytes,
     v1::{self, FileKind, cluster_files_client::ClusterFilesClient},
 };
@@ -120,7 +121,7 @@ pub(super) async fn create(
     ui: &mut Ui<'_>,
 ) -> Result<(), Stop> {
     let NewFile { name, file } = args;
-    let content = blocking(move || read(&file)).await??;
+    let content = blocking(move || read(&file, MAX_FILE_BYTES + 1)).await??;
     let call = async |connection| {
         let request = v1::ClusterFileCreateRequest {
             kind: kind.into(),
@@ -137,10 +138,11 @@ pub(super) async fn create(
     })
 }
 
-/// Reads one byte more than a daemon accepts at most, so that it says what is too large.
-fn read(path: &Path) -> Result<SecretBytes, Failure> {
+/// Reads a file or stdin, at most `limit` bytes: one more than a daemon accepts, so that it says what is
+/// too large.
+pub(super) fn read(path: &Path, limit: usize) -> Result<SecretBytes, Failure> {
     let mut content = Vec::new();
-    let limit = jaco_proto::manifest::MAX_FILE_BYTES as u64 + 1;
+    let limit = limit as u64;
     let result = if path == Path::new(STDIN) {
         io::stdin().lock().take(limit).read_to_end(&mut content)
     } else {

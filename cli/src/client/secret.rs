@@ -2,7 +2,6 @@
 //! the cluster, which deployments name as external.
 
 use std::{
-    io::{self, Read as _},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -19,7 +18,7 @@ use super::{
     blocking,
     cluster_files::{self, NewFile, STDIN},
     connection::Client,
-    failure::{Failure, Local, Stop},
+    failure::{Failure, Stop},
     output::{
         Ui, View,
         table::{self, col},
@@ -125,29 +124,13 @@ pub(crate) async fn run(command: Command, client: &Client, ui: &mut Ui<'_>) -> R
     }
 }
 
-/// Reads a value without the newline at its end, and one byte more than a daemon accepts at most, so
-/// that it says what is too large.
+/// Reads a value without the newline at its end.
 fn value(path: &Path) -> Result<SecretBytes, Failure> {
-    let mut value = Vec::new();
-    let limit = MAX_VALUE as u64 + 3;
-    let result = if path == Path::new(STDIN) {
-        io::stdin().lock().take(limit).read_to_end(&mut value)
-    } else {
-        std::fs::File::open(path).and_then(|file| file.take(limit).read_to_end(&mut value))
-    };
+    let content = cluster_files::read(path, MAX_VALUE + "\r\n".len() + 1)?;
+    let value = content.expose();
     let line = value.strip_suffix(b"\n");
     let line = line.map(|line| line.strip_suffix(b"\r").unwrap_or(line));
-    let length = line.map_or(value.len(), <[u8]>::len);
-    value.truncate(length);
-    match result {
-        Ok(_) => Ok(SecretBytes::new(value)),
-        Err(error) => {
-            drop(SecretBytes::new(value));
-            let shown = path.display();
-            let failure = Failure::new(Local::FileError, format!("read {shown}: {error}"));
-            Err(failure.with("path", shown))
-        }
-    }
+    Ok(line.map_or_else(|| content.clone(), |line| SecretBytes::new(line.to_vec())))
 }
 
 #[derive(Serialize)]
