@@ -11,7 +11,7 @@ use jaco_proto::{
     v1::{self, AuditEventType, command::Payload, secrets_server::Secrets},
 };
 use jaco_raftnode::{ForwardingProposer as _, StateReader as _};
-use jaco_state::{State, command};
+use jaco_state::{State, command, secret_not_found};
 use tonic::{Request, Response, Status};
 use zeroize::Zeroize as _;
 
@@ -53,7 +53,7 @@ impl Secrets for SecretsService {
         let stored = state.secret(&deployment, &name);
         let info = stored.map(|secret| secrets::info(&state, secret));
         // Another operator may have removed it since.
-        let info = info.ok_or_else(|| not_found(&deployment, &name))?;
+        let info = info.ok_or_else(|| secret_not_found(&deployment, &name))?;
         Ok(node.read_response(&state, info))
     }
 
@@ -125,13 +125,6 @@ impl Secrets for SecretsService {
         let id = node.secrets()?.rotate(caller.identity).await?;
         Ok(Response::new(v1::SecretsKeyId { id }))
     }
-}
-
-fn not_found(deployment: &str, name: &str) -> Error {
-    let message = format!("deployment {deployment:?} has no secret {name:?}");
-    Error::new(ErrorCode::SecretNotFound, message)
-        .with("deployment", deployment)
-        .with("name", name)
 }
 
 /// Returns the secrets of an apply whose values are new.

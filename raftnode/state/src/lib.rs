@@ -26,6 +26,7 @@ pub mod testing;
 pub use command::{batch, command, command_name};
 pub use event::{Change, Delta, EntityType, Event};
 pub use quarantine::QUARANTINE;
+pub use secrets::secret_not_found;
 pub use sharing::{NetworksInUse, shared_networks};
 pub use state::{
     DecodedSnapshot, Extent, LoadError, Row, RowName, Rules, SnapshotError, State, Table,

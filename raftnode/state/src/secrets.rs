@@ -2,10 +2,19 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use jaco_proto::v1;
+use jaco_proto::{Error, ErrorCode, v1};
 use sha2::{Digest as _, Sha256};
 
 use crate::State;
+
+/// Error for a secret that a deployment does not have.
+#[must_use]
+pub fn secret_not_found(deployment: &str, name: &str) -> Error {
+    let message = format!("deployment {deployment:?} has no secret {name:?}");
+    Error::new(ErrorCode::SecretNotFound, message)
+        .with("deployment", deployment)
+        .with("name", name)
+}
 
 impl State {
     /// Iterates over the secrets of a deployment, by name.

@@ -9,6 +9,7 @@ use jaco_proto::{
 };
 
 use super::{Origin, Tx, audit, reject};
+use crate::secret_not_found;
 
 /// Stores a secret. One of the version that is there differs in its sealed form alone, and has
 /// effect only under another secrets key.
@@ -85,10 +86,7 @@ pub(super) fn remove(
     let (deployment, name) = (&command.deployment, &command.name);
     let key = (deployment.clone(), name.clone());
     if !tx.state().secrets.contains_key(&key) {
-        let message = format!("deployment {deployment:?} has no secret {name:?}");
-        return Err(Error::new(ErrorCode::SecretNotFound, message)
-            .with("deployment", deployment)
-            .with("name", name));
+        return Err(secret_not_found(deployment, name));
     }
     let users = users(tx, deployment, name);
     if !users.is_empty() {
