@@ -412,11 +412,13 @@ impl Core {
         };
     }
 
-    /// Whether the failure of a container that has ended is counted.
+    /// Whether the end of a container is counted as a failure. Other failures leave it to its exit
+    /// code whether it restarts.
     pub(super) fn has_counted(&self, ended: &Found) -> bool {
         let last = self.published.as_ref();
         last.is_some_and(|last| {
             last.state == ReplicaState::Failed
+                && last.code == code::CONTAINER_EXITED
                 && last.container_id == ended.id
                 && Some(last.raft_index) == ended.raft_index
         })
@@ -425,16 +427,15 @@ impl Core {
     /// Replaces a container after its backoff. One that did not run under this actor waits until the
     /// node has caught up, as the cluster may have moved its replica elsewhere.
     pub(super) fn restart(&mut self, container: String, ran: bool) {
-        (self.restarting, self.failed_here) = (true, ran);
         let must_catch_up = matches!(
             &self.assignment,
             Assignment::Own(wanted) if wanted.gate == StartGate::NotCaughtUp
         );
-        if must_catch_up && !ran {
-            self.restarting = false;
-            return self.lookup();
+        (self.restarting, self.failed_here) = (ran || !must_catch_up, ran);
+        match self.restarting {
+            true => self.discard(vec![container]),
+            false => self.lookup(),
         }
-        self.discard(vec![container]);
     }
 }
 
