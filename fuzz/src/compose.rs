@@ -1,5 +1,7 @@
 //! Fuzzes compose files, alone and with a `jaco.yaml`.
 
+use std::collections::BTreeSet;
+
 use jaco_proto::{
     manifest::{
         self, SpecHasher,
@@ -47,6 +49,7 @@ pub fn compose(data: &[u8]) {
     assert_sound(&resolved);
     manifest::validate(Some(jaco), Some(compose)).expect("accepted by resolve");
     let project = Project::parse(compose).expect("accepted by resolve");
+    assert_references(&project);
     let hasher = SpecHasher::new(compose).expect("accepted by resolve");
     let text = rewritten.as_deref().map(str::as_bytes);
     let rewritten = text.map(|text| SpecHasher::new(text).expect("accepted by resolve"));
@@ -63,6 +66,27 @@ pub fn compose(data: &[u8]) {
     if let Some(mut root) = root {
         rewrite_scalars(&mut root);
         assert_equal_containers(&project, &hasher, &root);
+    }
+}
+
+/// Checks that every reference to a config or secret leads to a declaration and to a path of its own
+/// inside the container, with an owner and permissions that a file can have.
+fn assert_references(project: &Project) {
+    for service in project.services.values() {
+        let mut targets = BTreeSet::new();
+        let configs = service.configs.iter().map(|it| (it, &project.configs));
+        let secrets = service.secrets.iter().map(|it| (it, &project.secrets));
+        for (reference, declared) in configs.chain(secrets) {
+            assert!(declared.contains_key(&reference.source), "{reference:?}");
+            let target = &reference.target;
+            let mut parts = target.strip_prefix('/').expect("absolute").split('/');
+            assert!(
+                parts.all(|part| !matches!(part, "" | "." | "..")),
+                "{target}"
+            );
+            assert!(targets.insert(target), "{target} twice");
+            assert!(reference.mode <= 0o7777, "{reference:?}");
+        }
     }
 }
 
