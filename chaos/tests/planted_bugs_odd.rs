@@ -1,0 +1,8 @@
+//! Planted bugs with an odd position in the list.
+
+mod planted_bugs;
+
+#[test]
+fn planted_bugs_are_found() {
+    planted_bugs::find(1);
+}
