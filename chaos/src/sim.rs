@@ -53,6 +53,7 @@
 //! | files have their contents | every file of a revision has its content in the state; no content is removed that a row mounts, and none is kept that nothing mounts |
 //! | finished jobs stay | no container of a row whose job was reported as completed starts again, and no scheduler that knew of it issues such a row again with the same settings |
 //! | dependents wait for jobs | no node prepares the first container of a row before the jobs that it waits for have completed, by the state of the node |
+//! | ready before running | a container is reported as running once it accepts connections on its port, or after five seconds; without a port, after one |
 //! | not appended * | a command reported to its client as not appended is never committed |
 //!
 //! With a benign fault instead of faults (pauses under five seconds, 5 % loss, or a delay of 200 ms
@@ -125,6 +126,7 @@ mod runtime;
 mod secrets;
 mod sharing;
 mod shrink;
+mod startup;
 mod step;
 mod survey;
 mod time;

@@ -1,5 +1,7 @@
 //! `Deploy.Apply`: validates two documents and commits one revision.
 
+use std::time::Instant;
+
 use jaco_policy::{
     api::diff::diff,
     scheduler::reconcile::{PassCache, reconcile},
@@ -190,7 +192,7 @@ fn preview(
     let (mut after, mut cache) = (applied.state, PassCache::default());
     // One pass, or several if a batch has no room for all changes.
     loop {
-        let pass = reconcile(&after, &mut cache, now);
+        let pass = reconcile(&after, &mut cache, Instant::now(), now);
         let Some(batch) = pass.batch else {
             break;
         };

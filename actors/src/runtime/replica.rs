@@ -5,5 +5,6 @@
 
 pub mod actor;
 pub(crate) mod launch;
+mod readiness;
 
 pub use actor::{Msg, ReplicaActor};

@@ -214,8 +214,10 @@ impl SchedulerActor {
             return;
         };
         let state = self.args.raft.state();
+        let now = Instant::now().into_std();
         let Pass { batch, summary } =
-            reconcile(&state, &mut self.cache, self.args.clock.timestamp());
+            reconcile(&state, &mut self.cache, now, self.args.clock.timestamp());
+        self.pass_timer.schedule(self.cache.counted.poll_timeout());
         let Some(batch) = batch else {
             self.pass_timer
                 .handle_finished(Instant::now().into_std(), Outcome::Done);

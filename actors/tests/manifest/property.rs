@@ -7,6 +7,7 @@ use std::{
     cell::Cell,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Instant,
 };
 
 use jaco_actors::ingress::table::{NodeFacts, route_table};
@@ -415,13 +416,13 @@ fn scheduled(jaco: &str, compose: &str, resolved: &Resolved) -> Result<(), TestC
     prop_assert!(applied.result.is_ok(), "{:?}", applied.result);
     let mut cache = PassCache::default();
     let mut state = applied.state;
-    if let Some(batch) = reconcile(&state, &mut cache, now).batch {
+    if let Some(batch) = reconcile(&state, &mut cache, Instant::now(), now).batch {
         fsm::check(&batch).unwrap();
         let applied = fsm::apply(&state, 2, &batch).unwrap();
         prop_assert!(applied.result.is_ok(), "{:?}", applied.result);
         state = applied.state;
     }
-    let again = reconcile(&state, &mut cache, now).batch;
+    let again = reconcile(&state, &mut cache, Instant::now(), now).batch;
     prop_assert!(again.is_none(), "planned twice: {again:?}");
     let wanted: BTreeSet<&str> = resolved
         .services

@@ -117,12 +117,13 @@ impl Cluster {
     fn unrest_of_replicas(&self, leader: u64) -> Option<String> {
         let newest = self.oracle.newest();
         let machine = self.machines.get(&leader)?;
-        let ts = machine.clock.timestamp(self.now);
+        let clock = machine.clock;
+        let now = (clock.instant(self.now), clock.timestamp(self.now));
         let pass = plan(
             &machine.host,
             newest,
             &mut pass_cache(),
-            ts,
+            now,
             self.plan.mutation,
         );
         if pass.batch.is_some() {

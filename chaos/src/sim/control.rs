@@ -1,7 +1,7 @@
 //! Cluster decisions of a node: the scheduler's passes, and the state that the cores of health and
 //! membership start from.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Instant};
 
 use jaco_policy::{
     health::{core as detector, fencing},
@@ -77,11 +77,11 @@ pub(super) fn plan(
     host: &str,
     state: &State,
     pass_cache: &mut PassCache,
-    ts: prost_types::Timestamp,
+    (now, ts): (Instant, prost_types::Timestamp),
     mutation: Option<Mutation>,
 ) -> Pass {
     let seen = mutation.and_then(|mutation| mutation.patch_view(state, host));
-    let pass = reconcile(seen.as_ref().unwrap_or(state), pass_cache, ts);
+    let pass = reconcile(seen.as_ref().unwrap_or(state), pass_cache, now, ts);
     match mutation {
         Some(mutation) => mutation.patch_pass(pass),
         None => pass,
@@ -240,8 +240,16 @@ impl Cluster {
         };
         let control = &mut daemon.control;
         let state = std::sync::Arc::clone(&daemon.state);
-        let Pass { batch, summary } =
-            plan(&machine.host, &state, &mut control.pass_cache, ts, mutation);
+        let Pass { batch, summary } = plan(
+            &machine.host,
+            &state,
+            &mut control.pass_cache,
+            (instant, ts),
+            mutation,
+        );
+        control
+            .pass_timer
+            .schedule(control.pass_cache.counted.poll_timeout());
         let leadership_epoch = control.leadership_epoch;
         match batch {
             None => control

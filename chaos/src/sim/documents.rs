@@ -9,7 +9,7 @@ use jaco_proto::{
     v1,
 };
 
-use super::jobs;
+use super::{jobs, startup};
 
 /// The service that has a volume.
 pub(super) const STATEFUL: &str = "db";
@@ -37,6 +37,7 @@ pub(super) fn project(document: &[u8]) -> Result<Project, String> {
             ..Service::default()
         };
         jobs::configure(name, &mut service, has_job);
+        startup::configure(name, &mut service);
         (name.to_owned(), service)
     };
     Ok(Project {

@@ -27,6 +27,10 @@ pub(super) struct Container {
     pub(super) exit_code: i64,
     /// Networks that it joins.
     pub(super) networks: Vec<NetworkId>,
+    /// Time of its last start.
+    pub(super) started: Time,
+    /// Whether it accepts connections.
+    pub(super) is_open: bool,
     /// Its address in each network while it runs.
     pub(super) addresses: BTreeMap<NetworkId, Ipv4Addr>,
 }
@@ -36,6 +40,7 @@ impl Container {
     fn end(&mut self, exit_code: i64) {
         self.status = Status::Exited;
         self.exit_code = exit_code;
+        self.is_open = false;
         self.addresses.clear();
     }
 }
@@ -52,7 +57,8 @@ fn api(message: String) -> EngineError {
 pub(super) enum Request {
     Find,
     List,
-    Inspect(String),
+    /// Inspect, and connect to these ports.
+    Inspect(String, BTreeSet<u16>),
     /// Create from the row of this index, in these networks.
     Create(u64, Vec<NetworkId>),
     Start(String),
@@ -69,7 +75,8 @@ pub(super) enum Request {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Found(Vec<Found>),
-    Inspected(Inspected),
+    /// The last are the ports that accepted a connection.
+    Inspected(Inspected, BTreeSet<u16>),
     Created(String),
     /// Replicas whose containers were removed from a network with another block.
     Evicted(Vec<String>),
@@ -127,9 +134,14 @@ impl Engine {
         match request {
             Request::Find => Ok(Answer::Found(self.list(|c| c.replica == replica))),
             Request::List => Ok(Answer::Found(self.list(|_| true))),
-            Request::Inspect(id) => {
+            Request::Inspect(id, ports) => {
                 let container = self.get(id)?;
-                Ok(Answer::Inspected(Inspected {
+                let accepted = if container.is_open {
+                    ports.clone()
+                } else {
+                    BTreeSet::new()
+                };
+                let seen = Inspected {
                     id: id.clone(),
                     status: Some(container.status),
                     started_at: container.starts.to_string(),
@@ -142,7 +154,8 @@ impl Engine {
                         .iter()
                         .map(|(network, address)| (network.engine_name(), address.to_string()))
                         .collect(),
-                }))
+                };
+                Ok(Answer::Inspected(seen, accepted))
             }
             Request::Create(raft_index, networks) => self.create(replica, *raft_index, networks),
             Request::Start(id) => self.start(id),
@@ -197,6 +210,8 @@ impl Engine {
             starts: 0,
             exit_code: 0,
             networks: networks.to_vec(),
+            started: 0,
+            is_open: false,
             addresses: BTreeMap::new(),
         };
         self.containers.insert(id.clone(), container);
@@ -225,7 +240,28 @@ impl Engine {
         let container = self.get(id)?;
         (container.status, container.addresses) = (Status::Running, addresses);
         container.starts += 1;
+        container.is_open = false;
         Ok(Answer::Done)
+    }
+
+    /// Notes the time of a start; returns the container if it runs.
+    pub(super) fn note_start(&mut self, id: &str, now: Time) -> Option<&Container> {
+        let container = self.containers.get_mut(id)?;
+        if container.status != Status::Running {
+            return None;
+        }
+        container.started = now;
+        Some(container)
+    }
+
+    /// Lets this start of a container accept connections, if it runs.
+    pub(super) fn open(&mut self, id: &str, start: u64) {
+        if let Some(container) = self.containers.get_mut(id)
+            && container.status == Status::Running
+            && container.starts == start
+        {
+            container.is_open = true;
+        }
     }
 
     /// Creates a network. One with another block goes first, with its containers.
@@ -290,7 +326,7 @@ impl Engine {
 /// Duration of a request.
 pub(super) fn latency(request: &Request, chance: &mut Rng) -> Time {
     match request {
-        Request::Find | Request::List | Request::Inspect(_) => chance.within(MS..20 * MS),
+        Request::Find | Request::List | Request::Inspect(..) => chance.within(MS..20 * MS),
         Request::Create(..) => chance.within(30 * MS..400 * MS),
         Request::Start(_) => chance.within(30 * MS..300 * MS),
         // One container in four uses its whole grace.

@@ -97,6 +97,8 @@ pub enum Mutation {
     RunJobsAgain,
     /// Dependents do not wait until a job has completed.
     StartBeforeJobs,
+    /// A container with ports counts as running without a connection to them.
+    RunBeforePorts,
     /// The scheduler moves finished jobs away from lost nodes.
     MoveFinishedJobs,
     /// A mesh keeps the peers that it no longer wants.
@@ -147,7 +149,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Self; 56] = [
+    pub const ALL: [Self; 57] = [
         Self::SkipSync,
         Self::StaleVote,
         Self::ApplyBeforePersist,
@@ -182,6 +184,7 @@ impl Mutation {
         Self::ForgetMountedContents,
         Self::RunJobsAgain,
         Self::StartBeforeJobs,
+        Self::RunBeforePorts,
         Self::MoveFinishedJobs,
         Self::KeepOldPeers,
         Self::NoDriftRepair,
@@ -309,6 +312,7 @@ impl Mutation {
             Self::ForgetMountedContents => &["files have their contents"],
             Self::RunJobsAgain | Self::MoveFinishedJobs => &["finished jobs stay"],
             Self::StartBeforeJobs => &["dependents wait for jobs"],
+            Self::RunBeforePorts => &["ready before running"],
         }
     }
 

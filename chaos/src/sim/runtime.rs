@@ -19,6 +19,7 @@ use jaco_policy::{
                 Action, Assignment, Core, Now, PrepareError, Seed, StartCondition, StartError,
                 StartGate,
             },
+            readiness::Readiness,
             report::Report,
         },
     },
@@ -205,10 +206,11 @@ impl Cluster {
         }
         if let Some(mutation) = self.plan.mutation {
             mutation.patch_assignment(state, replica, &mut wanted);
+            mutation.patch_readiness(&mut wanted);
         }
         if self.has(Mutation::KeepMovedContainers) && wanted == Assignment::Gone {
             wanted = Assignment::Kept {
-                has_healthcheck: false,
+                readiness: Readiness::Unknown,
             };
         }
         Some(wanted)
@@ -343,7 +345,9 @@ impl Cluster {
                 self.check_existing_start(id, replica, &container);
                 (Request::Start(container), Goal::Start(g))
             }
-            Action::Inspect(g, container) => (Request::Inspect(container), Goal::Inspect(g)),
+            Action::Inspect(g, container, ports) => {
+                (Request::Inspect(container, ports), Goal::Inspect(g))
+            }
             // No service has such commands.
             Action::PostStart(g, _) => {
                 return self.drive_replica(id, replica, |core, now| {

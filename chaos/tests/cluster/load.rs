@@ -22,8 +22,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longer than the start of a daemon, for which requests wait in the accept queue.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Replicas of a web server, which is killed when it is stopped. Without a health check they count as
-/// running after 5 s. `settings` are those of the service in `jaco.yaml`.
+/// Replicas of a web server, which is killed when it is stopped. They have no health check. `settings`
+/// are those of the service in `jaco.yaml`.
 pub(crate) fn web(deployment: &str, settings: &str, replicas: u32) -> v1::ApplyRequest {
     let jaco = format!(
         "deployment: {deployment}\nacme: \"off\"\nservices: [{{name: web, {settings}}}]\n\

@@ -4,9 +4,21 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use jaco_chaos::{
-    ContainerLog, Daemon, Service, Settings, Workload, test_permits, until, wait::WAIT_TIMEOUT,
+    Api, ContainerLog, Daemon, Service, Settings, Workload, test_permits, until, wait::WAIT_TIMEOUT,
 };
 use jaco_proto::v1::{FailureMode, ReplicaState};
+
+/// Waits until no failure of a replica counts any more.
+async fn failures_forgotten(api: &Api, deployment: &str, id: &str) -> Result<()> {
+    until("the counter is gone", WAIT_TIMEOUT, || async {
+        let replicas = api.replicas(deployment).await.map_err(|e| e.to_string())?;
+        match replicas.iter().find(|replica| replica.id == id) {
+            Some(replica) if replica.restart_count == 0 => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn crashing_container_exhausts_its_budget_until_fixed() -> Result<()> {
@@ -99,17 +111,7 @@ async fn crashing_container_exhausts_its_budget_until_fixed() -> Result<()> {
         "{:#?}",
         log.events_of(&job)
     );
-    until("the counter is gone", WAIT_TIMEOUT, || async {
-        let replicas = api
-            .replicas(&workload.name)
-            .await
-            .map_err(|e| e.to_string())?;
-        match replicas.iter().find(|replica| replica.id == job) {
-            Some(replica) if replica.restart_count == 0 => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
-    })
-    .await?;
+    failures_forgotten(&api, &workload.name, &job).await?;
     log.check()
 }
 
@@ -135,6 +137,7 @@ async fn killed_container_restarts_and_its_budget_resets() -> Result<()> {
             r.state() == ReplicaState::Running && r.container_id != old.id
         })
         .await?;
+        failures_forgotten(api, &workload.name, &victim).await?;
     }
     let now = daemon.engine().containers(daemon.cluster_id()).await?;
     ensure!(

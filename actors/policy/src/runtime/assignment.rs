@@ -5,13 +5,16 @@ use std::collections::BTreeSet;
 use jaco_engine::spec::{declares_healthcheck, image};
 use jaco_proto::{
     manifest::compose::{Condition, PullPolicy, Restart, RestartCondition, Service},
-    v1::{ReplicaDesired, ReplicaObserved, ReplicaState},
+    v1::{ReplicaDesired, ReplicaObserved, ReplicaState, TransportProtocol},
 };
 use jaco_state::State;
 
 use super::{
     documents::Documents,
-    replica::core::{Assignment, DesiredReplica, StartGate},
+    replica::{
+        core::{Assignment, DesiredReplica, StartGate},
+        readiness::Readiness,
+    },
 };
 use crate::{health::isolation, scheduler::moves};
 
@@ -25,9 +28,12 @@ pub fn of(state: &State, documents: &Documents, host: &str, id: &str) -> Assignm
         return Assignment::Own(wanted(state, documents, host, row));
     }
     if is_kept(state, host, row) {
-        let has_healthcheck =
-            with_service(state, documents, row, declares_healthcheck).unwrap_or(false);
-        return Assignment::Kept { has_healthcheck };
+        let readiness = with_service(state, documents, row, |service| {
+            readiness(state, row, service)
+        });
+        return Assignment::Kept {
+            readiness: readiness.unwrap_or(Readiness::Unknown),
+        };
     }
     Assignment::Gone
 }
@@ -72,7 +78,7 @@ fn wanted(
             PullPolicy::Always => true,
             PullPolicy::Never => false,
         },
-        has_healthcheck: declares_healthcheck(service),
+        readiness: readiness(state, row, service),
         restart: service.restart.clone().unwrap_or_default(),
         has_post_start: !service.post_start.is_empty(),
         gate,
@@ -81,6 +87,7 @@ fn wanted(
         wanted(service, gate(state, host, row, service))
     });
     known.unwrap_or_else(|missing| DesiredReplica {
+        readiness: Readiness::Unknown,
         // A job that has ended must not run again because its policy is unknown for a moment.
         restart: Restart {
             condition: RestartCondition::Never,
@@ -88,6 +95,28 @@ fn wanted(
         },
         ..wanted(&Service::default(), StartGate::Deferred(missing))
     })
+}
+
+/// Evidence that a container of this row is ready: its health check, or else its TCP ports of
+/// which the manifests tell.
+fn readiness(state: &State, row: &ReplicaDesired, service: &Service) -> Readiness {
+    if declares_healthcheck(service) {
+        return Readiness::Healthcheck;
+    }
+    let mut ports = service.expose.clone();
+    let published = service.ports.iter().filter(|port| port.protocol == "tcp");
+    ports.extend(published.map(|port| port.target));
+    let is_own = |deployment: &str, of: &str| deployment == row.deployment && of == row.service;
+    let http = state.routes.values();
+    let http = http.filter(|route| is_own(&route.deployment, &route.service));
+    let listeners = state.tcp_routes.values();
+    let listeners = listeners.filter(|route| {
+        is_own(&route.deployment, &route.service) && route.protocol() == TransportProtocol::Tcp
+    });
+    let routed = http.map(|route| route.port);
+    let routed = routed.chain(listeners.map(|route| route.container_port));
+    ports.extend(routed.filter_map(|port| u16::try_from(port).ok()));
+    Readiness::of_ports(ports)
 }
 
 /// Applies `read` to the service of a row, or returns which part of the document is missing.
@@ -426,7 +455,7 @@ mod tests {
         let mut state = state(vec![moved]);
         let assignment = |state: &State| of(state, &documents, "n1", "shop-db-0");
         let kept = Assignment::Kept {
-            has_healthcheck: false,
+            readiness: Readiness::Uptime,
         };
         assert_eq!(assignment(&state), kept);
         assert_eq!(here(&state, "n1").len(), 1);

@@ -2,8 +2,10 @@
 //!
 //! - [`mod@core`]: the decisions.
 //! - [`health`]: derives the replica state from an inspected container.
+//! - [`readiness`]: when a container that is up counts as running.
 //! - [`report`]: the observation published for a replica.
 
 pub mod core;
 pub mod health;
+pub mod readiness;
 pub mod report;

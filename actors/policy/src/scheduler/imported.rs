@@ -136,7 +136,12 @@ mod tests {
     }
 
     fn reissued(state: &State) -> usize {
-        let pass = reconcile(state, &mut PassCache::default(), Timestamp::default());
+        let pass = reconcile(
+            state,
+            &mut PassCache::default(),
+            std::time::Instant::now(),
+            Timestamp::default(),
+        );
         pass.summary.upserts
     }
 

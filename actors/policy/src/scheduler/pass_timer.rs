@@ -103,6 +103,13 @@ impl PassTimer {
         self.action = Some(Action::Pass);
     }
 
+    /// Makes a pass due at this time, if no other is sooner.
+    pub fn schedule(&mut self, at: Option<Instant>) {
+        if let (Some(tick), Some(at)) = (self.tick, at) {
+            self.tick = Some(tick.min(at));
+        }
+    }
+
     /// Returns the next action.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.action.take()
@@ -182,6 +189,26 @@ mod tests {
         assert!(passes(&mut pass_timer, start));
         pass_timer.handle_finished(start, Outcome::Done);
         pass_timer
+    }
+
+    #[test]
+    fn pass_comes_at_the_scheduled_time() {
+        let start = Instant::now();
+        let mut pass_timer = idle_timer(start);
+        pass_timer.schedule(Some(start + SAFETY_TICK * 2));
+        assert_eq!(pass_timer.poll_timeout(), Some(start + SAFETY_TICK));
+        pass_timer.schedule(Some(start + ms(700)));
+        assert!(!passes(&mut pass_timer, start + ms(699)));
+        assert!(passes(&mut pass_timer, start + ms(700)));
+        pass_timer.schedule(None);
+        pass_timer.handle_finished(start + ms(700), Outcome::Done);
+        assert_eq!(
+            pass_timer.poll_timeout(),
+            Some(start + ms(700) + SAFETY_TICK)
+        );
+        let mut follower = PassTimer::default();
+        follower.schedule(Some(start));
+        assert_eq!(follower.poll_timeout(), None);
     }
 
     #[test]

@@ -10,7 +10,10 @@ mod service;
 
 pub use batch::MAX_BATCH_BYTES;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
 
 use jaco_proto::v1::{self, command::Payload};
 use jaco_state::{State, command};
@@ -60,10 +63,10 @@ pub struct Summary {
     pub deferred: usize,
 }
 
-/// Computes one pass over `state` at time `now`.
-pub fn reconcile(state: &State, cache: &mut PassCache, now: Timestamp) -> Pass {
+/// Computes one pass over `state` at the monotonic time `now`, with commands of the timestamp `ts`.
+pub fn reconcile(state: &State, cache: &mut PassCache, now: Instant, ts: Timestamp) -> Pass {
     cache.projects.retain(state);
-    let mut plan = Plan::new(state, now);
+    let mut plan = Plan::new(state, ts);
     plan.remove_orphans();
     for deployment in state.deployments.values() {
         let templates = cache.projects.of(deployment);
@@ -71,14 +74,14 @@ pub fn reconcile(state: &State, cache: &mut PassCache, now: Timestamp) -> Pass {
         plan.deployment(deployment, &templates);
     }
     plan.children.begin_section();
-    plan.count_restarts(&mut cache.counted);
+    plan.count_restarts(&mut cache.counted, now);
     plan.finish()
 }
 
 /// Pass under construction.
 struct Plan<'a> {
     state: &'a State,
-    now: Timestamp,
+    ts: Timestamp,
     hosts: Hosts,
     load: ReplicaCounts,
     /// Rows by (deployment, service) and id, so that a service finds its rows without a scan.
@@ -90,7 +93,7 @@ struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    fn new(state: &'a State, now: Timestamp) -> Self {
+    fn new(state: &'a State, ts: Timestamp) -> Self {
         let mut rows: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
         for (id, row) in &state.replicas_desired {
             rows.entry((row.deployment.as_str(), row.service.as_str()))
@@ -99,7 +102,7 @@ impl<'a> Plan<'a> {
         }
         Self {
             state,
-            now,
+            ts,
             hosts: Hosts::of(state),
             load: ReplicaCounts::of(state),
             rows,
@@ -142,8 +145,8 @@ impl<'a> Plan<'a> {
     }
 
     /// Updates the restart counters of replicas that this pass neither issues nor removes.
-    fn count_restarts(&mut self, counted: &mut Counted) {
-        for change in restarts::counter_changes(self.state, counted) {
+    fn count_restarts(&mut self, counted: &mut Counted, now: Instant) {
+        for change in restarts::counter_changes(self.state, counted, now) {
             // A re-issued replica starts with a full restart budget; a removed one needs none.
             let id = change.replica_id.as_str();
             if self.issued.contains_key(id) || self.removed.contains(id) {
@@ -151,16 +154,16 @@ impl<'a> Plan<'a> {
             }
             let (failed_at, payload) = change.into_parts();
             self.children
-                .push(command(IDENTITY, failed_at.unwrap_or(self.now), payload));
+                .push(command(IDENTITY, failed_at.unwrap_or(self.ts), payload));
         }
     }
 
     fn push(&mut self, payload: Payload) {
-        self.children.push(command(IDENTITY, self.now, payload));
+        self.children.push(command(IDENTITY, self.ts, payload));
     }
 
     fn finish(self) -> Pass {
-        self.children.finish(self.now)
+        self.children.finish(self.ts)
     }
 }
 

@@ -7,12 +7,15 @@
 //! The counter therefore records what it has counted: the timestamp of an increment is the time of
 //! the counted report. Both times come from the clock of the replica's node, so clocks of different
 //! nodes are never compared. Two kinds of reports count as already counted: a report that is not
-//! newer than the counter, and a report of a container that started before the last increment
-//! (running resets the counter, so the container has failed since, and that failure was counted). A
+//! newer than the counter, and a report of a container that began to run before the last increment
+//! (a failure ends its run, so that failure was counted). A
 //! second report of a container that never ran meets neither condition; [`Counted`] recognizes it.
 //! A new leader has an empty [`Counted`] and counts such a report at most once more.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use jaco_proto::{
     replica_code::{DOCKER_ERROR, IMAGE_PULL_FAILED, RESTART_EXHAUSTED, SUBNET_POOL_EXHAUSTED},
@@ -21,6 +24,8 @@ use jaco_proto::{
 use jaco_state::State;
 use prost_types::Timestamp;
 
+use crate::runtime::replica;
+
 /// Failures that the container did not cause or that are retried elsewhere.
 const NOT_COUNTED: [&str; 4] = [
     RESTART_EXHAUSTED,
@@ -28,6 +33,9 @@ const NOT_COUNTED: [&str; 4] = [
     DOCKER_ERROR,
     IMAGE_PULL_FAILED,
 ];
+
+/// Time for which this leader must have seen a container run until its failures are forgotten.
+pub const STABLE_AFTER: Duration = replica::core::STABLE_AFTER;
 
 /// Change of one restart counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +51,7 @@ pub struct Change {
 pub enum Action {
     /// Counts one failure, reported at this time.
     Increment(Timestamp),
-    /// The container is running: removes the counter.
+    /// The container has been running for a while: removes the counter.
     Reset,
 }
 
@@ -62,9 +70,34 @@ impl Change {
     }
 }
 
-/// Failures already counted, by replica; the caller keeps it between passes.
+/// Failures already counted, and containers whose counter is about to be reset, by replica; the
+/// caller keeps it between passes.
 #[derive(Clone, Debug, Default)]
-pub struct Counted(BTreeMap<String, Instance>);
+pub struct Counted {
+    failures: BTreeMap<String, Instance>,
+    /// Since when this leader has seen a container run that has a counter.
+    running: BTreeMap<String, (Instance, Instant)>,
+}
+
+impl Counted {
+    /// Time at which a counter is to be reset, if nothing happens until then.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let since = self.running.values().map(|(_, since)| *since);
+        Some(since.min()? + STABLE_AFTER)
+    }
+
+    /// Whether this run of a container has been seen for [`STABLE_AFTER`].
+    fn is_stable(&mut self, now: Instant, id: &str, seen: &v1::ReplicaObserved) -> bool {
+        let instance = Instance::of(seen);
+        let entry = self.running.entry(id.to_owned());
+        let (known, since) = entry.or_insert_with(|| (instance.clone(), now));
+        if *known != instance {
+            (*known, *since) = (instance, now);
+        }
+        *since + STABLE_AFTER <= now
+    }
+}
 
 /// One run of a container.
 #[derive(Clone, Debug, PartialEq)]
@@ -88,10 +121,15 @@ impl Instance {
 ///
 /// A failure is marked as counted only once the state shows its increment, so a lost proposal is
 /// repeated and a committed one is not.
-pub fn counter_changes(state: &State, counted: &mut Counted) -> Vec<Change> {
-    counted.0.retain(|id, _| {
+pub fn counter_changes(state: &State, counted: &mut Counted, now: Instant) -> Vec<Change> {
+    counted.failures.retain(|id, _| {
         let seen = state.replicas_observed.get(id);
         seen.is_some_and(|seen| is_failure(seen))
+    });
+    counted.running.retain(|id, _| {
+        let seen = state.replicas_observed.get(id);
+        let runs = seen.is_some_and(|seen| seen.state() == ReplicaState::Running);
+        runs && state.restart_counters.contains_key(id)
     });
     let mut changes = Vec::new();
     for (id, seen) in &state.replicas_observed {
@@ -102,7 +140,8 @@ pub fn counter_changes(state: &State, counted: &mut Counted) -> Vec<Change> {
         }
         let counter = state.restart_counters.get(id);
         let action = if seen.state() == ReplicaState::Running {
-            counter.map(|_| Action::Reset)
+            let resets = counter.is_some() && counted.is_stable(now, id, seen);
+            resets.then_some(Action::Reset)
         } else if is_failure(seen) && !is_counted(seen, counter.map(AsRef::as_ref), id, counted) {
             // Without a time, a report could not later be recognized as counted.
             seen.last_health_at.map(Action::Increment)
@@ -137,7 +176,7 @@ fn is_counted(
     counted: &mut Counted,
 ) -> bool {
     let instance = Instance::of(seen);
-    if counted.0.get(id) == Some(&instance) {
+    if counted.failures.get(id) == Some(&instance) {
         return true;
     }
     let last = counter.and_then(|counter| counter.last_attempt_at);
@@ -147,7 +186,7 @@ fn is_counted(
             || seen.started_at.as_ref().is_some_and(not_newer)
     });
     if covered {
-        counted.0.insert(id.to_owned(), instance);
+        counted.failures.insert(id.to_owned(), instance);
     }
     covered
 }

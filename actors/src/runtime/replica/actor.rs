@@ -1,6 +1,6 @@
 //! Driver of a replica's core: runs its actions and reports their outcomes to it.
 
-use std::{future::Future, sync::Arc};
+use std::{collections::BTreeSet, future::Future, sync::Arc};
 
 use jaco_engine::{EngineError, Found, Inspected, NetworkNamespace};
 use jaco_policy::runtime::{
@@ -18,7 +18,10 @@ use jaco_supervision::{Context, Failure, Handle, TaskHandle, Worker};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::launch::{self, Launch, Permit};
+use super::{
+    launch::{self, Launch, Permit},
+    readiness,
+};
 use crate::{
     log_dedup::LogDedup,
     runtime::{RuntimeContext, manager, publisher},
@@ -65,7 +68,8 @@ enum OutcomeKind {
     Pulled(u64, Result<(), EngineError>),
     Launched(u64, Result<String, StartError>),
     Started(u64, Result<(), StartError>),
-    Inspected(u64, Result<Inspected, EngineError>),
+    /// The last are the ports that accepted a connection.
+    Inspected(u64, Result<Inspected, EngineError>, BTreeSet<u16>),
     Discarded(u64, Result<(), EngineError>),
     PostStarted(u64, Result<(), PostStartError>),
     Withdrawn(u64),
@@ -216,13 +220,14 @@ impl ReplicaActor {
             OutcomeKind::Started(generation, result) => {
                 self.core.handle_started(now, generation, result);
             }
-            OutcomeKind::Inspected(generation, result) => {
+            OutcomeKind::Inspected(generation, result, accepted) => {
                 if let Ok(seen) = &result {
                     let borrows = seen.namespace != NetworkNamespace::Own;
                     self.args.shared.borrowers.set(&self.args.id, borrows);
                 }
                 let is_seen = result.is_ok();
-                self.core.handle_inspected(now, generation, result);
+                self.core
+                    .handle_inspected(now, generation, result, accepted);
                 if is_seen {
                     self.show();
                 }
@@ -308,8 +313,13 @@ impl ReplicaActor {
                     OutcomeKind::Started(generation, started)
                 });
             }
-            Action::Inspect(generation, container) => self.spawn_action(ctx, async move {
-                OutcomeKind::Inspected(generation, engine.inspect(&container).await)
+            Action::Inspect(generation, container, ports) => self.spawn_action(ctx, async move {
+                let seen = engine.inspect(&container).await;
+                let accepted = match &seen {
+                    Ok(seen) => readiness::accepting(seen, &ports).await,
+                    Err(_) => BTreeSet::new(),
+                };
+                OutcomeKind::Inspected(generation, seen, accepted)
             }),
             Action::PostStart(generation, container) => {
                 let task = launch::post_start(Arc::clone(shared), id, container);

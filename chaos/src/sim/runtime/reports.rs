@@ -27,6 +27,7 @@ impl Cluster {
         self.note(&[32, id, report.raft_index], || {
             format!("n{id} reports {replica}: {report:?}")
         });
+        self.judge_ready(id, replica, report);
         self.report_locally(id, |reports| reports.insert(row));
         self.flush_reports(id);
     }

@@ -1,5 +1,7 @@
 //! Requests to a node's engine, and their answers.
 
+use std::collections::BTreeSet;
+
 use jaco_engine::{EngineError, Found, Status};
 use jaco_policy::runtime::replica::core::{StartCondition, StartError};
 
@@ -91,6 +93,7 @@ impl Cluster {
         }
         if let (Request::Start(container), true) = (&request.call, !fails || late == 1) {
             self.schedule_end(id, container);
+            self.schedule_opening(id, container);
         }
         match request.call {
             Request::Start(_) | Request::EnsureNetwork(..) | Request::RemoveNetwork(_) => {
@@ -147,8 +150,12 @@ impl Cluster {
                 });
             }
             Goal::Inspect(g) => {
+                let mut open = BTreeSet::new();
                 let seen = outcome.and_then(|answer| match answer {
-                    Answer::Inspected(seen) => Ok(seen),
+                    Answer::Inspected(seen, accepted) => {
+                        open = accepted;
+                        Ok(seen)
+                    }
                     _ => Err(EngineError::NotFound("no answer".into())),
                 });
                 if let Ok(seen) = &seen
@@ -158,7 +165,7 @@ impl Cluster {
                 }
                 let is_seen = seen.is_ok();
                 self.drive_replica(id, &replica, |core, now| {
-                    core.handle_inspected(now, g, seen)
+                    core.handle_inspected(now, g, seen, open);
                 });
                 if is_seen {
                     self.show_report(id, &replica);

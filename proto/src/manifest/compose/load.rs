@@ -194,6 +194,7 @@ fn field(
         }
         "network_mode" => service.network_mode = network::network_mode(reader, node)?,
         "ports" => service.ports = ports::read(reader, node)?,
+        "expose" => service.expose = ports::exposed(reader, node)?,
         "dns" => service.dns = reader.string_or_list(key, node)?,
         "dns_search" => service.dns_search = reader.string_or_list(key, node)?,
         "dns_opt" => service.dns_opt = reader.string_list(key, node)?,

@@ -2,7 +2,11 @@
 //!
 //! A field that is absent from the file is `None` or empty: the engine's default applies.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    time::Duration,
+};
 
 use crate::{
     secret::{Environment, SecretString},
@@ -173,6 +177,8 @@ pub struct Service {
     pub network_mode: Option<NetworkMode>,
     /// Published ports in file order, ranges expanded pairwise.
     pub ports: Vec<Port>,
+    /// TCP ports that `expose` names, ranges expanded.
+    pub expose: BTreeSet<u16>,
     /// DNS servers in place of JACO's.
     pub dns: Vec<String>,
     /// Resolver search domains.

@@ -1,6 +1,6 @@
 //! `ports:` entries: short and long form, ranges, and cluster-wide listeners.
 
-use std::ops::RangeInclusive;
+use std::{collections::BTreeSet, ops::RangeInclusive};
 
 use crate::{
     Error,
@@ -31,6 +31,16 @@ pub(super) fn read(reader: &Reader<'_>, node: &Node) -> Result<Vec<Port>, Error>
             }
             Value::Seq(_) => return Err(reader.wrong("ports", item, "a string or a mapping")),
         }
+    }
+    Ok(ports)
+}
+
+/// Reads the TCP ports of `expose`. Other entries have no effect.
+pub(super) fn exposed(reader: &Reader<'_>, node: &Node) -> Result<BTreeSet<u16>, Error> {
+    let mut ports = BTreeSet::new();
+    for text in reader.distinct("expose", node)?.iter().filter_map(decimal) {
+        let entry = Short::parse(&text).filter(|entry| entry.protocol == "tcp");
+        ports.extend(entry.into_iter().flat_map(|entry| entry.container));
     }
     Ok(ports)
 }

@@ -39,7 +39,10 @@ pub const RESTARTS: u32 = 3;
 pub const RETRY: Duration = Duration::from_secs(30);
 /// Consecutive failures to prepare a start that are not published.
 pub(super) const UNREPORTED_PREPARE_FAILURES: u32 = 1;
-/// Poll interval of a container that is not yet running.
+/// Time as running after which earlier failures of a container do not count any more.
+pub const STABLE_AFTER: Duration = Duration::from_secs(5);
+/// Poll interval of a container that is not yet running; the time of a readiness check may come
+/// sooner.
 pub const POLL_PENDING: Duration = Duration::from_secs(1);
 /// Time between polls of a running container without engine events.
 pub const POLL_RUNNING: Duration = Duration::from_secs(5);
@@ -76,7 +79,7 @@ enum Phase {
         containers: BTreeSet<String>,
     },
     Discarding,
-    Watching(Watch),
+    Watching(Box<Watch>),
     RestartBackoff {
         until: Instant,
         container: String,

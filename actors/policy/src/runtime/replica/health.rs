@@ -1,70 +1,81 @@
 //! Derives the replica state from an inspected container.
 
+use std::{collections::BTreeSet, time::Instant};
+
 use jaco_engine::{EngineError, Health, Inspected, Status};
 use jaco_proto::{manifest::compose::Restart, v1::ReplicaState};
 
-use super::report::{Report, code};
+use super::{
+    readiness::{Readiness, Startup, Verdict},
+    report::{Report, code},
+};
 
-/// Consecutive polls in which a container without a health check must be up to count as running.
-pub const POLLS_UNTIL_RUNNING: u8 = 5;
+/// Expectations of a service of its container.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Expected<'a> {
+    /// Evidence that it is ready. A health check that only the image declares does not count.
+    pub(super) readiness: &'a Readiness,
+    /// Treatment after its end.
+    pub(super) restart: &'a Restart,
+}
 
-/// Derives a report from one inspection.
+/// Derives a report from one inspection, and the time at which a container that is up and not ready
+/// is to be checked again. `accepted` are the ports that accepted a connection, if any was made.
 ///
-/// `up_polls` counts consecutive polls that found the container up: a `timed` poll increments it,
-/// any other inspection that finds it up leaves it unchanged, and anything else resets it.
-/// `has_healthcheck` means that the service declares a health check; one declared only by the image
-/// does not count. A container that `restart` leaves as it is after its end has stopped, and has not
-/// failed.
-#[must_use]
-pub fn assess(
+/// A container that its policy leaves as it is after its end has stopped, and has not failed.
+pub(super) fn assess(
+    now: Instant,
     seen: &Inspected,
-    has_healthcheck: bool,
-    restart: &Restart,
-    timed: bool,
-    up_polls: &mut u8,
-) -> Report {
+    expected: Expected<'_>,
+    startup: &mut Startup,
+    accepted: Option<BTreeSet<u16>>,
+) -> (Report, Option<Instant>) {
     let report = |state| Report::new(state, 0);
+    let done = |report| (report, None);
+    if seen.status == Some(Status::Running) {
+        startup.see(now, &seen.started_at);
+    } else {
+        startup.reset();
+    }
     let running = match seen.status {
         None => {
-            *up_polls = 0;
-            return report(ReplicaState::Failed)
-                .because(code::NO_STATE, "the engine sent no state");
+            let report = report(ReplicaState::Failed);
+            return done(report.because(code::NO_STATE, "the engine sent no state"));
         }
-        Some(Status::Exited | Status::Dead) => {
-            *up_polls = 0;
-            return exited(seen, restart);
-        }
+        Some(Status::Exited | Status::Dead) => return done(exited(seen, expected.restart)),
         Some(Status::Running) => true,
         Some(Status::Created | Status::Other) => false,
     };
-    if has_healthcheck {
+    if *expected.readiness == Readiness::Healthcheck {
         match seen.health {
-            Some(Health::Starting) => return report(ReplicaState::Pending),
-            Some(Health::Healthy) => return report(ReplicaState::Running),
+            Some(Health::Starting) => return done(report(ReplicaState::Pending)),
+            Some(Health::Healthy) => return done(report(ReplicaState::Running)),
             Some(Health::Unhealthy) => {
-                return report(ReplicaState::Degraded)
-                    .because("", "the health check reports unhealthy");
+                let report = report(ReplicaState::Degraded);
+                return done(report.because("", "the health check reports unhealthy"));
             }
             None => {}
         }
     }
     if !running {
-        *up_polls = 0;
-        return report(ReplicaState::Pending);
+        return done(report(ReplicaState::Pending));
     }
-    if timed {
-        *up_polls = up_polls.saturating_add(1).min(POLLS_UNTIL_RUNNING);
+    let has_address = !seen.addresses.is_empty();
+    match startup.check(now, expected.readiness, has_address, accepted) {
+        Verdict::Ready => done(report(ReplicaState::Running)),
+        Verdict::NotYet(next, closed) => {
+            let report = report(ReplicaState::Pending);
+            let report = match closed {
+                Some(port) => report.because("", format!("port {port} accepts no connection yet")),
+                None => report,
+            };
+            (report, Some(next))
+        }
     }
-    report(if *up_polls >= POLLS_UNTIL_RUNNING {
-        ReplicaState::Running
-    } else {
-        ReplicaState::Pending
-    })
 }
 
 /// Derives a report from a failed inspection, unless the engine was unreachable.
-#[must_use]
-pub fn assess_failure(error: &EngineError) -> Report {
+pub(super) fn assess_failure(error: &EngineError) -> Report {
     Report::new(ReplicaState::Failed, 0).because(code::INSPECT_FAILED, error.to_string())
 }
 
@@ -88,7 +99,7 @@ fn exited(seen: &Inspected, restart: &Restart) -> Report {
 mod tests {
     use jaco_proto::manifest::compose::RestartCondition;
 
-    use super::*;
+    use super::{super::readiness::UPTIME, *};
     use ReplicaState::{Degraded, Failed, Pending, Running, Stopped};
 
     fn seen(status: Option<Status>, health: Option<Health>) -> Inspected {
@@ -104,64 +115,75 @@ mod tests {
         }
     }
 
+    fn assess_now(seen: &Inspected, readiness: &Readiness, restart: &Restart) -> Report {
+        let now = Instant::now();
+        let expected = Expected { readiness, restart };
+        assess(now, seen, expected, &mut Startup::started(now), None).0
+    }
+
     #[test]
     fn every_row_of_health_table_holds() {
+        use Readiness::{Healthcheck, Uptime};
         let up = Some(Status::Running);
-        for (status, health, has_healthcheck, before, state, code, after) in [
-            (None, None, false, 3, Failed, "no_state", 0),
+        let has_ended = (Failed, "container_exited", false);
+        let waits = (Pending, "", false);
+        let checks = (Pending, "", true);
+        for (status, health, readiness, is_old, (state, code, checks)) in [
+            (None, None, Uptime, true, (Failed, "no_state", false)),
+            (Some(Status::Exited), None, Uptime, true, has_ended),
+            (Some(Status::Dead), None, Uptime, true, has_ended),
+            (up, Some(Health::Starting), Healthcheck, true, waits),
             (
-                Some(Status::Exited),
-                None,
+                up,
+                Some(Health::Healthy),
+                Healthcheck,
                 false,
-                5,
-                Failed,
-                "container_exited",
-                0,
+                (Running, "", false),
             ),
             (
-                Some(Status::Dead),
-                None,
-                false,
-                5,
-                Failed,
-                "container_exited",
-                0,
-            ),
-            (up, Some(Health::Starting), true, 0, Pending, "", 0),
-            (up, Some(Health::Healthy), true, 0, Running, "", 0),
-            (up, Some(Health::Unhealthy), true, 0, Degraded, "", 0),
-            (up, Some(Health::Unhealthy), false, 0, Pending, "", 1),
-            (up, None, true, 3, Pending, "", 4),
-            (up, None, false, 3, Pending, "", 4),
-            (up, None, false, 4, Running, "", 5),
-            (up, None, false, 5, Running, "", 5),
-            (Some(Status::Other), None, false, 4, Pending, "", 0),
-            (Some(Status::Created), None, false, 4, Pending, "", 0),
-        ] {
-            let mut polls = before;
-            let report = assess(
-                &seen(status, health),
-                has_healthcheck,
-                &Restart::default(),
+                up,
+                Some(Health::Unhealthy),
+                Healthcheck,
                 true,
-                &mut polls,
-            );
-            let what = format!("{status:?} {health:?} checked={has_healthcheck} after {before}");
+                (Degraded, "", false),
+            ),
+            (up, Some(Health::Unhealthy), Uptime, false, checks),
+            (up, None, Healthcheck, false, checks),
+            (up, None, Healthcheck, true, (Running, "", false)),
+            (up, None, Uptime, false, checks),
+            (up, None, Uptime, true, (Running, "", false)),
+            (Some(Status::Other), None, Uptime, true, waits),
+            (Some(Status::Created), None, Uptime, true, waits),
+        ] {
+            let start = Instant::now();
+            let mut startup = Startup::started(start);
+            let restart = Restart::default();
+            let expected = Expected {
+                readiness: &readiness,
+                restart: &restart,
+            };
+            let now = start + if is_old { UPTIME } else { UPTIME / 2 };
+            let (report, next) = assess(now, &seen(status, health), expected, &mut startup, None);
+            let what = format!("{status:?} {health:?} {readiness:?} old={is_old}");
             assert_eq!(
                 (report.state, report.code.as_str()),
                 (state, code),
                 "{what}"
             );
-            assert_eq!(polls, after, "{what}");
+            assert_eq!(next, checks.then_some(start + UPTIME), "{what}");
         }
     }
 
     #[test]
-    fn only_timed_polls_count() {
-        let mut polls = 4;
-        let up = seen(Some(Status::Running), None);
-        let report = assess(&up, false, &Restart::default(), false, &mut polls);
-        assert_eq!((report.state, polls), (Pending, 4));
+    fn closed_port_is_named() {
+        let readiness = Readiness::of_ports([80, 443].into());
+        let mut up = seen(Some(Status::Running), None);
+        up.addresses = [("net".to_owned(), "10.0.0.2".to_owned())].into();
+        let report = assess_now(&up, &readiness, &Restart::default());
+        assert_eq!(
+            (report.state, report.message.as_str()),
+            (Pending, "port 80 accepts no connection yet")
+        );
     }
 
     #[test]
@@ -169,7 +191,7 @@ mod tests {
         let exited = |code| {
             let mut inspected = seen(Some(Status::Exited), None);
             inspected.exit_code = code;
-            assess(&inspected, false, &Restart::default(), true, &mut 0)
+            assess_now(&inspected, &Readiness::Uptime, &Restart::default())
         };
         assert!(exited(0).details.is_empty());
         assert_eq!(exited(137).details["exit_code"], "137");
@@ -193,7 +215,7 @@ mod tests {
             for status in [Status::Exited, Status::Dead] {
                 let mut inspected = seen(Some(status), None);
                 inspected.exit_code = exit_code;
-                let report = assess(&inspected, false, &restart, true, &mut 0);
+                let report = assess_now(&inspected, &Readiness::Uptime, &restart);
                 let what = format!("{condition:?} after {exit_code}");
                 assert_eq!(report.state, state, "{what}");
                 let finished = (state == Stopped).then_some(exit_code);

@@ -288,7 +288,7 @@ impl<'a> Plan<'a> {
                 action: v1::restart_counter_update::Action::Reset.into(),
             });
             self.children
-                .push_with_last(command(IDENTITY, self.now, reset));
+                .push_with_last(command(IDENTITY, self.ts, reset));
         }
         self.issued.insert(id, owner);
     }

@@ -7,7 +7,10 @@ use jaco_proto::v1::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::scheduler::projects::{Template, Templates};
+use crate::scheduler::{
+    projects::{Template, Templates},
+    restarts::STABLE_AFTER,
+};
 
 /// Parses documents with lines of the form `service image hash`; a hash that starts with `data`
 /// marks the service stateful.
@@ -37,6 +40,8 @@ fn at(seconds: i64) -> Timestamp {
 struct Fixture {
     state: State,
     cache: PassCache,
+    /// Monotonic time of the passes.
+    now: Instant,
 }
 
 impl Fixture {
@@ -48,6 +53,7 @@ impl Fixture {
         let mut fixture = Self {
             state: State::default(),
             cache,
+            now: Instant::now(),
         };
         hosts
             .iter()
@@ -90,7 +96,7 @@ impl Fixture {
     }
 
     fn plan(&mut self) -> Pass {
-        reconcile(&self.state, &mut self.cache, at(1))
+        reconcile(&self.state, &mut self.cache, self.now, at(1))
     }
 
     /// Plans a pass, applies it and returns one line per command.
@@ -451,6 +457,8 @@ fn failures_are_counted_at_their_report_time() {
     assert_eq!(counter.last_attempt_at, Some(at(77)));
     assert_eq!(fixture.plan(), Pass::default());
     fixture.observe("app-web-0", ReplicaState::Running, "", 78);
+    assert_eq!(fixture.plan(), Pass::default());
+    fixture.now += STABLE_AFTER;
     assert_eq!(fixture.pass(), ["counter app-web-0 Reset"]);
 }
 

@@ -1,10 +1,15 @@
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use proptest::prelude::*;
 
 use super::*;
 
 const ID: &str = "app-web-0";
+
+fn now() -> Instant {
+    static START: OnceLock<Instant> = OnceLock::new();
+    *START.get_or_init(Instant::now)
+}
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp { seconds, nanos: 0 }
@@ -93,7 +98,7 @@ fn only_container_failures_count() {
         (ReplicaState::Running, "", false),
     ];
     for (observed, code, counts) in cases {
-        let changes = counter_changes(&state(seen(observed, code)), &mut Counted::default());
+        let changes = counter_changes(&state(seen(observed, code)), &mut Counted::default(), now());
         let increment = Change {
             replica_id: ID.into(),
             action: Action::Increment(at(10)),
@@ -104,22 +109,33 @@ fn only_container_failures_count() {
 }
 
 #[test]
-fn running_removes_an_existing_counter() {
+fn counter_goes_once_the_container_is_stable() {
     let mut state = state(exited());
     let counted = &mut Counted::default();
-    let changes = counter_changes(&state, counted);
+    let changes = counter_changes(&state, counted, now());
     apply(&mut state, &changes);
-    observe(&mut state, seen(ReplicaState::Running, ""));
-    let changes = counter_changes(&state, counted);
-    assert_eq!(
-        changes,
-        [Change {
-            replica_id: ID.into(),
-            action: Action::Reset
-        }]
-    );
+    let mut running = seen(ReplicaState::Running, "");
+    running.started_at = Some(at(12));
+    observe(&mut state, running.clone());
+    assert_eq!(counter_changes(&state, counted, now()), []);
+    assert_eq!(counted.poll_timeout(), Some(now() + STABLE_AFTER));
+    // Another start begins anew, and so does another leader.
+    running.started_at = Some(at(16));
+    observe(&mut state, running);
+    let later = now() + Duration::from_secs(4);
+    assert_eq!(counter_changes(&state, counted, later), []);
+    assert_eq!(counted.poll_timeout(), Some(later + STABLE_AFTER));
+    let stable = later + STABLE_AFTER;
+    assert_eq!(counter_changes(&state, &mut Counted::default(), stable), []);
+    let changes = counter_changes(&state, counted, stable);
+    let reset = Change {
+        replica_id: ID.into(),
+        action: Action::Reset,
+    };
+    assert_eq!(changes, [reset]);
     apply(&mut state, &changes);
-    assert_eq!(counter_changes(&state, counted), []);
+    assert_eq!(counter_changes(&state, counted, stable), []);
+    assert_eq!(counted.poll_timeout(), None);
 }
 
 #[test]
@@ -127,7 +143,7 @@ fn one_failure_counts_once_over_many_passes() {
     let mut state = state(exited());
     let counted = &mut Counted::default();
     for _ in 0..3 {
-        let changes = counter_changes(&state, counted);
+        let changes = counter_changes(&state, counted, now());
         apply(&mut state, &changes);
     }
     assert_eq!(failures(&state), 1);
@@ -137,29 +153,29 @@ fn one_failure_counts_once_over_many_passes() {
 fn lost_proposal_is_repeated() {
     let state = state(exited());
     let counted = &mut Counted::default();
-    assert_eq!(counter_changes(&state, counted).len(), 1);
-    assert_eq!(counter_changes(&state, counted).len(), 1);
+    assert_eq!(counter_changes(&state, counted, now()).len(), 1);
+    assert_eq!(counter_changes(&state, counted, now()).len(), 1);
 }
 
 #[test]
 fn new_leader_does_not_count_again() {
     let mut state = state(exited());
-    let changes = counter_changes(&state, &mut Counted::default());
+    let changes = counter_changes(&state, &mut Counted::default(), now());
     apply(&mut state, &changes);
-    assert_eq!(counter_changes(&state, &mut Counted::default()), []);
+    assert_eq!(counter_changes(&state, &mut Counted::default(), now()), []);
 }
 
 #[test]
 fn repeated_report_of_dead_container_does_not_count() {
     let mut state = state(exited());
     let counted = &mut Counted::default();
-    let changes = counter_changes(&state, counted);
+    let changes = counter_changes(&state, counted, now());
     apply(&mut state, &changes);
-    assert_eq!(counter_changes(&state, counted), []);
+    assert_eq!(counter_changes(&state, counted, now()), []);
     let mut again = seen(ReplicaState::Failed, "inspect_failed");
     again.last_health_at = Some(at(11));
     observe(&mut state, again);
-    assert_eq!(counter_changes(&state, counted), []);
+    assert_eq!(counter_changes(&state, counted, now()), []);
 }
 
 #[test]
@@ -167,11 +183,11 @@ fn new_leader_recognizes_second_report_of_started_container() {
     let mut failed = exited();
     failed.started_at = Some(at(5));
     let mut state = state(failed.clone());
-    let changes = counter_changes(&state, &mut Counted::default());
+    let changes = counter_changes(&state, &mut Counted::default(), now());
     apply(&mut state, &changes);
     failed.last_health_at = Some(at(11));
     observe(&mut state, failed);
-    assert_eq!(counter_changes(&state, &mut Counted::default()), []);
+    assert_eq!(counter_changes(&state, &mut Counted::default(), now()), []);
 }
 
 #[test]
@@ -183,7 +199,7 @@ fn failure_of_another_run_counts() {
         let mut state = state(exited());
         let counted = &mut Counted::default();
         for _ in 0..2 {
-            let changes = counter_changes(&state, counted);
+            let changes = counter_changes(&state, counted, now());
             apply(&mut state, &changes);
         }
         let mut next = exited();
@@ -191,7 +207,7 @@ fn failure_of_another_run_counts() {
         change(&mut next);
         observe(&mut state, next);
         for _ in 0..2 {
-            let changes = counter_changes(&state, counted);
+            let changes = counter_changes(&state, counted, now());
             apply(&mut state, &changes);
         }
         assert_eq!(failures(&state), 2);
@@ -203,15 +219,15 @@ fn failure_after_recovery_counts_again() {
     let mut state = state(exited());
     let counted = &mut Counted::default();
     for _ in 0..2 {
-        let changes = counter_changes(&state, counted);
+        let changes = counter_changes(&state, counted, now());
         apply(&mut state, &changes);
     }
     observe(&mut state, seen(ReplicaState::Pending, ""));
-    assert_eq!(counter_changes(&state, counted), []);
+    assert_eq!(counter_changes(&state, counted, now()), []);
     let mut next = exited();
     next.last_health_at = Some(at(20));
     observe(&mut state, next);
-    let changes = counter_changes(&state, counted);
+    let changes = counter_changes(&state, counted, now());
     apply(&mut state, &changes);
     assert_eq!(failures(&state), 2);
 }
@@ -233,66 +249,75 @@ fn reports_for_earlier_rows_are_ignored() {
             ..Default::default()
         };
         state.replicas_desired.insert(ID.into(), Arc::new(row));
-        assert_eq!(counter_changes(&state, &mut Counted::default()), []);
+        assert_eq!(counter_changes(&state, &mut Counted::default(), now()), []);
         state.replicas_desired.remove(ID);
-        assert_eq!(counter_changes(&state, &mut Counted::default()), []);
+        assert_eq!(counter_changes(&state, &mut Counted::default(), now()), []);
     }
 }
 
 proptest! {
     /// A replica fails, recovers and is replaced; leaders change and proposals are lost. In any
     /// interleaving no failure counts twice, and every failure is counted once no more faults
-    /// occur.
+    /// occur, until the replica has been running for long enough.
     #[test]
     fn each_failure_counts_exactly_once(
-        steps in proptest::collection::vec((0..4_u8, any::<bool>(), any::<bool>()), 1..60),
+        steps in proptest::collection::vec((0..5_u8, any::<bool>(), any::<bool>()), 1..60),
     ) {
         let mut state = state(seen(ReplicaState::Pending, ""));
         let mut counted = Counted::default();
         let mut expected = 0;
         let (mut container, mut started) = (0, None);
+        let (mut time, mut running_since) = (now(), None);
         for (step, (what, new_leader, lost)) in steps.into_iter().enumerate() {
-            let now = i64::try_from(step).unwrap() + 1;
+            let second = i64::try_from(step).unwrap() + 1;
+            let is_running = state.replicas_observed[ID].state() == ReplicaState::Running;
             match what {
                 0 => {
                     container += 1;
-                    started = None;
+                    (started, running_since) = (None, None);
                     expected += 1;
                     let mut failed = exited();
                     failed.container_id = format!("c{container}");
-                    failed.last_health_at = Some(at(now));
+                    failed.last_health_at = Some(at(second));
                     observe(&mut state, failed);
                 }
-                1 => {
-                    started = started.or(Some(at(now)));
-                    expected = 0;
+                1 if !is_running => {
+                    // The container that failed is replaced.
+                    container += 1;
+                    (started, running_since) = (Some(at(second)), Some(time));
                     let mut running = seen(ReplicaState::Running, "");
                     running.container_id = format!("c{container}");
                     running.started_at = started;
-                    running.last_health_at = Some(at(now));
+                    running.last_health_at = Some(at(second));
                     observe(&mut state, running);
                 }
                 // A running container fails; without one there is no new failure to report.
-                2 if started.is_some() && state.replicas_observed[ID].state() == ReplicaState::Running => {
+                2 if is_running => {
                     expected += 1;
+                    running_since = None;
                     let mut failed = seen(ReplicaState::Degraded, "");
                     failed.container_id = format!("c{container}");
                     failed.started_at = started;
-                    failed.last_health_at = Some(at(now));
+                    failed.last_health_at = Some(at(second));
                     observe(&mut state, failed);
                 }
+                3 => time += STABLE_AFTER / 2,
                 _ => {}
             }
             if new_leader {
                 counted = Counted::default();
+                running_since = running_since.map(|_| time);
+            }
+            if running_since.is_some_and(|since| since + STABLE_AFTER <= time) {
+                expected = 0;
             }
             if lost {
-                counter_changes(&state, &mut counted);
+                counter_changes(&state, &mut counted, time);
             }
-            let changes = counter_changes(&state, &mut counted);
+            let changes = counter_changes(&state, &mut counted, time);
             apply(&mut state, &changes);
             prop_assert_eq!(failures(&state), expected);
-            prop_assert_eq!(counter_changes(&state, &mut counted), Vec::new());
+            prop_assert_eq!(counter_changes(&state, &mut counted, time), Vec::new());
         }
     }
 }

@@ -62,7 +62,10 @@ pub(in crate::manifest::compose) const SERVICE: Keys = Keys {
             "environment",
             "mapping or list; sorted; a key without a value is empty. Numbers stay as written: `1.10` is `1.10`",
         ),
-        silent("expose", "members of a network reach every port"),
+        kept(
+            "expose",
+            "members of a network reach every port; see health for what it is used for",
+        ),
         client(
             "extends",
             "a service, of this file or of another one, that this one is merged over",

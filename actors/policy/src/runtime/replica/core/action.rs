@@ -1,5 +1,7 @@
 //! Actions of a replica's core.
 
+use std::collections::BTreeSet;
+
 use super::{Assignment, StartGate};
 use crate::runtime::replica::report::Report;
 
@@ -50,8 +52,8 @@ pub enum Action {
     Launch(u64, StartCondition),
     /// Start a container that exists, if the condition holds.
     Start(u64, String, StartCondition),
-    /// Inspect a container.
-    Inspect(u64, String),
+    /// Inspect a container, and connect once to each of these TCP ports at its own address.
+    Inspect(u64, String, BTreeSet<u16>),
     /// Run the commands of `post_start` in a running container, in order until one fails.
     PostStart(u64, String),
     /// Wait until every ready node has applied that no container here serves: first the state must

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 use jaco_engine::EngineError;
 use jaco_proto::manifest::compose::Restart;
 
-use crate::runtime::replica::report::Report;
+use crate::runtime::replica::{readiness::Readiness, report::Report};
 
 /// A point in time on both clocks.
 #[derive(Clone, Copy, Debug)]
@@ -23,8 +23,8 @@ pub enum Assignment {
     Gone,
     /// The row moved away; the container stays up until the new host reports it running.
     Kept {
-        /// The service declares a health check.
-        has_healthcheck: bool,
+        /// Evidence that it is ready.
+        readiness: Readiness,
     },
     /// This host runs one container, created from this row.
     Own(DesiredReplica),
@@ -41,8 +41,8 @@ pub struct DesiredReplica {
     pub image: String,
     /// Pull the image before the first create.
     pub pull: bool,
-    /// The service declares a health check.
-    pub has_healthcheck: bool,
+    /// Evidence that a container is ready.
+    pub readiness: Readiness,
     /// Treatment of a container that has ended.
     pub restart: Restart,
     /// The service has commands to run after each start.

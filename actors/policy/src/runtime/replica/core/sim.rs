@@ -8,6 +8,7 @@ use jaco_proto::manifest::compose::{Restart, RestartCondition};
 use proptest::prelude::*;
 
 use super::*;
+use crate::runtime::replica::readiness::{PROBE_LIMIT, Readiness, UPTIME};
 
 mod interrupted;
 
@@ -28,6 +29,8 @@ enum Step {
     End,
     /// Containers that have ended are removed behind the daemon.
     Prune,
+    /// A port of the containers accepts connections.
+    Open(u16),
     /// A new row replaces the row.
     Reissue,
     /// The row is removed, or comes back.
@@ -55,6 +58,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => Just(Step::Crash),
         1 => Just(Step::End),
         1 => Just(Step::Prune),
+        2 => (1u16..3).prop_map(Step::Open),
         1 => Just(Step::Reissue),
         1 => Just(Step::Toggle),
         3 => (0u8..6).prop_map(Step::Gate),
@@ -90,7 +94,8 @@ enum Outcome {
     Pulled(u64, Result<(), EngineError>),
     Launched(u64, Result<String, StartError>),
     Started(u64, Result<(), StartError>),
-    Inspected(u64, Result<Inspected, EngineError>),
+    /// The last are the ports that accepted a connection.
+    Inspected(u64, Result<Inspected, EngineError>, BTreeSet<u16>),
     Discarded(u64, Result<(), EngineError>),
     PostStarted(u64, Result<(), PostStartError>),
     Withdrawn(u64),
@@ -104,7 +109,7 @@ impl Outcome {
                 let mut found = found.iter();
                 found.any(|it| it.id == container && it.status == Status::Running)
             }
-            Self::Inspected(_, Ok(seen)) => {
+            Self::Inspected(_, Ok(seen), _) => {
                 seen.id == container && seen.status == Some(Status::Running)
             }
             Self::Launched(_, Ok(_)) | Self::Started(_, Ok(())) => true,
@@ -127,7 +132,7 @@ impl Outcome {
             Self::Pulled(g, result) => core.handle_pulled(now, g, result),
             Self::Launched(g, result) => core.handle_launched(now, g, result),
             Self::Started(g, result) => core.handle_started(now, g, result),
-            Self::Inspected(g, result) => core.handle_inspected(now, g, result),
+            Self::Inspected(g, result, ports) => core.handle_inspected(now, g, result, ports),
             Self::Discarded(g, result) => core.handle_discarded(now, g, result),
             Self::PostStarted(g, result) => core.handle_post_started(now, g, result),
             Self::Withdrawn(g) => core.handle_withdrawn(g),
@@ -142,6 +147,10 @@ struct Engine {
     made: u64,
     starts: u64,
     exit_code: i64,
+    /// Time of the last start.
+    started: Option<Instant>,
+    /// Ports that accept connections.
+    open: BTreeSet<u16>,
     /// Starts whose commands of `post_start` have succeeded.
     prepared: BTreeSet<u64>,
 }
@@ -160,7 +169,10 @@ impl Engine {
             Action::Start(g, id, _) => {
                 Outcome::Started(*g, self.start(id).map_err(StartError::Engine))
             }
-            Action::Inspect(g, id) => Outcome::Inspected(*g, self.inspect(id)),
+            Action::Inspect(g, id, ports) => {
+                let accepted = ports.intersection(&self.open).copied().collect();
+                Outcome::Inspected(*g, self.inspect(id), accepted)
+            }
             Action::Discard(g, ids) => {
                 if self.container.as_ref().is_some_and(|c| ids.contains(&c.id)) {
                     self.container = None;
@@ -213,7 +225,7 @@ impl Engine {
                 oom_killed: false,
                 health: None,
                 namespace: Default::default(),
-                addresses: Default::default(),
+                addresses: [("net".to_owned(), "10.0.0.2".to_owned())].into(),
             }),
             Some(_) | None => Err(EngineError::NotFound("gone".into())),
         }
@@ -237,8 +249,12 @@ struct Simulation {
     gate: StartGate,
     /// Last published observation.
     observed: Option<Report>,
-    /// Launches of one row since it was last running.
+    /// Launches of one row since it was last running for long enough.
     launches: u32,
+    /// Since when the container is reported as running.
+    running_since: Option<Instant>,
+    /// Start of the engine that was last reported as running.
+    served: Option<u64>,
     finished: bool,
     /// Action that the gate or the routing forbids.
     violation: Option<String>,
@@ -248,6 +264,7 @@ struct Simulation {
     leaving: Option<(String, Instant)>,
     restart: Restart,
     has_post_start: bool,
+    readiness: Readiness,
     /// Starts of the engine when the container of the row ended for good.
     ended: Option<u64>,
     /// Row whose container this actor has seen run.
@@ -256,10 +273,11 @@ struct Simulation {
 
 impl Simulation {
     fn new() -> Self {
-        Self::of(Restart::default(), false)
+        Self::of(Restart::default(), false, 0)
     }
 
-    fn of(restart: Restart, has_post_start: bool) -> Self {
+    /// A simulation of a service with this number of TCP ports.
+    fn of(restart: Restart, has_post_start: bool, ports: u16) -> Self {
         let mut simulation = Self {
             core: Core::new("node-1", Seed::default(), true),
             engine: Engine::default(),
@@ -273,12 +291,15 @@ impl Simulation {
             gate: StartGate::Open,
             observed: None,
             launches: 0,
+            running_since: None,
+            served: None,
             finished: false,
             violation: None,
             routed: None,
             leaving: None,
             restart,
             has_post_start,
+            readiness: Readiness::of_ports((1..=ports).collect()),
             ended: None,
             seen_running: None,
         };
@@ -307,7 +328,11 @@ impl Simulation {
                         if self.has_post_start && !prepared {
                             self.violation = Some("running before post_start has ended".into());
                         }
-                        self.launches = 0;
+                        if !self.is_ready(&report) {
+                            self.violation = Some("running before it is ready".into());
+                        }
+                        self.served = Some(self.engine.starts);
+                        self.running_since.get_or_insert(self.now.instant);
                         self.routed = Some(report.container_id.clone());
                         self.leaving = None;
                     } else if let Some(container) = self.routed.take()
@@ -315,6 +340,12 @@ impl Simulation {
                     {
                         // Not every node has applied the report yet.
                         self.leaving = Some((container, self.now.instant));
+                    }
+                    if report.state != ReplicaState::Running
+                        && let Some(since) = self.running_since.take()
+                        && since + STABLE_AFTER <= self.now.instant
+                    {
+                        self.launches = 0;
                     }
                     self.observed = Some(*report);
                 }
@@ -336,6 +367,25 @@ impl Simulation {
                 }),
             }
         }
+    }
+
+    /// Whether a container that is reported as running accepts connections, or has been up for long
+    /// enough.
+    fn is_ready(&self, report: &Report) -> bool {
+        let container = self.engine.container.as_ref();
+        // It may have ended, or been replaced, since it was inspected.
+        let shown = container
+            .is_some_and(|it| it.id == report.container_id && it.status == Status::Running);
+        let Some(since) = self.engine.started.filter(|_| shown) else {
+            return true;
+        };
+        let up = self.now.instant - since;
+        // One that has served need not show it again after its actor was killed.
+        self.served == Some(self.engine.starts)
+            || match &self.readiness {
+                Readiness::Ports(ports) => self.engine.open.is_superset(ports) || up >= PROBE_LIMIT,
+                Readiness::Healthcheck | Readiness::Uptime | Readiness::Unknown => up >= UPTIME,
+            }
     }
 
     /// Whether the gate forbids this action. Restarts continue unless the node cannot isolate
@@ -402,7 +452,7 @@ impl Simulation {
                 deployment: "d".into(),
                 image: "i".into(),
                 pull: true,
-                has_healthcheck: false,
+                readiness: self.readiness.clone(),
                 restart: self.restart.clone(),
                 has_post_start: self.has_post_start,
                 gate: self.gate.clone(),
@@ -487,12 +537,16 @@ impl Simulation {
     }
 
     fn perform(&mut self, action: &Action) -> Option<Outcome> {
-        let before = self.engine.made;
+        let (before, starts) = (self.engine.made, self.engine.starts);
         // A create uses the row that was read when it was prepared.
         let raft_index = self.core.target.unwrap_or(self.raft_index);
         let outcome = self.engine.perform(action, raft_index);
         if self.engine.made > before {
             self.launches += 1;
+        }
+        if self.engine.starts > starts {
+            self.engine.started = Some(self.now.instant);
+            self.engine.open.clear();
         }
         if matches!(action, Action::Withdraw(_)) {
             self.leaving = None;
@@ -544,6 +598,9 @@ impl Simulation {
                     self.forget_unseen_end();
                 }
             }
+            Step::Open(port) => {
+                self.engine.open.insert(port);
+            }
             Step::Reissue => {
                 self.reissue();
                 self.dispatch();
@@ -569,7 +626,7 @@ impl Simulation {
                     }
                 }
                 // Restarts of the actor count against its supervisor's budget, not the container's.
-                self.launches = 0;
+                (self.launches, self.running_since) = (0, None);
                 let seed = Seed {
                     report: self.observed.clone(),
                     failures: 0,
@@ -611,7 +668,7 @@ impl Simulation {
     fn reissue(&mut self) {
         self.ended = None;
         self.raft_index += 1;
-        self.launches = 0;
+        (self.launches, self.running_since) = (0, None);
         self.observed = None;
     }
 
@@ -703,7 +760,7 @@ fn failure(action: &Action, kind: u8) -> Option<Outcome> {
         Action::Pull(g) => Outcome::Pulled(*g, Err(error)),
         Action::Launch(g, _) => Outcome::Launched(*g, Err(StartError::Engine(error))),
         Action::Start(g, ..) => Outcome::Started(*g, Err(StartError::Engine(error))),
-        Action::Inspect(g, _) => Outcome::Inspected(*g, Err(error)),
+        Action::Inspect(g, ..) => Outcome::Inspected(*g, Err(error), BTreeSet::new()),
         Action::Discard(g, _) => Outcome::Discarded(*g, Err(error)),
         Action::PostStart(g, _) => Outcome::PostStarted(*g, Err(PostStartError::Engine(error))),
         Action::Cancel | Action::Publish(_) | Action::Finished => {
@@ -724,9 +781,10 @@ proptest! {
             1 => Just(RestartCondition::Never),
         ],
         has_post_start: bool,
+        ports in 0u16..3,
     ) {
         let restart = Restart { condition, ..Restart::default() };
-        let mut simulation = Simulation::of(restart, has_post_start);
+        let mut simulation = Simulation::of(restart, has_post_start, ports);
         for step in steps {
             simulation.step(step);
             prop_assert_eq!(simulation.check(), Ok(()));

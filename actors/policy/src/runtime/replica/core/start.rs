@@ -501,7 +501,7 @@ impl Core {
         self.withdrawn.clear();
         let known = self.published.as_ref();
         let watch = Watch::new(now.instant, container, index, origin, known);
-        self.phase = Phase::Watching(watch);
+        self.phase = Phase::Watching(Box::new(watch));
         // Inspect at once: to learn its address, and because it may have exited already.
         self.inspect(false);
     }

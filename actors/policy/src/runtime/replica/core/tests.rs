@@ -7,7 +7,10 @@ use jaco_proto::manifest::compose::{Restart, RestartCondition};
 use prost_types::Timestamp;
 
 use super::*;
-use crate::runtime::replica::report::POST_START;
+use crate::runtime::replica::{
+    readiness::{FIRST_PROBE, Readiness, UPTIME},
+    report::POST_START,
+};
 use ReplicaState::{Degraded, Failed, Pending, Pulling, Running, Stopped, Updating};
 
 mod adoption;
@@ -39,7 +42,7 @@ fn wanted(raft_index: u64) -> DesiredReplica {
         deployment: "shop".into(),
         image: "web:1".into(),
         pull: true,
-        has_healthcheck: false,
+        readiness: Readiness::Uptime,
         restart: Restart::default(),
         has_post_start: false,
         gate: StartGate::Open,
@@ -204,8 +207,22 @@ impl Bench {
 
     fn inspected(&mut self, result: Result<Inspected, EngineError>) -> &mut Self {
         match self.asked.take() {
-            Some(Action::Inspect(g, _)) => {
-                self.feed(|core, now| core.handle_inspected(now, g, result))
+            Some(Action::Inspect(g, _, _)) => {
+                self.feed(|core, now| core.handle_inspected(now, g, result, BTreeSet::new()))
+            }
+            other => panic!("expected an inspect, not {other:?}"),
+        }
+    }
+
+    /// Answers the last action, which must be an inspection that connects to `tried`; those of
+    /// `accepted` succeed.
+    fn probed(&mut self, tried: &[u16], accepted: &[u16]) -> &mut Self {
+        match self.asked.take() {
+            Some(Action::Inspect(g, _, ports)) => {
+                assert_eq!(ports, tried.iter().copied().collect());
+                let accepted = accepted.iter().copied().collect();
+                let up = Ok(seen(Status::Running, None));
+                self.feed(|core, now| core.handle_inspected(now, g, up, accepted))
             }
             other => panic!("expected an inspect, not {other:?}"),
         }
@@ -266,13 +283,10 @@ impl Bench {
             .inspected(Ok(seen(Status::Running, None)))
     }
 
-    /// Polls until the container counts as running.
+    /// Waits until the container counts as running.
     fn prove(&mut self) -> &mut Self {
-        for _ in 0..5 {
-            self.timeout();
-            self.inspected(Ok(seen(Status::Running, None)));
-        }
-        self
+        assert_eq!(self.timeout(), UPTIME);
+        self.inspected(Ok(seen(Status::Running, None)))
     }
 
     /// The watched container exits, and the engine reports it.

@@ -1,6 +1,9 @@
 //! Watches a container and handles its failures.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant, SystemTime},
+};
 
 use jaco_engine::{EngineError, Found, Inspected, NetworkNamespace, Status};
 use jaco_proto::{
@@ -10,10 +13,11 @@ use jaco_proto::{
 
 use super::{
     Action, Assignment, Core, Now, POLL_PENDING, POLL_RUNNING, POLL_SAFETY, Phase, PostStartError,
-    RESTARTS, RETRY, StartGate, exponential,
+    RESTARTS, RETRY, STABLE_AFTER, StartGate, exponential,
 };
 use crate::runtime::replica::{
-    health::{POLLS_UNTIL_RUNNING, assess, assess_failure},
+    health::{self, assess, assess_failure},
+    readiness::{Readiness, Startup},
     report::{LENDER, POST_START, Report, code},
 };
 
@@ -33,11 +37,13 @@ pub(super) struct Watch {
     index: u64,
     /// The container was started or seen running by this actor.
     ran: bool,
-    up_polls: u8,
+    startup: Startup,
     started_at: Option<SystemTime>,
+    /// Time since which it has been running without a pause.
+    running_since: Option<Instant>,
     state: ReplicaState,
     next: Instant,
-    /// Whether the poll in flight, if any, counts towards [`POLLS_UNTIL_RUNNING`].
+    /// Whether the inspection in flight, if any, connects to ports.
     inflight: Option<bool>,
     /// An event arrived while a poll or the commands of `post_start` were in flight.
     reinspect: bool,
@@ -64,9 +70,17 @@ enum PostStart {
 
 /// Expectations of a service of its watched container.
 struct Expected<'a> {
-    has_healthcheck: bool,
-    restart: &'a Restart,
+    health: health::Expected<'a>,
     post_start: PostStart,
+}
+
+/// Outcome of an inspection.
+struct Examined {
+    report: Report,
+    /// Start for which the commands of `post_start` are due.
+    post_start: Option<String>,
+    /// Time at which a container that is up and not ready is to be checked again.
+    check_again: Option<Instant>,
 }
 
 impl Watch {
@@ -88,9 +102,14 @@ impl Watch {
             container: container.to_owned(),
             index,
             ran: matches!(origin, Origin::New | Origin::Adopted(Status::Running)),
-            // A container already reported as running need not prove it again.
-            up_polls: known.map_or(0, |_| POLLS_UNTIL_RUNNING),
+            startup: match (origin, known) {
+                // A container already reported as running need not prove it again.
+                (_, Some(_)) => Startup::ready(now),
+                (Origin::New, None) => Startup::started(now),
+                (Origin::Adopted(_), None) => Startup::unknown(),
+            },
             started_at: known.and_then(|report| report.started_at),
+            running_since: None,
             state: ReplicaState::Pending,
             next: now + POLL_PENDING,
             inflight: None,
@@ -124,33 +143,30 @@ impl Watch {
         self.next = self.next.min(now + self.interval(events));
     }
 
-    /// Derives the report of an inspection, and the start for which the commands of `post_start` are
-    /// due.
+    /// Derives the outcome of an inspection.
     fn examine(
         &mut self,
+        now: Instant,
         seen: Inspected,
+        accepted: Option<BTreeSet<u16>>,
         expected: &Expected<'_>,
-        timed: bool,
-    ) -> (Report, Option<String>) {
-        let Expected {
-            has_healthcheck,
-            restart,
-            post_start,
-        } = *expected;
+    ) -> Examined {
+        let Expected { health, post_start } = *expected;
         let runs = seen.status == Some(Status::Running);
         self.ran |= runs;
         let failure = self.post_start_error.take().filter(|_| runs);
-        let mut due = None;
+        let (mut due, mut next) = (None, None);
         let mut report = if !runs || post_start == PostStart::NotNeeded {
-            assess(&seen, has_healthcheck, restart, timed, &mut self.up_polls)
+            let report;
+            (report, next) = assess(now, &seen, health, &mut self.startup, accepted);
+            report
         } else if self.post_start.as_ref() == Some(&seen.started_at) {
-            assess(&seen, has_healthcheck, restart, timed, &mut self.up_polls)
-                .with(POST_START, &seen.started_at)
+            let report;
+            (report, next) = assess(now, &seen, health, &mut self.startup, accepted);
+            report.with(POST_START, &seen.started_at)
         } else if let Some(error) = failure {
-            self.up_polls = 0;
             Report::new(ReplicaState::Failed, 0).because(code::POST_START_FAILED, error.to_string())
         } else {
-            self.up_polls = 0;
             due = (post_start == PostStart::Needed).then(|| seen.started_at.clone());
             let what = "the commands of post_start have not ended";
             Report::new(ReplicaState::Pending, 0).because("", what)
@@ -161,7 +177,25 @@ impl Watch {
         for (network, address) in seen.addresses {
             report.details.insert(format!("ip.{network}"), address);
         }
-        (report, due)
+        Examined {
+            report,
+            post_start: due,
+            check_again: next,
+        }
+    }
+
+    /// Time since which the container has been running, if it is.
+    fn note_running(&mut self, now: Instant, report: &Report) {
+        self.running_since = match report.state {
+            ReplicaState::Running => self.running_since.or(Some(now)),
+            ReplicaState::Pending
+            | ReplicaState::Pulling
+            | ReplicaState::Degraded
+            | ReplicaState::Updating
+            | ReplicaState::Failed
+            | ReplicaState::Stopped
+            | ReplicaState::Unspecified => None,
+        };
     }
 
     fn interval(&self, events: bool) -> Duration {
@@ -190,22 +224,38 @@ impl Core {
         }
     }
 
-    pub(super) fn inspect(&mut self, timed: bool) {
+    /// Inspects the container; connects to the ports that have not accepted yet if `probes`.
+    pub(super) fn inspect(&mut self, probes: bool) {
         let generation = self.next_generation();
+        let readiness = match probes {
+            true => self.readiness().clone(),
+            false => Readiness::Unknown,
+        };
         if let Phase::Watching(watch) = &mut self.phase {
-            watch.inflight = Some(timed);
+            let ports = watch.startup.probe(&readiness);
+            watch.inflight = Some(!ports.is_empty());
             let container = watch.container.clone();
             self.actions
-                .push_back(Action::Inspect(generation, container));
+                .push_back(Action::Inspect(generation, container, ports));
         }
     }
 
-    /// Handles the outcome of [`Action::Inspect`].
+    fn readiness(&self) -> &Readiness {
+        match &self.assignment {
+            Assignment::Own(wanted) => &wanted.readiness,
+            Assignment::Kept { readiness } => readiness,
+            Assignment::Gone => &Readiness::Unknown,
+        }
+    }
+
+    /// Handles the outcome of [`Action::Inspect`]; `accepted` are those of its ports that accepted a
+    /// connection.
     pub fn handle_inspected(
         &mut self,
         now: Now,
         generation: u64,
         result: Result<Inspected, EngineError>,
+        accepted: BTreeSet<u16>,
     ) {
         if !self.expects(generation) {
             return;
@@ -215,31 +265,25 @@ impl Core {
             return;
         };
         let always = Restart::default();
-        let expected = match &self.assignment {
+        let (readiness, restart, post_start) = match &self.assignment {
             Assignment::Own(wanted) => {
                 let is_current = wanted.raft_index == watch.index;
-                Expected {
-                    has_healthcheck: wanted.has_healthcheck,
-                    restart: if is_current { &wanted.restart } else { &always },
-                    post_start: match wanted.has_post_start {
-                        true if is_current => PostStart::Needed,
-                        true if !watch.served => PostStart::Outdated,
-                        true | false => PostStart::NotNeeded,
-                    },
-                }
+                let post_start = match wanted.has_post_start {
+                    true if is_current => PostStart::Needed,
+                    true if !watch.served => PostStart::Outdated,
+                    true | false => PostStart::NotNeeded,
+                };
+                let restart = if is_current { &wanted.restart } else { &always };
+                (&wanted.readiness, restart, post_start)
             }
-            Assignment::Kept { has_healthcheck } => Expected {
-                has_healthcheck: *has_healthcheck,
-                restart: &always,
-                post_start: PostStart::NotNeeded,
-            },
-            Assignment::Gone => Expected {
-                has_healthcheck: false,
-                restart: &always,
-                post_start: PostStart::NotNeeded,
-            },
+            Assignment::Kept { readiness } => (readiness, &always, PostStart::NotNeeded),
+            Assignment::Gone => (&Readiness::Unknown, &always, PostStart::NotNeeded),
         };
-        let timed = watch.inflight.take().unwrap_or(false);
+        let expected = Expected {
+            health: health::Expected { readiness, restart },
+            post_start,
+        };
+        let probed = watch.inflight.take().unwrap_or(false);
         let reinspect = std::mem::take(&mut watch.reinspect);
         if let Ok(seen) = &result
             && let Assignment::Own(wanted) = &self.assignment
@@ -249,8 +293,11 @@ impl Core {
         {
             return self.replace_borrower();
         }
-        let (mut report, due) = match result {
-            Ok(seen) => watch.examine(seen, &expected, timed),
+        let examined = match result {
+            Ok(seen) => {
+                let accepted = probed.then_some(accepted);
+                watch.examine(now.instant, seen, accepted, &expected)
+            }
             Err(error @ EngineError::Unreachable(_)) => return self.engine_failed(now, &error),
             // A container that was removed or cannot be read leaves its end as it was.
             Err(_) if has_finished => {
@@ -258,10 +305,19 @@ impl Core {
                 return;
             }
             Err(error) => {
-                watch.up_polls = 0;
-                (assess_failure(&error), None)
+                watch.startup.reset();
+                Examined {
+                    report: assess_failure(&error),
+                    post_start: None,
+                    check_again: None,
+                }
             }
         };
+        let Examined {
+            mut report,
+            post_start: due,
+            check_again,
+        } = examined;
         if report.state == ReplicaState::Running && watch.started_at.is_none() {
             watch.started_at = Some(now.wall);
         }
@@ -270,11 +326,10 @@ impl Core {
         report.started_at = watch.started_at;
         watch.state = report.state;
         watch.starting.clone_from(&due);
-        let interval = watch.interval(self.events);
-        // An event-driven inspection does not shift the polls that count.
-        if timed || now.instant >= watch.next || interval > POLL_PENDING {
-            watch.next = now.instant + interval;
-        }
+        watch.next = match check_again {
+            Some(next) => next.max(now.instant),
+            None => now.instant + watch.interval(self.events),
+        };
         let container = watch.container.clone();
         self.handle_report(now, report);
         if due.is_some() {
@@ -329,6 +384,7 @@ impl Core {
     }
 
     fn handle_report(&mut self, now: Now, mut report: Report) {
+        self.forgive_failures(now.instant, &report);
         let row = self.raft_index();
         let owned = row == Some(report.raft_index);
         if let Some(row) = row
@@ -344,7 +400,6 @@ impl Core {
         match report.state {
             ReplicaState::Running => {
                 self.exhausted = None;
-                self.failures = 0;
                 self.publish(report);
             }
             // Once the budget is exhausted, only `running` resets it.
@@ -359,6 +414,23 @@ impl Core {
             | ReplicaState::Updating
             | ReplicaState::Stopped
             | ReplicaState::Unspecified => self.publish(report),
+        }
+    }
+
+    /// Resets the restart budget of a container that has been running for [`STABLE_AFTER`]: one that
+    /// fails soon after each start must exhaust it.
+    fn forgive_failures(&mut self, now: Instant, report: &Report) {
+        let Phase::Watching(watch) = &mut self.phase else {
+            return;
+        };
+        let stable_at = watch.running_since.map(|since| since + STABLE_AFTER);
+        watch.note_running(now, report);
+        if stable_at.is_some_and(|at| at <= now) {
+            self.failures = 0;
+        } else if self.failures > 0
+            && let Some(since) = watch.running_since
+        {
+            watch.next = watch.next.min(since + STABLE_AFTER);
         }
     }
 

@@ -90,7 +90,7 @@ fn unhealthy_job_is_left_running() {
     let mut bench = Bench::new();
     let assignment = Assignment::Own(DesiredReplica {
         restart: policy(RestartCondition::Never),
-        has_healthcheck: true,
+        readiness: Readiness::Healthcheck,
         ..wanted(7)
     });
     bench

@@ -88,7 +88,7 @@ fn start_condition_holds_for_same_row_and_gate() {
             assert_eq!(condition.holds(&now), expected, "{condition:?} {now:?}");
         }
         let kept = Assignment::Kept {
-            has_healthcheck: false,
+            readiness: Readiness::Uptime,
         };
         for other in [own(8), own(6), kept, Assignment::Gone] {
             assert!(!condition.holds(&other), "{other:?}");
@@ -333,7 +333,7 @@ fn outdated_container_is_kept_for_moving_row() {
         let mut bench = serving(gate);
         bench
             .assign(Assignment::Kept {
-                has_healthcheck: false,
+                readiness: Readiness::Uptime,
             })
             .engine_event()
             .inspected(Ok(seen(Status::Running, None)));
@@ -343,7 +343,7 @@ fn outdated_container_is_kept_for_moving_row() {
         bench
             .duplicates()
             .assign(Assignment::Kept {
-                has_healthcheck: false,
+                readiness: Readiness::Uptime,
             })
             .found(vec![container("c1", 6, Status::Running)]);
         assert!(matches!(bench.asked, Some(Action::Inspect(..))));

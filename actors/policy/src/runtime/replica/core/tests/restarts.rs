@@ -3,14 +3,14 @@
 use super::*;
 
 #[test]
-fn new_row_is_running_after_five_seconds() {
+fn row_without_ports_runs_after_a_second() {
     let mut bench = Bench::new();
     bench.up(7, "c1").prove();
     assert_eq!(bench.states(), [Pulling, Pending, Running]);
     let last = bench.last();
     assert_eq!((last.raft_index, last.container_id.as_str()), (7, "c1"));
     assert_eq!(last.details["ip.jaco_shop__default"], "10.244.0.2");
-    assert_eq!(last.started_at, Some(UNIX_EPOCH + Duration::from_secs(5)));
+    assert_eq!(last.started_at, Some(UNIX_EPOCH + UPTIME));
 }
 
 #[test]
@@ -62,7 +62,76 @@ fn running_resets_restart_budget() {
     bench.crash_and_restart("c1", "c2");
     bench.crash_and_restart("c2", "c3");
     bench.prove();
+    assert_eq!(bench.timeout(), STABLE_AFTER);
+    bench.inspected(Ok(seen(Status::Running, None)));
+    assert_eq!(bench.timeout(), POLL_SAFETY);
+    bench.inspected(Ok(seen(Status::Running, None)));
     assert_eq!(bench.crash_and_restart("c3", "c4"), Duration::from_secs(1));
+}
+
+#[test]
+fn container_that_always_fails_soon_is_given_up() {
+    let mut bench = Bench::new();
+    bench.up(7, "c1").prove();
+    for (seconds, (id, next)) in [(1, ("c1", "c2")), (2, ("c2", "c3")), (4, ("c3", "c4"))] {
+        let delay = bench.crash_and_restart(id, next);
+        assert_eq!(delay, Duration::from_secs(seconds));
+        bench.prove();
+        assert_eq!(bench.last().state, Running);
+    }
+    bench.crash();
+    assert_eq!(bench.last().code, "restart_exhausted");
+}
+
+#[test]
+fn stable_run_resets_budget_without_a_poll() {
+    let mut bench = Bench::new();
+    bench.up(7, "c1");
+    bench.crash_and_restart("c1", "c2");
+    bench.prove();
+    // The event of its end is handled before the poll that is due.
+    bench.now.instant += STABLE_AFTER;
+    assert_eq!(bench.crash_and_restart("c2", "c3"), Duration::from_secs(1));
+}
+
+/// A service whose containers accept connections on these ports.
+fn serves(ports: &[u16]) -> Assignment {
+    Assignment::Own(DesiredReplica {
+        readiness: Readiness::of_ports(ports.iter().copied().collect()),
+        ..wanted(7)
+    })
+}
+
+#[test]
+fn container_is_running_once_its_ports_accept() {
+    let mut bench = Bench::new();
+    bench
+        .assign(serves(&[80, 443]))
+        .found(vec![])
+        .prepared(Ok(()))
+        .pulled(Ok(()))
+        .launched(Ok("c1"))
+        .probed(&[], &[]);
+    assert_eq!(bench.last().message, "port 80 accepts no connection yet");
+    assert_eq!(bench.timeout(), FIRST_PROBE);
+    bench.probed(&[80, 443], &[80]);
+    // An event leads to no connection.
+    bench.engine_event().probed(&[], &[]);
+    assert_eq!(bench.states(), [Pulling, Pending]);
+    assert_eq!(bench.timeout(), FIRST_PROBE * 2);
+    bench.probed(&[443], &[443]);
+    assert_eq!(bench.states(), [Pulling, Pending, Running]);
+    bench.timeout();
+    bench.probed(&[], &[]);
+    // Another start of the same container has to accept again.
+    let again = Inspected {
+        started_at: "tomorrow".into(),
+        ..seen(Status::Running, None)
+    };
+    bench.engine_event().inspected(Ok(again));
+    assert_eq!(bench.last().state, Pending);
+    bench.timeout();
+    assert!(matches!(&bench.asked, Some(Action::Inspect(_, _, ports)) if ports.len() == 2));
 }
 
 #[test]
@@ -78,10 +147,10 @@ fn budget_continues_from_replicated_counter() {
 #[test]
 fn unhealthy_container_is_degraded_and_restarted() {
     let mut bench = Bench::new();
-    let mut has_healthcheck = wanted(7);
-    has_healthcheck.has_healthcheck = true;
+    let mut checked = wanted(7);
+    checked.readiness = Readiness::Healthcheck;
     bench
-        .assign(Assignment::Own(has_healthcheck))
+        .assign(Assignment::Own(checked))
         .found(vec![])
         .prepared(Ok(()))
         .pulled(Ok(()))
@@ -115,11 +184,7 @@ fn exhausted_replica_recovers_by_running_or_new_row() {
         .engine_event()
         .inspected(Ok(seen(Status::Running, None)));
     assert_eq!(bench.states(), [], "up, but not yet running");
-    bench.timeout();
-    for _ in 0..4 {
-        bench.inspected(Ok(seen(Status::Running, None))).timeout();
-    }
-    bench.inspected(Ok(seen(Status::Running, None)));
+    bench.prove();
     assert_eq!(bench.states(), [Running]);
 
     let mut bench = Bench::seeded(seed());

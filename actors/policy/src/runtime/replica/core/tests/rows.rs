@@ -51,7 +51,7 @@ fn moved_row_keeps_container_until_released() {
         .up(7, "c1")
         .prove()
         .assign(Assignment::Kept {
-            has_healthcheck: false,
+            readiness: Readiness::Uptime,
         })
         .crash();
     assert_eq!(bench.last().code, "container_exited");
@@ -74,7 +74,7 @@ fn row_moved_during_start_leaves_no_container() {
         .pulling(7)
         .pulled(Ok(()))
         .assign(Assignment::Kept {
-            has_healthcheck: false,
+            readiness: Readiness::Uptime,
         })
         .launched(Ok("c1"))
         .found(vec![container("c1", 7, Status::Running)])
