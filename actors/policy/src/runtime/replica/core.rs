@@ -200,7 +200,7 @@ impl Core {
             return None;
         };
         let waits = match &self.phase {
-            Phase::Waiting(until) => until.is_none() && !self.has_finished(),
+            Phase::Waiting(until) => until.is_none() && !self.has_finished() && !self.is_given_up(),
             Phase::Watching(watch) => watch.index() != *raft_index,
             Phase::LookingUp
             | Phase::Preparing(_)

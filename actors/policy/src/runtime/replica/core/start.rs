@@ -75,8 +75,9 @@ impl Core {
     fn start_or_adopt(&mut self, now: Now, wanted: &DesiredReplica, found: &[Found]) {
         let index = wanted.raft_index;
         let fits = |container: &&Found| container.raft_index == Some(index);
-        if self.has_finished() && !found.iter().any(|it| it.status == Status::Running) {
-            return self.stay_finished(now, index, found);
+        let ended = self.has_finished() && !found.iter().any(|it| it.status == Status::Running);
+        if ended || self.is_given_up() && !found.iter().any(|it| fits(&it)) {
+            return self.stay_ended(now, index, found);
         }
         let running = |container: &&Found| container.status == Status::Running;
         let known = self.published.as_ref().map(|report| &report.container_id);
@@ -129,8 +130,14 @@ impl Core {
         ended.is_some_and(|exit_code| !wanted.restart.restarts_after(exit_code))
     }
 
+    /// Whether the wanted row has spent its restart budget: it is not started again, also when its
+    /// container is removed.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.exhausted.is_some() && self.exhausted == self.raft_index()
+    }
+
     /// Keeps the ended container of row `index`, if it is still there, and removes all others.
-    fn stay_finished(&mut self, now: Now, index: u64, found: &[Found]) {
+    fn stay_ended(&mut self, now: Now, index: u64, found: &[Found]) {
         let kept = found.iter().find(|it| it.raft_index == Some(index));
         let others = found
             .iter()

@@ -194,6 +194,23 @@ fn exhausted_replica_recovers_by_running_or_new_row() {
 }
 
 #[test]
+fn exhausted_replica_without_container_stays_ended() {
+    let mut bench = Bench::new();
+    bench.up(7, "c1");
+    for (id, next) in [("c1", "c2"), ("c2", "c3"), ("c3", "c4")] {
+        bench.crash_and_restart(id, next);
+    }
+    bench.crash();
+    assert_eq!(bench.last().code, "restart_exhausted");
+    let before = bench.published.len();
+    bench.duplicates().found(vec![]);
+    assert_eq!((&bench.asked, bench.core.poll_timeout()), (&None, None));
+    assert_eq!(bench.published.len(), before);
+    bench.assign(own(9)).found(vec![]).prepared(Ok(()));
+    assert_eq!(bench.last().state, Pulling);
+}
+
+#[test]
 fn vanished_container_counts_as_failure_and_is_recreated() {
     let mut bench = Bench::new();
     bench
