@@ -19,6 +19,10 @@ impl Cluster {
         let Some(run) = self.machines.get(&id).map(|machine| machine.run) else {
             return;
         };
+        // The container gets its signal now, and ends within its grace, also if the daemon is gone.
+        if let (Goal::Discard(_), Request::Stop(container)) = (&request.goal, &request.call) {
+            self.judge_stop(id, &request.replica, container);
+        }
         let takes = latency(&request.call, &mut self.engine_chance);
         let event = Event::Engine(id, run, Box::new(request));
         self.agenda.add(self.now + takes, event);
@@ -26,9 +30,6 @@ impl Cluster {
 
     /// Performs a request on the engine, even if the daemon that made it has ended.
     pub(in crate::sim) fn engine(&mut self, id: u64, run: u64, mut request: EngineRequest) {
-        if let (Goal::Discard(_), Request::Stop(container)) = (&request.goal, &request.call) {
-            self.judge_stop(id, &request.replica, container);
-        }
         let share = self.engine_errors.values().max().copied().unwrap_or(0);
         let fails = self.engine_chance.within(0..1000) < share;
         let (late, kind) = (
