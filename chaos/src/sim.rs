@@ -54,6 +54,9 @@
 //! | finished jobs stay | no container of a row whose job was reported as completed starts again, and no scheduler that knew of it issues such a row again with the same settings |
 //! | dependents wait for jobs | no node prepares the first container of a row before the jobs that it waits for have completed, by the state of the node |
 //! | ready before running | a container is reported as running once it accepts connections on its port, or after five seconds; without a port, after one |
+//! | one replica at a time | no rollout replaces a replica that runs while another of its service does not, and none of two at once |
+//! | steps follow new containers | a rollout counts a replica only once its new container runs |
+//! | failed revisions are rolled back | a rollout that fails restores the content of the revision before, unless that was restored itself or has no place any more |
 //! | not appended * | a command reported to its client as not appended is never committed |
 //!
 //! With a benign fault instead of faults (pauses under five seconds, 5 % loss, or a delay of 200 ms
@@ -120,6 +123,7 @@ mod outage;
 mod ports;
 mod proposals;
 mod reachability;
+mod rollouts;
 mod routing;
 mod run;
 mod runtime;

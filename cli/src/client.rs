@@ -69,7 +69,6 @@ use crate::logging;
 /// Exit status after Ctrl-C, except when Ctrl-C is the normal end of a stream.
 const INTERRUPTED: u8 = 130;
 const SUCCESS: u8 = 0;
-const FAILURE: u8 = 1;
 /// Time for local work to end after Ctrl-C; a process that exits while the database is open may
 /// abort.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -77,7 +76,8 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Runs one command.
 ///
 /// Exit status: 0 after success, a closed output pipe, or the Ctrl-C that ends a stream; 130 after
-/// any other Ctrl-C; 1 after every failure.
+/// any other Ctrl-C; 3 if an apply was rolled back, 124 if it took longer than asked; 1 after every other
+/// failure.
 #[must_use]
 pub fn main() -> ExitCode {
     let (mut out, mut err) = (io::stdout().lock(), io::stderr());
@@ -274,7 +274,7 @@ fn report_parse_error(error: &clap::Error, ui: &mut Ui<'_>) -> u8 {
 fn report(failure: &Failure, ui: &mut Ui<'_>) -> u8 {
     let text = failure.render(ui.err_columns.is_some());
     let _ = write!(ui.err, "{text}"); // a closed stderr leaves no way to report
-    FAILURE
+    failure.exit_status()
 }
 
 /// Width of the terminal that `stream` is connected to, if any.

@@ -47,7 +47,8 @@ redacted! {
     Command { cluster_id, raft_index, ts, identity, payload, traceparent } hides {};
     Deployment {
         name, applied_revision, previous_revision, status, status_details, services, updated_at,
-        acme_email, highest_revision, previous, applied_raft_index, networks
+        acme_email, highest_revision, previous, applied_raft_index, networks,
+        failed_revision, failure_reason
     } hides { jaco_yaml, compose_yaml };
     DeploymentApply {
         deployment, revision, services, routes, tcp_routes, acme_email, contents, networks

@@ -7,6 +7,7 @@
 //! - [`projects`]: cached scheduling view of compose documents.
 //! - [`reconcile`]: one pass, from the state to one batch of commands.
 //! - [`restarts`]: accounting of container failures.
+//! - [`rollout`]: rolling update of one service.
 //! - [`pass_timer`]: timing of passes.
 
 pub mod drain_check;
@@ -18,3 +19,4 @@ pub mod platform;
 pub mod projects;
 pub mod reconcile;
 pub mod restarts;
+pub mod rollout;

@@ -4,7 +4,10 @@ use std::time::Instant;
 
 use jaco_policy::{
     api::diff::diff,
-    scheduler::reconcile::{PassCache, reconcile},
+    scheduler::{
+        reconcile::{PassCache, reconcile},
+        rollout::Rollouts,
+    },
 };
 use jaco_proto::{
     Error, ErrorCode,
@@ -189,7 +192,11 @@ fn preview(
     let applied = fsm::apply(state, state.applied_index + 1, command).map_err(unknown)?;
     applied.result?;
     let now = command.ts.unwrap_or_default();
-    let (mut after, mut cache) = (applied.state, PassCache::default());
+    let mut after = applied.state;
+    let mut cache = PassCache {
+        rollouts: Rollouts::at_once(),
+        ..PassCache::default()
+    };
     // One pass, or several if a batch has no room for all changes.
     loop {
         let pass = reconcile(&after, &mut cache, Instant::now(), now);
@@ -280,6 +287,7 @@ pub(super) async fn rollback(
     let payload = Payload::DeploymentRollback(v1::DeploymentRollback {
         deployment,
         revision,
+        ..Default::default()
     });
     let command = node.command(&caller.identity, payload);
     guard.propose(&node.raft, command).await?;

@@ -217,7 +217,7 @@ impl SchedulerActor {
         let now = Instant::now().into_std();
         let Pass { batch, summary } =
             reconcile(&state, &mut self.cache, now, self.args.clock.timestamp());
-        self.pass_timer.schedule(self.cache.counted.poll_timeout());
+        self.pass_timer.schedule(self.cache.poll_timeout());
         let Some(batch) = batch else {
             self.pass_timer
                 .handle_finished(Instant::now().into_std(), Outcome::Done);

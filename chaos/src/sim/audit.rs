@@ -10,6 +10,7 @@ use super::{
     expected, jobs,
     oracle::Violation,
     orphan_check::orphan_reason,
+    rollouts,
 };
 
 impl Cluster {
@@ -128,6 +129,9 @@ impl Cluster {
         );
         if pass.batch.is_some() {
             return Some(format!("the scheduler has {:?} to do", pass.summary));
+        }
+        if let Some(what) = rollouts::unfinished(newest) {
+            return Some(what);
         }
         for (id, row) in &newest.replicas_desired {
             if is_stranded(newest, row) {

@@ -11,7 +11,7 @@ use super::{
     documents, jobs,
     mutation::Mutation,
     node::{Input, Reader},
-    secrets, sharing,
+    rollouts, secrets, sharing,
     time::{Agenda, MS, SECOND, Time},
 };
 use crate::Rng;
@@ -55,6 +55,7 @@ pub(super) struct Clients {
     requirement_chance: Rng,
     /// Draws jobs.
     job_chance: Rng,
+    rollout_chance: Rng,
     /// Draws secrets, and the services that have them.
     secret_chance: Rng,
     ops: BTreeMap<u64, Op>,
@@ -84,6 +85,7 @@ impl Clients {
             file_chance: Rng::new(chance.clone().number() ^ 3),
             requirement_chance: Rng::new(chance.clone().number() ^ 2),
             job_chance: Rng::new(chance.clone().number() ^ 4),
+            rollout_chance: Rng::new(chance.clone().number() ^ 29),
             share_chance: Rng::new(chance.clone().number() ^ 5),
             secret_chance: Rng::new(chance.clone().number() ^ 6),
             chance,
@@ -203,7 +205,11 @@ impl Clients {
             if chance.within(0..4) == 0 {
                 continue;
             }
-            images.push((service, chance.within(0..3)));
+            let image = chance.within(0..3);
+            images.push((
+                service,
+                rollouts::draw_image(&mut self.rollout_chance, image),
+            ));
             let modes = [
                 PlacementMode::Spread,
                 PlacementMode::Spread,

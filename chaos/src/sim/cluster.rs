@@ -92,6 +92,8 @@ pub(super) enum Event {
     Engine(u64, u64, Box<EngineRequest>),
     /// This start of a container of this machine ends by itself.
     JobEnds(u64, String, u64),
+    /// This start of a container of this machine ends with a failure.
+    Dies(u64, String, u64),
     /// This start of a container of this machine begins to accept connections.
     PortOpens(u64, String, u64),
     /// A client begins its next operation.
@@ -437,6 +439,7 @@ impl Cluster {
             Event::Retry(op) => self.retry(op),
             Event::Engine(id, run, request) => self.engine(id, run, *request),
             Event::JobEnds(id, container, start) => self.end_job(id, &container, start),
+            Event::Dies(id, container, start) => self.end_bad_container(id, &container, start),
             Event::PortOpens(id, container, start) => self.open_port(id, &container, start),
             Event::Client(client) => self.client(client),
             Event::Fault(number) => self.inject(number),

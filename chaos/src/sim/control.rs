@@ -10,6 +10,7 @@ use jaco_policy::{
         pass_timer::{self, PassTimer},
         projects::Projects,
         reconcile::{Pass, PassCache, reconcile},
+        rollout::Rollouts,
     },
 };
 use jaco_proto::v1::{self, NodeStatus, command::Payload};
@@ -81,6 +82,9 @@ pub(super) fn plan(
     mutation: Option<Mutation>,
 ) -> Pass {
     let seen = mutation.and_then(|mutation| mutation.patch_view(state, host));
+    if mutation == Some(Mutation::ReplaceAtOnce) {
+        pass_cache.rollouts = Rollouts::at_once();
+    }
     let pass = reconcile(seen.as_ref().unwrap_or(state), pass_cache, now, ts);
     match mutation {
         Some(mutation) => mutation.patch_pass(pass),
@@ -249,7 +253,7 @@ impl Cluster {
         );
         control
             .pass_timer
-            .schedule(control.pass_cache.counted.poll_timeout());
+            .schedule(control.pass_cache.poll_timeout());
         let leadership_epoch = control.leadership_epoch;
         match batch {
             None => control

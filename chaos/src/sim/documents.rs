@@ -3,7 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use jaco_policy::scheduler::projects::{Template, Templates};
+use jaco_policy::scheduler::{
+    projects::{Template, Templates},
+    rollout,
+};
 use jaco_proto::{
     manifest::compose::{Project, Service},
     v1,
@@ -48,6 +51,8 @@ pub(super) fn project(document: &[u8]) -> Result<Project, String> {
 
 /// Parses a document as the scheduler does.
 pub(super) fn templates(deployment: &v1::Deployment) -> Templates {
+    let services = read(&deployment.compose_yaml);
+    let has_job = services.contains_key(jobs::JOB);
     let template = |(name, image): (&str, &str)| {
         let spec = deployment.services.iter().find(|spec| spec.name == name);
         let files = spec.map(|spec| spec.files.clone()).unwrap_or_default();
@@ -55,14 +60,17 @@ pub(super) fn templates(deployment: &v1::Deployment) -> Templates {
         let networks = spec.map_or(&[][..], |spec| &spec.networks);
         let networks = networks.iter().map(String::as_str);
         let hashed: Vec<&str> = std::iter::once(image).chain(networks).chain(ids).collect();
+        let mut service = Service::default();
+        jobs::configure(name, &mut service, has_job);
         let template = Template {
             image: image.to_owned(),
             spec_hash: hashed.join(" ").into_bytes(),
             files,
             stateful: name == STATEFUL,
+            depends_on: service.depends_on,
+            rollout: rollout::Settings::default(),
         };
         (name.to_owned(), template)
     };
-    let services = read(&deployment.compose_yaml);
     Ok(services.into_iter().map(template).collect())
 }

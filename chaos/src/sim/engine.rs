@@ -304,12 +304,12 @@ impl Engine {
     }
 
     /// Ends the process of this start of a container with exit code 0, if it runs; returns its replica.
-    pub(super) fn complete(&mut self, id: &str, start: u64) -> Option<String> {
+    pub(super) fn exit(&mut self, id: &str, start: u64, exit_code: i64) -> Option<String> {
         let container = self.containers.get_mut(id)?;
         if container.status != Status::Running || container.starts != start {
             return None;
         }
-        container.end(0);
+        container.end(exit_code);
         Some(container.replica.clone())
     }
 

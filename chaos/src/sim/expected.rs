@@ -14,7 +14,7 @@ use jaco_state::State;
 
 use jaco_policy::scheduler::moves;
 
-use super::documents;
+use super::{documents, rollouts};
 
 /// Number of voters in a cluster of `members`.
 pub(super) fn voters(members: usize) -> usize {
@@ -124,11 +124,13 @@ pub(super) fn wrong_rows(state: &State) -> Option<String> {
                 continue;
             };
             let image = images.get(spec.name.as_str()).copied().unwrap_or_default();
-            if let Some(wrong) = compare(state, spec, image, &wanted, &there) {
+            let keeps = rollouts::may_be_outdated(state, deployment, &spec.name);
+            if let Some(wrong) = compare(state, spec, (image, keeps), &wanted, &there) {
                 return Some(wrong);
             }
             let secrets = state.secrets_version(&deployment.name, spec);
-            if let Some(row) = there.iter().find(|row| row.secrets_version != secrets) {
+            let mut others = there.iter().filter(|row| row.secrets_version != secrets);
+            if let Some(row) = others.next().filter(|_| !keeps) {
                 return Some(format!(
                     "{} has former values of {:?}",
                     row.id, spec.secrets
@@ -151,7 +153,7 @@ pub(super) fn wrong_rows(state: &State) -> Option<String> {
 fn compare(
     state: &State,
     spec: &v1::ServiceSpec,
-    image: &str,
+    (image, keeps): (&str, bool),
     wanted: &Wanted<'_>,
     there: &[&ReplicaDesired],
 ) -> Option<String> {
@@ -171,14 +173,15 @@ fn compare(
     }
     for (id, hosts) in wanted {
         let row = known.get(id.as_str())?;
-        if row.files != spec.files {
+        if row.files != spec.files && !keeps {
             return Some(format!(
                 "{id} is to mount {:?}, not {:?}",
                 spec.files, row.files
             ));
         }
+        let is_outdated = row.image != image && !keeps;
         let fits = hosts.contains(row.host.as_str()) || moves::finished(state, row).is_some();
-        if row.image != image || !fits {
+        if is_outdated || !fits {
             let host = &row.host;
             return Some(format!(
                 "{id} is to run {image} on one of {hosts:?}, not {} on {host}",

@@ -186,7 +186,7 @@ impl Cluster {
         let Some(machine) = self.machines.get_mut(&id) else {
             return;
         };
-        if let Some(replica) = machine.engine.complete(container, start) {
+        if let Some(replica) = machine.engine.exit(container, start, 0) {
             self.count("finished jobs");
             self.note(&[34, id], || format!("{replica} finishes on n{id}"));
             let after = self.engine_chance.within(MS..50 * MS);

@@ -99,6 +99,12 @@ pub enum Mutation {
     StartBeforeJobs,
     /// A container with ports counts as running without a connection to them.
     RunBeforePorts,
+    /// A report about the former container ends a step of a rollout.
+    AdvanceOnOldReports,
+    /// The rollouts replace all replicas of a service at once.
+    ReplaceAtOnce,
+    /// A rollback restores the number of the revision, and not its content.
+    RestoreNumbersOnly,
     /// The scheduler moves finished jobs away from lost nodes.
     MoveFinishedJobs,
     /// A mesh keeps the peers that it no longer wants.
@@ -149,7 +155,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Self; 57] = [
+    pub const ALL: [Self; 60] = [
         Self::SkipSync,
         Self::StaleVote,
         Self::ApplyBeforePersist,
@@ -185,6 +191,9 @@ impl Mutation {
         Self::RunJobsAgain,
         Self::StartBeforeJobs,
         Self::RunBeforePorts,
+        Self::AdvanceOnOldReports,
+        Self::ReplaceAtOnce,
+        Self::RestoreNumbersOnly,
         Self::MoveFinishedJobs,
         Self::KeepOldPeers,
         Self::NoDriftRepair,
@@ -313,6 +322,9 @@ impl Mutation {
             Self::RunJobsAgain | Self::MoveFinishedJobs => &["finished jobs stay"],
             Self::StartBeforeJobs => &["dependents wait for jobs"],
             Self::RunBeforePorts => &["ready before running"],
+            Self::AdvanceOnOldReports => &["steps follow new containers"],
+            Self::ReplaceAtOnce => &["one replica at a time"],
+            Self::RestoreNumbersOnly => &["failed revisions are rolled back"],
         }
     }
 
@@ -355,6 +367,7 @@ impl Mutation {
                 | Self::ForgetFreedBlocks
                 | Self::ForgetMountedContents
                 | Self::FreeSharedBlocks
+                | Self::RestoreNumbersOnly
         )
     }
 
@@ -393,6 +406,7 @@ impl Mutation {
                 }
             }
             Self::FreeSharedBlocks => patched = Self::without_shared_blocks(state),
+            Self::RestoreNumbersOnly => patched = Self::with_failed_revisions(state),
             _ => return None,
         }
         (patched != *state).then_some(patched)
@@ -408,6 +422,9 @@ impl Mutation {
         }
         if self == Self::KeepOldSecrets {
             return Some(Self::without_secrets(state));
+        }
+        if self == Self::AdvanceOnOldReports {
+            return Some(Self::with_old_reports(state));
         }
         if self == Self::MoveFinishedJobs {
             return Some(Self::without_ends(state));

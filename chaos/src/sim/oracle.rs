@@ -93,6 +93,8 @@ pub(super) struct Oracle {
     revisions: BTreeMap<String, BTreeSet<u64>>,
     raft_ids: BTreeSet<u64>,
     freed: FreedBlocks,
+    /// Rollouts that have ended, by outcome.
+    pub(super) rollouts: BTreeMap<&'static str, u64>,
     /// Host of each row ever issued, by replica and log index.
     rows: BTreeMap<(String, u64), String>,
     containers: BTreeMap<String, CreatedContainer>,
@@ -134,6 +136,7 @@ impl Oracle {
             revisions: BTreeMap::new(),
             raft_ids,
             freed: FreedBlocks::default(),
+            rollouts: BTreeMap::new(),
             rows: BTreeMap::new(),
             containers: BTreeMap::new(),
             completed: BTreeSet::new(),
@@ -296,6 +299,8 @@ impl Oracle {
             self.count(&command, accepted.0);
             self.check_assigned(&before, &after, entry.index);
             self.check_finished_rows(&before, &after, entry.index, self.planned_on(data));
+            let seen = self.planned_on(data).and_then(|index| self.state_at(index));
+            self.check_rollouts(seen.as_deref().unwrap_or(&before), &before, &after);
             self.check_routes(&before, &after, &command, accepted.0);
             self.check_pass(data, entry.index);
             self.check_moves(&before, &after, data);
@@ -439,6 +444,23 @@ impl Oracle {
         self.planned.get(&hash(pass)).copied()
     }
 
+    /// State after the entry at `index`, unless it is older than the run.
+    fn state_at(&self, index: u64) -> Option<Arc<State>> {
+        let at = usize::try_from(index.checked_sub(1)?).ok()?;
+        self.states.get(at).cloned()
+    }
+
+    /// Row of `replica` that the entry at `index` issued.
+    pub(super) fn row(&self, replica: &str, index: u64) -> Option<Arc<v1::ReplicaDesired>> {
+        let state = self.state_at(index)?;
+        let row = state.replicas_desired.get(replica);
+        row.filter(|row| row.raft_index == index).cloned()
+    }
+
+    pub(super) fn count_rollout(&mut self, what: &'static str) {
+        *self.rollouts.entry(what).or_default() += 1;
+    }
+
     /// Records that a scheduler pass about to be proposed was planned on the state at `index`.
     pub(super) fn record_plan(&mut self, pass: &[u8], index: u64) {
         self.planned.insert(hash(pass), index);
@@ -453,8 +475,7 @@ impl Oracle {
             return;
         }
         let planned = self.planned.get(&hash(data)).copied();
-        let seen = planned.and_then(|index| usize::try_from(index.checked_sub(1)?).ok());
-        let seen = seen.and_then(|at| self.states.get(at)).cloned();
+        let seen = planned.and_then(|index| self.state_at(index));
         let seen = seen.as_deref().unwrap_or(before);
         self.placed_for
             .retain(|id, _| after.replicas_desired.contains_key(id));

@@ -84,6 +84,7 @@ impl Cluster {
                 let rollback = v1::DeploymentRollback {
                     deployment,
                     revision,
+                    ..Default::default()
                 };
                 command(identity, ts, Payload::DeploymentRollback(rollback))
             }

@@ -221,7 +221,11 @@ pub(super) fn run_plan(plan: Plan, keep_trace: bool) -> Result<Summary, Box<Fail
         reads: cluster.clients.reads,
         unknown: cluster.clients.unknown,
         recovery: recovery / SECOND,
-        counts: cluster.counts,
+        counts: cluster
+            .counts
+            .into_iter()
+            .chain(cluster.oracle.rollouts)
+            .collect(),
     })
 }
 

@@ -43,5 +43,6 @@ mod mounted_files;
 mod placement;
 mod recovery;
 mod roles;
+mod rollout;
 mod secret_variables;
 mod setup;

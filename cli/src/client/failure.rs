@@ -31,6 +31,10 @@ pub(crate) enum Local {
     DeadlineExceeded,
     /// The applied revision does not run.
     NotConverged,
+    /// The rollout failed, and the cluster restored the revision before.
+    RolledBack,
+    /// The time to wait has passed; what was asked for may still happen.
+    TimedOut,
     /// The replica does not exist.
     ReplicaNotFound,
     /// The deployment does not exist.
@@ -61,6 +65,8 @@ impl Local {
             Self::Unavailable => "unavailable",
             Self::DeadlineExceeded => "deadline_exceeded",
             Self::NotConverged => "not_converged",
+            Self::RolledBack => "rolled_back",
+            Self::TimedOut => "timed_out",
             Self::ReplicaNotFound => "replica_not_found",
             Self::DeploymentNotFound => "deployment_not_found",
             Self::RestoreFailed => "restore_failed",
@@ -100,6 +106,19 @@ impl Failure {
     pub(crate) fn with(mut self, key: impl Into<String>, value: impl ToString) -> Self {
         self.details.insert(key.into(), value.to_string());
         self
+    }
+
+    /// Exit status of the command: 3 after a rollback, 124 (as that of `timeout`) once the time to
+    /// wait has passed, 1 otherwise.
+    pub(crate) fn exit_status(&self) -> u8 {
+        let is = |code: Local| self.code == code.as_str();
+        if is(Local::RolledBack) {
+            3
+        } else if is(Local::TimedOut) {
+            124
+        } else {
+            1
+        }
     }
 
     /// Renders the report on stderr: one line, then one line per detail.

@@ -156,6 +156,7 @@ impl Choices<'_> {
             7 => Payload::DeploymentRollback(v1::DeploymentRollback {
                 deployment: self.name(),
                 revision: self.of(&[0, 0, 1]),
+                failure_reason: self.of(&["", "bad"]).to_owned(),
             }),
             8 => Payload::DeploymentDelete(v1::DeploymentDelete {
                 deployment: self.name(),

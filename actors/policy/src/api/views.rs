@@ -88,6 +88,12 @@ pub fn status(
             })
             .collect(),
         certs: Vec::new(),
+        rollouts: state
+            .rollout_plans
+            .values()
+            .filter(|plan| matches(&plan.deployment, &plan.service))
+            .map(|plan| v1::RolloutPlan::clone(plan))
+            .collect(),
         // Not part of the state: the handler adds them.
         network_faults: Vec::new(),
     }

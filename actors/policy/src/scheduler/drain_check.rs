@@ -130,9 +130,8 @@ mod tests {
             let stateful = name == "db";
             let template = Template {
                 image: "i".into(),
-                spec_hash: Vec::new(),
-                files: Vec::new(),
                 stateful,
+                ..Template::default()
             };
             (name, template)
         };

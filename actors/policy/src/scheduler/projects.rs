@@ -8,16 +8,16 @@ use std::{
 use jaco_proto::{
     manifest::{
         SpecHasher,
-        compose::{Mount, MountSource, Project, Service},
+        compose::{Dependency, Mount, MountSource, Project, Service},
     },
     v1,
 };
 use jaco_state::State;
 
-use super::moves;
+use super::{moves, rollout};
 
 /// Scheduling view of one service of a compose document.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Template {
     /// Image reference.
     pub image: String,
@@ -27,6 +27,10 @@ pub struct Template {
     pub files: Vec<v1::MountedFile>,
     /// Whether it mounts data of its host: a path or a named volume.
     pub stateful: bool,
+    /// Services that it depends on.
+    pub depends_on: BTreeMap<String, Dependency>,
+    /// Settings of its rolling updates.
+    pub rollout: rollout::Settings,
 }
 
 impl Template {
@@ -124,6 +128,8 @@ fn read(deployment: &v1::Deployment) -> Templates {
                 .to_vec(),
             files: spec.files.clone(),
             stateful: is_stateful(service, &spec.files),
+            depends_on: service.depends_on.clone(),
+            rollout: rollout::Settings::from(&service.deploy.update),
         };
         Some((spec.name.clone(), template))
     };

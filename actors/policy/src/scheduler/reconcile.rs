@@ -6,6 +6,7 @@
 
 mod batch;
 mod rearm;
+mod rolling;
 mod service;
 
 pub use batch::MAX_BATCH_BYTES;
@@ -25,6 +26,7 @@ use super::{
     placement::{Hosts, ReplicaCounts},
     projects::Projects,
     restarts::{self, Counted},
+    rollout::Rollouts,
 };
 
 /// Identity under which the scheduler proposes commands.
@@ -37,6 +39,17 @@ pub struct PassCache {
     pub projects: Projects,
     /// Container failures already counted.
     pub counted: Counted,
+    /// Times of the rollouts in progress.
+    pub rollouts: Rollouts,
+}
+
+impl PassCache {
+    /// Time at which a pass is due if nothing changes until then.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let due = [self.counted.poll_timeout(), self.rollouts.poll_timeout()];
+        due.into_iter().flatten().min()
+    }
 }
 
 /// Outcome of one pass.
@@ -66,7 +79,8 @@ pub struct Summary {
 /// Computes one pass over `state` at the monotonic time `now`, with commands of the timestamp `ts`.
 pub fn reconcile(state: &State, cache: &mut PassCache, now: Instant, ts: Timestamp) -> Pass {
     cache.projects.retain(state);
-    let mut plan = Plan::new(state, ts);
+    cache.rollouts.begin_pass();
+    let mut plan = Plan::new(state, &mut cache.rollouts, now, ts);
     plan.remove_orphans();
     for deployment in state.deployments.values() {
         let templates = cache.projects.of(deployment);
@@ -74,13 +88,15 @@ pub fn reconcile(state: &State, cache: &mut PassCache, now: Instant, ts: Timesta
         plan.deployment(deployment, &templates);
     }
     plan.children.begin_section();
-    plan.count_restarts(&mut cache.counted, now);
+    plan.count_restarts(&mut cache.counted);
     plan.finish()
 }
 
 /// Pass under construction.
 struct Plan<'a> {
     state: &'a State,
+    rollouts: &'a mut Rollouts,
+    now: Instant,
     ts: Timestamp,
     hosts: Hosts,
     load: ReplicaCounts,
@@ -93,7 +109,7 @@ struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    fn new(state: &'a State, ts: Timestamp) -> Self {
+    fn new(state: &'a State, rollouts: &'a mut Rollouts, now: Instant, ts: Timestamp) -> Self {
         let mut rows: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
         for (id, row) in &state.replicas_desired {
             rows.entry((row.deployment.as_str(), row.service.as_str()))
@@ -102,6 +118,8 @@ impl<'a> Plan<'a> {
         }
         Self {
             state,
+            rollouts,
+            now,
             ts,
             hosts: Hosts::of(state),
             load: ReplicaCounts::of(state),
@@ -145,8 +163,8 @@ impl<'a> Plan<'a> {
     }
 
     /// Updates the restart counters of replicas that this pass neither issues nor removes.
-    fn count_restarts(&mut self, counted: &mut Counted, now: Instant) {
-        for change in restarts::counter_changes(self.state, counted, now) {
+    fn count_restarts(&mut self, counted: &mut Counted) {
+        for change in restarts::counter_changes(self.state, counted, self.now) {
             // A re-issued replica starts with a full restart budget; a removed one needs none.
             let id = change.replica_id.as_str();
             if self.issued.contains_key(id) || self.removed.contains(id) {

@@ -101,14 +101,16 @@ impl Counted {
 
 /// One run of a container.
 #[derive(Clone, Debug, PartialEq)]
-struct Instance {
+pub struct Instance {
     container_id: String,
     started_at: Option<Timestamp>,
     row: u64,
 }
 
 impl Instance {
-    fn of(seen: &v1::ReplicaObserved) -> Self {
+    /// Run that a report is about.
+    #[must_use]
+    pub fn of(seen: &v1::ReplicaObserved) -> Self {
         Self {
             container_id: seen.container_id.clone(),
             started_at: seen.started_at,

@@ -95,6 +95,7 @@ impl Cluster {
         if let (Request::Start(container), true) = (&request.call, !fails || late == 1) {
             self.schedule_end(id, container);
             self.schedule_opening(id, container);
+            self.schedule_death(id, container);
         }
         match request.call {
             Request::Start(_) | Request::EnsureNetwork(..) | Request::RemoveNetwork(_) => {

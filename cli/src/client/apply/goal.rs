@@ -63,6 +63,8 @@ impl Goal {
 pub(super) struct Snapshot {
     pub(super) deployment: Option<v1::Deployment>,
     pub(super) replicas: Vec<Replica>,
+    /// Last rollout of each service that had one.
+    pub(super) rollouts: Vec<v1::RolloutPlan>,
 }
 
 /// The parts of a replica that progress depends on.
@@ -120,6 +122,7 @@ impl Snapshot {
         });
         Self {
             replicas: replicas.collect(),
+            rollouts: status.rollouts,
             deployment: status
                 .deployments
                 .into_iter()

@@ -64,13 +64,17 @@ impl Tracker {
         &self.goal.deployment
     }
 
-    /// Records rollout plans, which snapshots do not contain.
+    /// Records a rollout plan, which another may replace before the next snapshot.
     pub(super) fn handle_event(&mut self, event: v1::SubscribeEvent) {
         if let Some(v1::subscribe_event::Payload::RolloutPlan(event)) = event.payload
             && let Some(plan) = event.after
-            && plan.deployment == self.goal.deployment
-            && plan.target_revision == self.goal.revision
         {
+            self.record(plan);
+        }
+    }
+
+    fn record(&mut self, plan: v1::RolloutPlan) {
+        if plan.deployment == self.goal.deployment && plan.target_revision == self.goal.revision {
             self.rollouts.insert(plan.service.clone(), plan);
         }
     }
@@ -78,19 +82,24 @@ impl Tracker {
     /// Evaluates a new snapshot.
     pub(super) fn handle_snapshot(&mut self, snapshot: Snapshot) -> Convergence {
         self.snapshot = snapshot;
+        let rollouts = std::mem::take(&mut self.snapshot.rollouts);
+        rollouts.into_iter().for_each(|plan| self.record(plan));
         if let Some(verdict) = self.deployment_verdict() {
             return verdict;
         }
-        if let Some(plan) = self
-            .rollouts
-            .values()
-            .find(|p| p.state() == RolloutState::Aborted)
-        {
-            let why = format!("the rollout of service {} was aborted", plan.service);
+        let ended = |plan: &v1::RolloutPlan| match plan.state() {
+            RolloutState::Aborted => Some("aborted"),
+            RolloutState::InProgress if plan.paused => Some("paused"),
+            RolloutState::InProgress | RolloutState::Completed | RolloutState::Unspecified => None,
+        };
+        let mut plans = self.rollouts.values();
+        if let Some((plan, how)) = plans.find_map(|plan| Some((plan, ended(plan)?))) {
+            let why = format!("the rollout of service {} was {how}", plan.service);
             let failure = self.not_converged(&why);
             return stuck(failure.with("rollout", &plan.failure_reason));
         }
-        let failed = self.current().find(|seen| seen.has_failed());
+        let mut current = self.current();
+        let failed = current.find(|seen| seen.has_failed() && !self.is_rolling(&seen.service));
         if let Some(failed) = failed {
             let why = match failed.reason.text().as_str() {
                 "" => format!("replica {} failed", failed.id),
@@ -123,7 +132,9 @@ impl Tracker {
             // A daemon that lags behind has not seen a revision this high.
             let back = self.applied_seen || deployment.highest_revision >= goal;
             let why = format!("it was rolled back to revision {applied}");
-            return Some(if back {
+            return Some(if deployment.failed_revision == goal {
+                stuck(self.rolled_back(applied, &deployment.failure_reason))
+            } else if back {
                 stuck(self.not_converged(&why))
             } else {
                 Convergence::Waiting
@@ -146,10 +157,8 @@ impl Tracker {
 
     /// Whether every service has all of its replicas running as applied.
     fn is_complete(&self) -> bool {
-        let rolling = self
-            .rollouts
-            .values()
-            .any(|plan| plan.state() == RolloutState::InProgress);
+        let mut services = self.rollouts.keys();
+        let rolling = services.any(|service| self.is_rolling(service));
         let ids: BTreeSet<&String> = self.snapshot.replicas.iter().map(|seen| &seen.id).collect();
         // A global service has one replica per node, and only the daemon knows the nodes.
         let missing = self.has_global() && self.goal.added.iter().any(|id| !ids.contains(id));
@@ -159,6 +168,12 @@ impl Tracker {
                 .services()
                 .iter()
                 .all(|service| service.ready == service.total)
+    }
+
+    /// Whether a rollout of the service is in progress, which itself ends with a verdict.
+    fn is_rolling(&self, service: &str) -> bool {
+        let plan = self.rollouts.get(service);
+        plan.is_some_and(|plan| plan.state() == RolloutState::InProgress)
     }
 
     fn has_global(&self) -> bool {
@@ -290,16 +305,33 @@ impl Tracker {
 
     /// The failure of a wait that timed out.
     pub(super) fn timed_out(&self, waited: &str) -> Failure {
-        self.not_converged(&format!("it did not run within {waited}"))
+        self.failure(Local::TimedOut, &format!("it did not run within {waited}"))
+    }
+
+    /// The failure of a revision in whose place the cluster restored the one before.
+    fn rolled_back(&self, applied: u64, reason: &str) -> Failure {
+        let Goal {
+            deployment,
+            revision,
+            ..
+        } = &self.goal;
+        let message = format!(
+            "deployment {deployment} revision {revision} was rolled back to revision {applied}: {reason}"
+        );
+        Failure::new(Local::RolledBack, message)
     }
 
     /// A failure with every replica that does not run, and every service with missing replicas.
     fn not_converged(&self, why: &str) -> Failure {
+        self.failure(Local::NotConverged, why)
+    }
+
+    fn failure(&self, code: Local, why: &str) -> Failure {
         let message = format!(
             "deployment {} revision {} did not converge: {why}",
             self.goal.deployment, self.goal.revision
         );
-        let mut failure = Failure::new(Local::NotConverged, message);
+        let mut failure = Failure::new(code, message);
         for seen in self.wanted().filter(|seen| !self.is_ready(seen)) {
             let state = if self.is_current(seen) {
                 replica::state(seen.state)

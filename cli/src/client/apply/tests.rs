@@ -314,7 +314,7 @@ async fn wait_ends_at_its_timeout() {
     })
     .await;
     let failure = fake::failure(result);
-    assert_eq!(failure.code, "not_converged");
+    assert_eq!(failure.code, "timed_out");
     assert!(
         failure.message.ends_with("it did not run within 3s"),
         "{}",

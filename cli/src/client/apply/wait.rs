@@ -30,7 +30,8 @@ const TICK: Duration = Duration::from_secs(1);
 /// Waits until the revision runs.
 ///
 /// # Errors
-/// `not_converged` if the revision failed or `limit` has passed; otherwise the daemon's error. A
+/// `not_converged` if the revision failed, `rolled_back` if the cluster restored the one before,
+/// `timed_out` once `limit` has passed; otherwise the daemon's error. A
 /// lost connection is re-established until `limit`.
 pub(super) async fn until_converged(
     client: &Client,

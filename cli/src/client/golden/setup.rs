@@ -297,6 +297,7 @@ fn status() -> v1::DeployStatusResponse {
             route("api.example", "", false),
         ],
         network_faults: vec![],
+        rollouts: vec![],
         certs: vec![
             v1::CertState {
                 domain: "shop.example".to_owned(),

@@ -67,6 +67,7 @@ fn response() -> v1::DeployStatusResponse {
             ..Default::default()
         }],
         network_faults: vec![],
+        rollouts: vec![],
         certs: vec![v1::CertState {
             domain: "a.io".to_owned(),
             not_after: Some(AT),

@@ -101,7 +101,7 @@ impl Keys {
 }
 
 /// Every list, in the order of the documentation.
-const ALL: [&Keys; 31] = [
+const ALL: [&Keys; 32] = [
     &TOP_LEVEL,
     &NETWORK,
     &VOLUME,
@@ -129,13 +129,14 @@ const ALL: [&Keys; 31] = [
     &DEPLOY,
     &PLACEMENT,
     &RESTART_POLICY,
-    &ROLLOUT,
+    &UPDATE,
+    &ROLLBACK,
     &RESOURCES,
     &LIMITS,
     &RESERVATIONS,
 ];
 
-const NO_ROLLOUT: &str = "rolling updates are not configured by compose files yet";
+const AS_UPDATE: &str = "a rollback follows the `update_config` of the revision that it restores";
 const ENGINE_ONLY: &str =
     "containers are reached through JACO's networks, not through the engine's";
 const ADDRESSES: &str = "JACO assigns addresses itself";
@@ -296,8 +297,8 @@ pub(super) const DEPLOY: Keys = Keys {
         kept("replicas", "number of replicas unless `jaco.yaml` has one"),
         kept("resources", "limits; see below"),
         kept("restart_policy", "replaces `restart`; see restarts"),
-        noted("rollback_config", NO_ROLLOUT),
-        noted("update_config", NO_ROLLOUT),
+        noted("rollback_config", AS_UPDATE),
+        kept("update_config", "rolling updates; see rollouts"),
     ],
 };
 
@@ -323,16 +324,37 @@ pub(super) const RESTART_POLICY: Keys = Keys {
     ],
 };
 
-/// Keys of `update_config` and `rollback_config`; warnings name those mappings as a whole.
-pub(super) const ROLLOUT: Keys = Keys {
+pub(super) const UPDATE: Keys = Keys {
     path: "services.*.deploy.update_config",
     keys: &[
-        noted("delay", NO_ROLLOUT),
-        noted("failure_action", NO_ROLLOUT),
-        noted("max_failure_ratio", NO_ROLLOUT),
-        noted("monitor", NO_ROLLOUT),
-        noted("order", NO_ROLLOUT),
-        noted("parallelism", NO_ROLLOUT),
+        kept("delay", "pause after each replica, none by default"),
+        kept(
+            "failure_action",
+            "`rollback` (the default), `pause` or `continue`",
+        ),
+        noted("max_failure_ratio", "one failed replica ends a rollout"),
+        kept(
+            "monitor",
+            "time for which the first new replica and each last one must run, 5 s by default",
+        ),
+        noted("order", "the old container is stopped first"),
+        kept(
+            "parallelism",
+            "replicas that are replaced at a time, 1 by default; 0: all of them",
+        ),
+    ],
+};
+
+/// Warnings name this mapping as a whole.
+pub(super) const ROLLBACK: Keys = Keys {
+    path: "services.*.deploy.rollback_config",
+    keys: &[
+        noted("delay", AS_UPDATE),
+        noted("failure_action", AS_UPDATE),
+        noted("max_failure_ratio", AS_UPDATE),
+        noted("monitor", AS_UPDATE),
+        noted("order", AS_UPDATE),
+        noted("parallelism", AS_UPDATE),
     ],
 };
 

@@ -14,7 +14,7 @@ use super::{
     document::Document,
     keys::{
         CONFIG, DEPENDENCY, DEPLOY, HEALTHCHECK, Keys, MOUNT, NETWORK, PLACEMENT, PORT,
-        RESERVATIONS, RESTART_POLICY, SECRET, SERVICE, SERVICE_NETWORK, TOP_LEVEL, VOLUME,
+        RESERVATIONS, RESTART_POLICY, SECRET, SERVICE, SERVICE_NETWORK, TOP_LEVEL, UPDATE, VOLUME,
     },
 };
 
@@ -37,11 +37,12 @@ const OF_NAMESPACE: [&str; 6] = [
 /// Keys that take null in compose, or whose absence has a warning of its own.
 const NULLABLE: [&str; 4] = ["command", "entrypoint", "env_file", "image"];
 /// Values of keys without an effect that ask for what happens anyway.
-const DEFAULTS: [(&str, &str); 4] = [
+const DEFAULTS: [(&str, &str); 5] = [
     ("driver", "bridge"),
     ("endpoint_mode", "vip"),
     ("mode", "ingress"),
     ("mode", "replicated"),
+    ("order", "stop-first"),
 ];
 
 /// Keys without an effect whose values are booleans in any spelling, and which one is the default.
@@ -188,6 +189,9 @@ fn unused_keys(map: &Map) -> Unused {
     }
     if let Some(policy) = of_deploy("restart_policy") {
         unused.extend(noted(policy, "deploy.restart_policy.", &RESTART_POLICY));
+    }
+    if let Some(update) = of_deploy("update_config") {
+        unused.extend(noted(update, "deploy.update_config.", &UPDATE));
     }
     if let Some(check) = table("healthcheck") {
         unused.extend(noted(check, "healthcheck.", &HEALTHCHECK));

@@ -35,14 +35,12 @@ pub(super) fn apply(
     files::add(tx, &command.deployment, &command.contents)?;
     files::require(tx, &command.deployment, &command.services)?;
     secret::require(tx, &command.deployment, &command.services)?;
-    replace_content(
-        tx,
-        origin,
-        &command.deployment,
-        content,
+    let history = History {
         previous,
-        command.revision,
-    )?;
+        highest_revision: command.revision,
+        failure: None,
+    };
+    replace_content(tx, origin, &command.deployment, content, history)?;
     audit::record(
         tx,
         origin,
@@ -77,8 +75,13 @@ pub(super) fn rollback(
         return Err(stale_revision(command.revision).with("previous_revision", target));
     }
     let replaced = current_revision(tx, &before);
-    let highest = before.highest_revision.max(before.applied_revision);
-    replace_content(tx, origin, name, content, Some(replaced), highest)?;
+    let failed = !command.failure_reason.is_empty();
+    let history = History {
+        previous: Some(replaced),
+        highest_revision: before.highest_revision.max(before.applied_revision),
+        failure: failed.then(|| (before.applied_revision, command.failure_reason.clone())),
+    };
+    replace_content(tx, origin, name, content, history)?;
     audit::record(
         tx,
         origin,
@@ -190,6 +193,14 @@ fn current_revision(tx: &Tx, deployment: &v1::Deployment) -> DeploymentRevision 
     }
 }
 
+/// Revisions beside the one that is applied.
+struct History {
+    previous: Option<DeploymentRevision>,
+    highest_revision: u64,
+    /// Revision that a failed rollout rolled back, and why.
+    failure: Option<(u64, String)>,
+}
+
 /// Makes `content` the applied revision: writes the row, the routes and the ports, and drops the
 /// rollouts of removed services. The scheduler changes the desired replicas.
 fn replace_content(
@@ -197,9 +208,14 @@ fn replace_content(
     origin: &Origin<'_>,
     name: &str,
     content: DeploymentRevision,
-    previous: Option<DeploymentRevision>,
-    highest_revision: u64,
+    history: History,
 ) -> Result<(), Error> {
+    let History {
+        previous,
+        highest_revision,
+        failure,
+    } = history;
+    let (failed_revision, failure_reason) = failure.unwrap_or_default();
     let DeploymentRevision {
         revision,
         jaco_yaml,
@@ -230,6 +246,8 @@ fn replace_content(
         previous,
         applied_raft_index: tx.index(),
         networks,
+        failed_revision,
+        failure_reason,
     })?;
     route::replace_routes(tx, name, routes)?;
     tls::sweep(tx, name);

@@ -72,10 +72,19 @@ pub(super) fn remove_all_of(tx: &mut Tx, deployment: &str) {
     }
 }
 
+/// Stores the plan, unless its service has gone since it was made.
 pub(super) fn update_plan(tx: &mut Tx, command: &v1::RolloutPlanUpdate) -> Result<(), Error> {
     let plan = reject::required("plan", command.plan.as_ref())?;
     if plan.service.is_empty() {
         return Err(reject::invalid("service", "empty"));
+    }
+    let deployment = tx.get::<v1::Deployment>(&plan.deployment);
+    let exists = |deployment: &v1::Deployment| {
+        let mut services = deployment.services.iter();
+        services.any(|service| service.name == plan.service)
+    };
+    if !deployment.is_some_and(|deployment| exists(&deployment)) {
+        return Ok(());
     }
     tx.put(plan.clone())
 }

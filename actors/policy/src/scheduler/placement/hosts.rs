@@ -113,6 +113,12 @@ impl Hosts {
         self.eligibility(host) == Some(HostEligibility::Eligible)
     }
 
+    /// Whether `host` is out of contact, though not for long.
+    #[must_use]
+    pub fn is_suspect(&self, host: &str) -> bool {
+        self.eligibility(host) == Some(HostEligibility::Suspect)
+    }
+
     /// Whether a container on `host` is expected to serve while its successor starts elsewhere. An
     /// offline host may still run the container, but peers cannot reach it; nothing waits for it,
     /// and the host stops the container once it is back.

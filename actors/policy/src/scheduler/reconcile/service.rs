@@ -6,7 +6,7 @@ use jaco_proto::v1::{self, DeploymentStatus, command::Payload};
 
 use jaco_state::command;
 
-use super::{IDENTITY, Plan, rearm};
+use super::{IDENTITY, Plan, rearm, rolling::Due};
 use crate::scheduler::{
     moves,
     placement::{self, Placed, Placement, ServiceToPlace, Stuck, Unplaceable},
@@ -79,6 +79,10 @@ impl<'a> Plan<'a> {
                 return;
             }
         };
+        let due = self.roll(deployment, templates);
+        if let Due::RolledBack = due {
+            return;
+        }
         self.remove_retired_services(deployment);
         let mut specs: Vec<&v1::ServiceSpec> = deployment.services.iter().collect();
         specs.sort_by(|a, b| a.name.cmp(&b.name));
@@ -87,7 +91,7 @@ impl<'a> Plan<'a> {
         for spec in specs {
             let template = templates.get(&spec.name);
             // Report the first obstacle; others are reported once it is resolved.
-            match self.service(deployment, spec, template) {
+            match self.service(deployment, spec, template, &due) {
                 Ok(Obstacles { stuck, shortage }) => {
                     if let Some(why) = shortage {
                         blocked.get_or_insert(why.into());
@@ -129,6 +133,7 @@ impl<'a> Plan<'a> {
         deployment: &'a v1::Deployment,
         spec: &'a v1::ServiceSpec,
         template: Option<&Template>,
+        due: &Due,
     ) -> Result<Obstacles, Blocked> {
         let name = &spec.name;
         let template =
@@ -175,8 +180,10 @@ impl<'a> Plan<'a> {
                     host = &row.host;
                 }
             }
-            let changed =
-                row.is_none_or(|row| row.host != host || !template.is_of(row, secrets_version));
+            let changed = row.is_none_or(|row| {
+                row.host != host
+                    || !template.is_of(row, secrets_version) && due.contains(name, &placed.id)
+            });
             if changed || rearm::is_due(self.state, deployment, &placed.id) {
                 let replica = v1::ReplicaDesired {
                     secrets_version,

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use jaco_proto::v1::{
-    DeploymentStatus, NodeStatus, ReplicaState, restart_counter_update::Action,
+    DeploymentStatus, NodeStatus, ReplicaState, RolloutState, restart_counter_update::Action,
     service_spec::PlacementMode,
 };
 use proptest::prelude::*;
@@ -24,8 +24,8 @@ fn read(deployment: &v1::Deployment) -> Templates {
         let template = Template {
             image: image.to_owned(),
             spec_hash: hash.as_bytes().to_vec(),
-            files: Vec::new(),
             stateful: hash.starts_with("data"),
+            ..Template::default()
         };
         templates.insert(service.to_owned(), template);
     }
@@ -111,8 +111,28 @@ impl Fixture {
     }
 
     fn apply(&mut self, command: v1::Command) -> String {
-        assert_eq!(command.identity, IDENTITY);
+        assert!([IDENTITY, "rollout"].contains(&command.identity.as_str()));
         match command.payload.unwrap() {
+            Payload::RolloutPlanUpdate(update) => {
+                let plan = update.plan.unwrap();
+                let (deployment, service) = (plan.deployment.clone(), plan.service.clone());
+                let line = format!(
+                    "rollout {deployment}-{service} {} of {}: {:?} {}",
+                    plan.current_step,
+                    plan.total_steps,
+                    plan.state(),
+                    plan.failure_reason
+                );
+                let key = (deployment, service);
+                self.state.rollout_plans.insert(key, Arc::new(plan));
+                line
+            }
+            Payload::DeploymentRollback(rollback) => {
+                format!("roll back {} to {}", rollback.deployment, rollback.revision)
+            }
+            Payload::AuditAppend(append) => {
+                format!("audit {}", append.event.unwrap().payload["reason"])
+            }
             Payload::ReplicaDesiredUpsert(upsert) => {
                 let mut row = upsert.replica.unwrap();
                 assert_eq!(row.raft_index, 0);
@@ -283,6 +303,7 @@ fn removed_services_come_first_surplus_replicas_last() {
     assert_eq!(
         fixture.pass(),
         [
+            "rollout app-b 0 of 2: InProgress ",
             "remove app-z-0",
             "upsert app-a-0 n1 img",
             "upsert app-b-0 n1 img",
@@ -299,9 +320,10 @@ fn only_image_or_hash_changes_reissue_replicas() {
     fixture.deploy("app", &[("web", 1)], "web nginx:1 h1");
     assert_eq!(fixture.pass(), [""; 0]);
     fixture.deploy("app", &[("web", 1)], "web nginx:2 h1");
-    assert_eq!(fixture.pass(), ["upsert app-web-0 n1 nginx:2"]);
+    let begins = "rollout app-web 0 of 1: InProgress ";
+    assert_eq!(fixture.pass(), [begins, "upsert app-web-0 n1 nginx:2"]);
     fixture.deploy("app", &[("web", 1)], "web nginx:2 h2");
-    assert_eq!(fixture.pass(), ["upsert app-web-0 n1 nginx:2"]);
+    assert_eq!(fixture.pass(), [begins, "upsert app-web-0 n1 nginx:2"]);
 }
 
 #[test]
@@ -362,7 +384,10 @@ fn replicas_are_unchanged_without_eligible_hosts() {
     fixture.deploy("app", &[("web", 1)], "web nginx h2");
     assert_eq!(
         fixture.pass(),
-        ["status app Pending service \"web\": no eligible hosts"]
+        [
+            "rollout app-web 0 of 2: InProgress ",
+            "status app Pending service \"web\": no eligible hosts"
+        ]
     );
     assert_eq!(fixture.state.replicas_desired.len(), 2);
 }
@@ -474,7 +499,11 @@ fn reissued_replica_has_a_full_budget() {
     fixture.deploy("app", &[("web", 1)], "web nginx h2");
     assert_eq!(
         fixture.pass(),
-        ["upsert app-web-0 n1 nginx", "counter app-web-0 Reset"]
+        [
+            "rollout app-web 0 of 1: InProgress ",
+            "upsert app-web-0 n1 nginx",
+            "counter app-web-0 Reset"
+        ]
     );
     assert_eq!(fixture.plan(), Pass::default());
 }
@@ -585,3 +614,4 @@ mod dead_nodes;
 mod finished;
 mod large;
 mod moves;
+mod rolling;

@@ -52,6 +52,7 @@ fn snapshot_of(count: i32, replicas: Vec<Replica>) -> Snapshot {
     Snapshot {
         deployment: Some(deployment(count)),
         replicas,
+        rollouts: Vec::new(),
     }
 }
 
@@ -215,6 +216,7 @@ fn deployment_state_decides_before_replicas() {
             Snapshot {
                 deployment: Some(deployment),
                 replicas,
+                rollouts: Vec::new(),
             },
         )
     };
@@ -287,6 +289,67 @@ fn rollout_of_the_revision_must_complete() {
     assert_eq!(failure.details["rollout"], "step_timeout");
 }
 
+/// The plan of a rollout of the goal's revision.
+fn plan(state: RolloutState, paused: bool) -> v1::RolloutPlan {
+    v1::RolloutPlan {
+        deployment: "app".to_owned(),
+        service: "web".to_owned(),
+        target_revision: REVISION,
+        state: state.into(),
+        failure_reason: "r0: no such image".to_owned(),
+        paused,
+        ..Default::default()
+    }
+}
+
+#[test]
+fn rollout_decides_about_its_failed_replicas() {
+    let snapshot = |paused| Snapshot {
+        rollouts: vec![plan(RolloutState::InProgress, paused)],
+        ..snapshot_of(1, vec![seen("r0", ReplicaState::Failed)])
+    };
+    assert_eq!(verdict(goal(), snapshot(false)), Convergence::Waiting);
+    let paused = why(verdict(goal(), snapshot(true)));
+    assert!(
+        paused
+            .message
+            .ends_with("the rollout of service web was paused")
+    );
+    assert_eq!(paused.details["rollout"], "r0: no such image");
+}
+
+#[test]
+fn rollback_has_its_own_code_and_status() {
+    let snapshot = |failed_revision| {
+        let mut snapshot = snapshot_of(1, vec![seen("r0", ReplicaState::Running)]);
+        let deployment = snapshot.deployment.as_mut().unwrap();
+        deployment.applied_revision = REVISION - 1;
+        deployment.failed_revision = failed_revision;
+        deployment.failure_reason = "r0: no such image".to_owned();
+        snapshot
+    };
+    let Convergence::Stuck(failure) = verdict(goal(), snapshot(REVISION)) else {
+        panic!("not rolled back");
+    };
+    assert_eq!(
+        (failure.code.as_str(), failure.exit_status()),
+        ("rolled_back", 3)
+    );
+    assert!(
+        failure
+            .message
+            .ends_with("rolled back to revision 4: r0: no such image")
+    );
+    // An operator rolled it back, or an earlier revision had failed.
+    let by_hand = why(verdict(goal(), snapshot(REVISION - 2)));
+    assert_eq!(by_hand.exit_status(), 1);
+    let timed_out = Tracker::new(goal()).timed_out("5m0s");
+    assert_eq!(
+        (timed_out.code.as_str(), timed_out.exit_status()),
+        ("timed_out", 124)
+    );
+}
+
 #[test]
 fn global_service_waits_for_its_added_replicas() {
     let snapshot = |replicas| {
@@ -295,6 +358,7 @@ fn global_service_waits_for_its_added_replicas() {
         Snapshot {
             deployment: Some(deployment),
             replicas,
+            rollouts: Vec::new(),
         }
     };
     let announced = || Goal {

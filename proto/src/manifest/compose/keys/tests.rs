@@ -238,14 +238,14 @@ const CASES: [Case; 32] = [
                  window: 10s",
     },
     Case {
-        keys: &ROLLOUT,
+        keys: &UPDATE,
         file: "{services: {web: {image: x, deploy: {update_config: {@}}}}}",
         path: "deploy.update_config.",
         required: &[],
         values: ROLLOUT_VALUES,
     },
     Case {
-        keys: &ROLLOUT,
+        keys: &ROLLBACK,
         file: "{services: {web: {image: x, deploy: {rollback_config: {@}}}}}",
         path: "deploy.rollback_config.",
         required: &[],

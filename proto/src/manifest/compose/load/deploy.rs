@@ -6,7 +6,7 @@ use crate::{
         MAX_REPLICAS,
         compose::{
             Deploy, DeployMode, FailureAction, Resources, Service, UpdateConfig, UpdateOrder,
-            keys::{DEPLOY, LIMITS, RESERVATIONS, RESOURCES, ROLLOUT},
+            keys::{DEPLOY, Keys, LIMITS, RESERVATIONS, RESOURCES, ROLLBACK, UPDATE},
             reader::Reader,
         },
         grammar,
@@ -75,9 +75,9 @@ pub(super) fn deploy(reader: &Reader<'_>, service: &mut Service, node: &Node) ->
         let field = format!("deploy.{}", key.text);
         match key.text.as_str() {
             "replicas" => deploy.replicas = replicas(reader, &field, node)?,
-            "update_config" => deploy.update = update_config(reader, &field, node)?,
+            "update_config" => deploy.update = update_config(reader, &field, node, &UPDATE)?,
             "rollback_config" => {
-                update_config(reader, &field, node)?;
+                update_config(reader, &field, node, &ROLLBACK)?;
             }
             "resources" => resources(reader, service, &field, node)?,
             "labels" => {
@@ -108,9 +108,14 @@ pub(super) fn deploy(reader: &Reader<'_>, service: &mut Service, node: &Node) ->
     Ok(())
 }
 
-fn update_config(reader: &Reader<'_>, field: &str, node: &Node) -> Result<UpdateConfig, Error> {
+fn update_config(
+    reader: &Reader<'_>,
+    field: &str,
+    node: &Node,
+    keys: &Keys,
+) -> Result<UpdateConfig, Error> {
     let mut config = UpdateConfig::default();
-    let Some(map) = reader.map(field, node, &ROLLOUT)? else {
+    let Some(map) = reader.map(field, node, keys)? else {
         return Ok(config);
     };
     for (key, node) in map.iter() {

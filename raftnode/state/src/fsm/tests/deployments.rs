@@ -61,6 +61,7 @@ fn rollback(deployment: &str, revision: u64) -> Payload {
     Payload::DeploymentRollback(v1::DeploymentRollback {
         deployment: deployment.into(),
         revision,
+        ..Default::default()
     })
 }
 
@@ -258,6 +259,29 @@ fn rollback_to_a_taken_route_is_rejected() {
     let error = test.rejected(rollback("shop", 1), ErrorCode::RouteConflict);
     assert_eq!(error.details["deployment"], "blog");
     assert_eq!(test.state.deployments["shop"].applied_revision, 2);
+}
+
+#[test]
+fn rollback_of_a_failed_rollout_is_recorded() {
+    let mut test = TestState::new();
+    test.ok(Payload::DeploymentApply(revision("shop", 1, &[])));
+    test.ok(Payload::DeploymentApply(revision("shop", 2, &[])));
+    let failed = v1::DeploymentRollback {
+        deployment: "shop".into(),
+        revision: 1,
+        failure_reason: "web-0: no such image".into(),
+    };
+    let failure = |test: &TestState| {
+        let shop = &test.state.deployments["shop"];
+        (shop.failed_revision, shop.failure_reason.clone())
+    };
+    test.ok(Payload::DeploymentRollback(failed));
+    assert_eq!(failure(&test), (2, "web-0: no such image".to_owned()));
+    // Neither an operator's rollback nor another revision has failed.
+    test.ok(rollback("shop", 2));
+    assert_eq!(failure(&test), (0, String::new()));
+    test.ok(Payload::DeploymentApply(revision("shop", 3, &[])));
+    assert_eq!(failure(&test), (0, String::new()));
 }
 
 #[test]

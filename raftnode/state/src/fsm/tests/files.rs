@@ -67,6 +67,7 @@ fn contents_live_as_long_as_revisions_and_replicas() {
     test.ok(Payload::DeploymentRollback(v1::DeploymentRollback {
         deployment: "shop".into(),
         revision: 2,
+        ..Default::default()
     }));
     assert_eq!(ids(&test.state), ["b", "c"], "a rollback can be undone");
     test.ok(Payload::DeploymentDelete(v1::DeploymentDelete {

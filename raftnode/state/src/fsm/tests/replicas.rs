@@ -106,7 +106,7 @@ fn replica_indexes_count_up_from_one() {
 }
 
 #[test]
-fn plan_is_stored_unchanged() {
+fn plan_of_a_service_is_stored_unchanged() {
     let mut test = TestState::new();
     let plan = v1::RolloutPlan {
         deployment: "shop".into(),
@@ -116,6 +116,16 @@ fn plan_is_stored_unchanged() {
         ..Default::default()
     };
     let update = |plan| Payload::RolloutPlanUpdate(v1::RolloutPlanUpdate { plan });
+    test.no_change(update(Some(plan.clone())));
+    test.ok(Payload::DeploymentApply(v1::DeploymentApply {
+        deployment: "shop".into(),
+        revision: 3,
+        services: vec![v1::ServiceSpec {
+            name: "web".into(),
+            ..Default::default()
+        }],
+        ..Default::default()
+    }));
     let applied = test.ok(update(Some(plan.clone())));
     assert_eq!(deployments_of(&applied.events), [Some("shop")]);
     let key = ("shop".to_owned(), "web".to_owned());

@@ -13,6 +13,8 @@ impl Fixture {
     }
 }
 
+const BEGINS: &str = "rollout app-job 0 of 1: InProgress ";
+
 /// A job that has finished on n1 or n2.
 fn finished(exit_code: i64) -> Fixture {
     let mut fixture = Fixture::new(&["n1", "n2"]);
@@ -44,7 +46,8 @@ fn changed_job_runs_again_on_available_host() {
     let other = if host == "n1" { "n2" } else { "n1" };
     fixture.node(&host, NodeStatus::Offline);
     fixture.deploy("app", &[("job", 1)], "job img h2");
-    assert_eq!(fixture.pass(), [format!("upsert app-job-0 {other} img")]);
+    let issued = format!("upsert app-job-0 {other} img");
+    assert_eq!(fixture.pass(), [BEGINS, &issued]);
 }
 
 #[test]

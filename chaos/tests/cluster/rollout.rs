@@ -1,0 +1,173 @@
+//! A changed service loses no request, and a revision that does not run is rolled back.
+//!
+//! There is no full form: `cargo test -p jaco-chaos --test cluster rollout`.
+
+use jaco_chaos::{Lab, Rng, lab::node::HTTP_PORT, rng, test_permits, until};
+use jaco_proto::v1::{self, ReplicaState, RolloutState};
+
+use crate::{
+    load::{Load, get, web},
+    setup::{LIMIT, cluster},
+};
+
+const REPLICAS: u32 = 3;
+
+/// The web server with another environment, and so with other containers.
+fn changed(deployment: &str, text: &str) -> v1::ApplyRequest {
+    let mut request = web(deployment, "", REPLICAS);
+    request
+        .compose_yaml
+        .extend_from_slice(format!("    environment: {{TEXT: {text}}}\n").as_bytes());
+    request
+}
+
+/// The web server whose containers end two seconds after their start.
+fn dying(deployment: &str) -> v1::ApplyRequest {
+    let mut request = web(deployment, "", REPLICAS);
+    let compose = String::from_utf8(request.compose_yaml).unwrap();
+    let server = "[/bin/busybox, httpd, -f, -p, '8080', -h, /]";
+    assert!(compose.contains(server));
+    let dying = "[/bin/busybox, sh, -c, 'httpd -p 8080 -h /; sleep 2; exit 1']";
+    request.compose_yaml = compose.replace(server, dying).into_bytes();
+    request
+}
+
+/// Applies through a node and returns the revision.
+async fn apply(lab: &Lab, request: v1::ApplyRequest) -> u64 {
+    let applied = lab.node(1).api().deploy().apply(request).await.unwrap();
+    applied.into_inner().applied_revision
+}
+
+/// Waits until the rollout of this revision has ended; returns its plan, with what the daemon that is
+/// asked shows of the deployment and of its replicas.
+async fn ended(lab: &Lab, ask: u8, name: &str, revision: u64) -> v1::DeployStatusResponse {
+    until("the rollout has ended", LIMIT, || async {
+        let api = lab.node(ask).api();
+        let status = api.deployments().await.map_err(|e| e.to_string())?;
+        let plan = status.rollouts.iter().find(|plan| plan.deployment == name);
+        let ended = plan.is_some_and(|plan| {
+            plan.target_revision == revision && plan.state() != RolloutState::InProgress
+        });
+        if ended {
+            return Ok(status);
+        }
+        Err(format!("{:?}", status.rollouts))
+    })
+    .await
+    .unwrap()
+}
+
+/// A cluster whose nodes all lead to the service.
+async fn serving(seed: u64, name: &str) -> Lab {
+    let lab = cluster(3, seed).await;
+    lab.wait_voters(3).await.unwrap();
+    apply(&lab, changed(name, "one")).await;
+    for node in lab.nodes() {
+        let own = (node.address(), HTTP_PORT).into();
+        until("it serves", LIMIT, || async {
+            match get(lab.network().namespace(), own).await {
+                Ok(true) => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await
+        .unwrap();
+    }
+    lab
+}
+
+/// Rows of a deployment, each with the index of its entry, all of which run.
+async fn running(lab: &Lab, name: &str) -> Vec<(String, u64)> {
+    until("all replicas run", LIMIT, || async {
+        let replicas = lab.node(1).api().replicas(name).await;
+        let replicas = replicas.map_err(|e| e.to_string())?;
+        let all = replicas.len() == REPLICAS as usize;
+        if all && replicas.iter().all(|r| r.state() == ReplicaState::Running) {
+            return Ok(replicas.into_iter().map(|r| (r.id, r.revision)).collect());
+        }
+        Err(format!("{replicas:?}"))
+    })
+    .await
+    .unwrap()
+}
+
+async fn lost(load: Load) -> usize {
+    let outcomes = load.stop().await;
+    assert!(outcomes.len() > 50, "{} requests", outcomes.len());
+    outcomes.iter().filter(|(_, good)| !good).count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changed_and_failed_revisions_lose_no_request() {
+    let _permits = test_permits::exclusive().await;
+    let mut rng = Rng::announced();
+    let name = format!("rollout-{:08x}", rng::unique() >> 32);
+    let lab = serving(rng.number(), &name).await;
+    let before = running(&lab, &name).await;
+
+    let loads: Vec<Load> = lab
+        .nodes()
+        .iter()
+        .map(|node| Load::start(&lab, node.index()))
+        .collect();
+    let second = apply(&lab, changed(&name, "two")).await;
+    let status = ended(&lab, 1, &name, second).await;
+    let plan = &status.rollouts[0];
+    assert_eq!(plan.state(), RolloutState::Completed, "{plan:?}");
+    assert_eq!((plan.current_step, plan.total_steps), (3, 3));
+    let after = running(&lab, &name).await;
+    let replaced = before.iter().zip(&after).filter(|(old, new)| old.1 < new.1);
+    assert_eq!(replaced.count(), REPLICAS as usize, "{before:?} {after:?}");
+
+    // One replica is replaced, and dies.
+    let third = apply(&lab, dying(&name)).await;
+    until("the revision is rolled back", LIMIT, || async {
+        let status = lab.node(1).api().deployments().await;
+        let status = status.map_err(|e| e.to_string())?;
+        let deployment = status.deployments.iter().find(|d| d.name == name);
+        match deployment {
+            Some(d) if d.failed_revision == third && d.applied_revision == second => Ok(()),
+            other => Err(format!("{other:?} {:?}", status.rollouts)),
+        }
+    })
+    .await
+    .unwrap();
+    let status = ended(&lab, 1, &name, second).await;
+    assert_eq!(status.rollouts[0].state(), RolloutState::Completed);
+    let restored = running(&lab, &name).await;
+    let kept = after.iter().filter(|row| restored.contains(row));
+    assert_eq!(kept.count(), 2, "{after:?} {restored:?}");
+
+    for (node, load) in lab.nodes().iter().zip(loads) {
+        let lost = lost(load).await;
+        println!("{} lost {lost} requests", node.host());
+        assert_eq!(lost, 0, "{}", node.host());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rollout_goes_on_under_the_next_leader() {
+    let _permits = test_permits::exclusive().await;
+    let mut rng = Rng::announced();
+    let name = format!("rollout-{:08x}", rng::unique() >> 32);
+    let mut lab = serving(rng.number(), &name).await;
+    let second = apply(&lab, changed(&name, "two")).await;
+    until("the first replica is replaced", LIMIT, || async {
+        let status = lab.node(1).api().deployments().await;
+        let status = status.map_err(|e| e.to_string())?;
+        let steps = |plan: &v1::RolloutPlan| plan.target_revision == second;
+        match status.rollouts.iter().any(steps) {
+            true => Ok(()),
+            false => Err(format!("{:?}", status.rollouts)),
+        }
+    })
+    .await
+    .unwrap();
+    let leader = lab.leader().await.unwrap();
+    lab.node_mut(leader).kill().unwrap();
+    let other = lab.others(&[leader])[0];
+    // The replica of the lost node moves, and the others are replaced.
+    let status = ended(&lab, other, &name, second).await;
+    let plan = &status.rollouts[0];
+    assert_eq!(plan.state(), RolloutState::Completed, "{plan:?}");
+}
