@@ -102,6 +102,11 @@ impl Cluster {
             return self.oracle.violate("orders are needed", what);
         }
         let first = slot == Slot::Production && production.is_none();
+        // A leader that was paused does not know yet that another one has removed the certificate.
+        let known = daemon.map(|daemon| stored(&daemon.state, &directories, domain));
+        let staging = staging.or(known
+            .as_ref()
+            .and_then(|known| of_slot(known, Slot::Staging)));
         if first && self.stages_first && staging.is_none() {
             let what = format!("n{id} orders {domain} without a certificate from staging");
             return self.oracle.violate("staging before production", what);

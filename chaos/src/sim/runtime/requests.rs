@@ -19,8 +19,11 @@ impl Cluster {
         let Some(run) = self.machines.get(&id).map(|machine| machine.run) else {
             return;
         };
-        // The container gets its signal now, and ends within its grace, also if the daemon is gone.
-        if let (Goal::Discard(_), Request::Stop(container)) = (&request.goal, &request.call) {
+        // A running container gets its signal now, and ends within its grace, also if the daemon is gone.
+        if let (Goal::Discard(_), Request::Stop(container)) = (&request.goal, &request.call)
+            && let Some(machine) = self.machines.get(&id)
+            && machine.engine.running().any(|it| it.id == *container)
+        {
             self.judge_stop(id, &request.replica, container);
         }
         let takes = latency(&request.call, &mut self.engine_chance);

@@ -9,7 +9,10 @@ use imbl::ordmap::DiffItem;
 use jaco_proto::v1::ReplicaObserved;
 use jaco_state::State;
 
-use super::{local::LocalReports, ruleset::Attachment};
+use super::{
+    local::LocalReports,
+    ruleset::{Attachment, Ruleset, Span},
+};
 use crate::network::{names::NetworkId, reported};
 
 /// Index of the running containers of one host that are on several networks.
@@ -17,8 +20,8 @@ use crate::network::{names::NetworkId, reported};
 pub(super) struct Attachments {
     host: String,
     reports: LocalReports,
-    /// No row leads a container out: see [`Attachments::distrust_rows`].
-    reports_only: bool,
+    /// Addresses that a row may lead out; `None`: all. See [`Attachments::trust_rows_of`].
+    trusted: Option<Vec<Span>>,
     /// Each replica that has more than one network.
     replicas: BTreeMap<String, Attached>,
     /// Bridges that the engine's networks are known to have.
@@ -67,15 +70,29 @@ impl Attachments {
         let mut changed = false;
         for id in before.changed(&after) {
             changed |= self.index(state, id);
-            changed |= self.reports_only && before.get(id).is_none() && after.get(id).is_some();
+            changed |=
+                self.trusted.is_some() && before.get(id).is_none() && after.get(id).is_some();
         }
         changed
     }
 
-    /// Lets containers out by reports of this process only. After a boot the rows show the addresses of
-    /// containers that have ended, and the engine gives them to those that start first.
-    pub(super) fn distrust_rows(&mut self) {
-        self.reports_only = true;
+    /// Lets containers out by reports of this process, or by rows whose addresses the table of the process
+    /// before led out. After a boot there is no such table, the rows show the addresses of containers that
+    /// have ended, and the engine gives them to those that start first; a row of before the boot stays
+    /// while its container is not started again.
+    pub(super) fn trust_rows_of(&mut self, found: Option<&Ruleset>) {
+        self.trusted = Some(found.map(Ruleset::outbound).unwrap_or_default().to_vec());
+    }
+
+    /// Whether the addresses of a replica count where it may have ended.
+    fn is_trusted(&self, id: &str, attached: &Attached) -> bool {
+        let is_led_out = |address: &Ipv4Addr| {
+            let mut trusted = self.trusted.iter().flatten();
+            trusted.any(|span| (span.first..=span.last).contains(&u32::from(*address)))
+        };
+        self.trusted.is_none()
+            || self.reports.get(id).is_some()
+            || attached.addresses.values().any(is_led_out)
     }
 
     /// Indexes one replica again; returns whether that changed it.
@@ -130,10 +147,9 @@ impl Attachments {
     pub(super) fn outbound(&self, state: &State, internal: &BTreeSet<NetworkId>) -> Vec<Ipv4Addr> {
         let mut found = BTreeSet::new();
         let replicas = self.replicas.iter();
-        let counts = |id: &str| !self.reports_only || self.reports.get(id).is_some();
-        for (_, attached) in
-            replicas.filter(|(id, attached)| counts(id) && self.is_current(state, id, attached))
-        {
+        for (_, attached) in replicas.filter(|(id, attached)| {
+            self.is_trusted(id, attached) && self.is_current(state, id, attached)
+        }) {
             let (confined, others): (Vec<_>, Vec<_>) = attached
                 .addresses
                 .iter()
@@ -188,6 +204,9 @@ mod tests {
     use jaco_proto::v1::{ReplicaDesired, ReplicaState};
 
     use super::*;
+    use jaco_engine::cidr::Cidr;
+
+    use crate::network::firewall::ruleset::HostInputs;
 
     const BOTH: &[(&str, [u8; 4])] = &[("front", [10, 244, 1, 2]), ("_default", [10, 244, 2, 2])];
 
@@ -319,7 +338,7 @@ mod tests {
         put(&mut state, "b", "n1", BOTH);
         let mut index = Attachments::of("n1", &state);
         let front = BTreeSet::from([NetworkId::new("app", "front")]);
-        index.distrust_rows();
+        index.trust_rows_of(None);
         assert_eq!(index.outbound(&state, &front), [Ipv4Addr::UNSPECIFIED; 0]);
         let before = state.clone();
         let row = state.replicas_observed.get_mut("a").unwrap();
@@ -333,6 +352,30 @@ mod tests {
             index.outbound(&state, &front),
             [Ipv4Addr::new(10, 244, 1, 2)]
         );
+    }
+
+    #[test]
+    fn rows_count_as_the_former_table_let_them() {
+        let mut state = State::default();
+        put(&mut state, "a", "n1", BOTH);
+        let mut index = Attachments::of("n1", &state);
+        let front = BTreeSet::from([NetworkId::new("app", "front")]);
+        let led_out = Ipv4Addr::new(10, 244, 1, 2);
+        for (outbound, expected) in [
+            (vec![led_out], vec![led_out]),
+            (vec![Ipv4Addr::new(10, 244, 1, 3)], vec![]),
+            (vec![], vec![]),
+        ] {
+            let block = Cidr::aligned(Ipv4Addr::new(10, 244, 1, 0).into(), 24);
+            let inputs = HostInputs {
+                outbound,
+                retired: vec![block],
+                confined: vec![Span::from(block)],
+                ..HostInputs::default()
+            };
+            index.trust_rows_of(Some(&Ruleset::of_scopes(&[], &inputs)));
+            assert_eq!(index.outbound(&state, &front), expected);
+        }
     }
 
     #[test]

@@ -220,8 +220,17 @@ impl Core {
 
     /// Handles the reports of this host's replicas.
     pub fn handle_reports(&mut self, now: Instant, reports: LocalReports) {
-        if self.attachments.handle_reports(&self.state, reports) {
-            self.changes.handle_change(now);
+        let internal = internal_networks(&self.state);
+        let before = self.attachments.outbound(&self.state, &internal);
+        if !self.attachments.handle_reports(&self.state, reports) {
+            return;
+        }
+        self.changes.handle_change(now);
+        // The engine gives an address that was left to the container that starts next, which may be
+        // on an internal network only.
+        let after = self.attachments.outbound(&self.state, &internal);
+        if before.iter().any(|address| !after.contains(address)) {
+            self.pass_by(now);
         }
     }
 

@@ -297,6 +297,13 @@ impl Ruleset {
         set.map_or(&[], Set::spans)
     }
 
+    /// Addresses in internal networks that may reach the outside, sorted.
+    #[must_use]
+    pub fn outbound(&self) -> &[Span] {
+        let set = self.sets.iter().find(|set| set.name == OUTBOUND_SET);
+        set.map_or(&[], Set::spans)
+    }
+
     /// Whether a network has an address here that it does not have in `before`.
     #[must_use]
     pub fn gives_addresses(&self, before: &Self) -> bool {

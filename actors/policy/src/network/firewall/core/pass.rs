@@ -85,9 +85,7 @@ impl Core {
     /// Retires the blocks of the tables of earlier instances: their containers may still run.
     fn adopt(&mut self, now: Instant, found: Option<&Ruleset>) {
         self.adopted = true;
-        if found.is_none() {
-            self.attachments.distrust_rows();
-        }
+        self.attachments.trust_rows_of(found);
         self.knows_blocks |= found.is_some_and(Ruleset::is_consistent);
         // The gate is shut until a table was tested: nothing started by that of an earlier process.
         let since = self.status.is_fresh().then_some(self.created);

@@ -454,3 +454,48 @@ fn nothing_is_accepted_before_blocks_are_known() {
     next.advance(SECOND * 3);
     assert!(next.accepts, "the table of an earlier process");
 }
+
+#[test]
+fn address_that_led_out_is_released_at_once() {
+    let mut bench = Bench::enforced();
+    let internal = v1::NetworkSpec {
+        name: "a".into(),
+        internal: true,
+    };
+    let deployment = v1::Deployment {
+        name: "web".into(),
+        networks: vec![internal],
+        ..Default::default()
+    };
+    let row = v1::ReplicaDesired {
+        id: "web-x-0".into(),
+        deployment: "web".into(),
+        service: "x".into(),
+        host: "n1".into(),
+        ..Default::default()
+    };
+    let state = &mut bench.state;
+    state.deployments.insert("web".into(), Arc::new(deployment));
+    state.replicas_desired.insert(row.id.clone(), Arc::new(row));
+    bench.publish();
+    bench.advance(SECOND);
+    let addresses = [("a", "10.244.1.2"), ("b", "10.244.2.2")];
+    let details = addresses.map(|(network, ip)| (format!("ip.jaco_web_{network}"), ip.to_owned()));
+    let mut reports = LocalReports::default();
+    reports.insert(v1::ReplicaObserved {
+        id: "web-x-0".into(),
+        host: "n1".into(),
+        state: v1::ReplicaState::Running.into(),
+        details: details.into(),
+        ..Default::default()
+    });
+    let empty = LocalReports::default();
+    for (shown, waits) in [(reports.clone(), true), (empty, false), (reports, true)] {
+        let passes = bench.passes.len();
+        bench.core.handle_reports(bench.now, shown);
+        bench.run();
+        assert_eq!(bench.passes.len() == passes, waits);
+        bench.advance(SECOND);
+        assert!(bench.passes.len() > passes);
+    }
+}
