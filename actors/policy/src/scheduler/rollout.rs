@@ -238,17 +238,18 @@ impl Rollouts {
     }
 }
 
-/// Ends the plan of another target, if it is still in progress and its successor has to wait.
+/// Replaces the plan of another target that is still in progress, if its successor has to wait, by one
+/// that has not begun.
 fn overtaken(service: &Service<'_>) -> Option<v1::RolloutPlan> {
-    let plan = service
-        .plan
-        .filter(|plan| plan.state() == RolloutState::InProgress);
-    let former = plan.filter(|plan| !service.target.is_of(plan));
-    former.map(|plan| v1::RolloutPlan {
-        state: RolloutState::Aborted.into(),
-        failure_reason: format!("overtaken by revision {}", service.target.revision),
-        paused: false,
-        ..plan.clone()
+    let plan = service.plan?;
+    let overtaken = plan.state() == RolloutState::InProgress && !service.target.is_of(plan);
+    overtaken.then(|| v1::RolloutPlan {
+        deployment: plan.deployment.clone(),
+        service: plan.service.clone(),
+        target_revision: service.target.revision,
+        secrets_version: service.target.secrets_version,
+        total_steps: count(service.replicas.len()),
+        ..Default::default()
     })
 }
 
