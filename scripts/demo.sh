@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds three machines on this one (a network namespace and a container engine each), joins them
 # to one cluster, shows on examples/east-west which containers reach each other, runs examples/three-nodes on it, kills a container, cuts the power of a machine,
-# shows the failover and the return of the machine, and removes everything again.
+# shows the failover and the return of the machine, and removes everything again. Before that it updates the
+# service under load, once with a change that does not run.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
@@ -148,6 +149,38 @@ for node in n1 n2 n3; do
   until_true 30 "an answer of $node over HTTP" page "$node"
   printf '%s: ' "$node"
   page "$node"
+done
+
+say "Changing the service while each machine gets requests: replica after replica"
+mkdir "/tmp/$name/load"
+for node in n1 n2 n3; do
+  while [ -d "/tmp/$name/load" ]; do
+    if page "$node" >/dev/null 2>>"/tmp/$name/load/$node.errors"; then echo good; else echo lost; fi
+    sleep 0.02
+  done >"/tmp/$name/$node.requests" 2>/dev/null &
+done
+hello=(examples/three-nodes/jaco.yaml -f examples/three-nodes/compose.yml -f)
+echo 'services: {web: {environment: {EDITION: two}, deploy: {update_config: {parallelism: 2}}}}' >"/tmp/$name/change.yml"
+echo 'services: {web: {command: ["sh", "-c", "sleep 2; exit 1"]}}' >"/tmp/$name/mistake.yml"
+at n3 jaco apply "${hello[@]}" "/tmp/$name/change.yml"
+say "A change that does not run is rolled back, and apply says so"
+status=0
+at n3 jaco apply "${hello[@]}" "/tmp/$name/mistake.yml" || status=$?
+[ "$status" = 3 ] || die "apply ended with $status and not with 3"
+six_run() {
+  on n1 jaco get replicas --deployment hello -o json | python3 -c '
+import json, sys
+seen = json.load(sys.stdin)
+sys.exit(not (len(seen) == 6 and all(r["state"] == "running" for r in seen)))'
+}
+until_true 60 "six replicas of the revision before" six_run
+errors="$(cat "/tmp/$name/load/"*.errors)"
+rm -r "/tmp/$name/load"
+sleep 1 # until the last requests have ended
+for node in n1 n2 n3; do
+  lost="$(grep -c lost "/tmp/$name/$node.requests" || true)"
+  echo "$node: $(grep -c good "/tmp/$name/$node.requests") requests answered, $lost lost"
+  [ "$lost" = 0 ] || die "$errors"
 done
 
 say "Killing a container on n1"
