@@ -55,6 +55,7 @@
 //! | dependents wait for jobs | no node prepares the first container of a row before the jobs that it waits for have completed, by the state of the node |
 //! | ready before running | a container is reported as running once it accepts connections on its port, or after five seconds; without a port, after one |
 //! | one replica at a time | no rollout replaces a replica that runs while another of its service does not, and none of two at once |
+//! | pulled before the stop | a container makes way for one of a newer row only once the image of that row is there |
 //! | steps follow new containers | a rollout counts a replica only once its new container runs |
 //! | failed revisions are rolled back | a rollout that fails restores the content of the revision before, unless that was restored itself or has no place any more |
 //! | not appended * | a command reported to its client as not appended is never committed |

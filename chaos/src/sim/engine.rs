@@ -90,6 +90,9 @@ pub(super) struct Engine {
     machine: u64,
     containers: BTreeMap<String, Container>,
     networks: BTreeMap<NetworkId, Cidr>,
+    /// Image of the last pull of each replica, and those that are there.
+    pulls: BTreeMap<String, String>,
+    images: BTreeSet<String>,
     made: u64,
     /// Whether the engine is unreachable.
     pub(super) away: bool,
@@ -103,6 +106,8 @@ impl Engine {
             machine,
             containers: BTreeMap::new(),
             networks: BTreeMap::new(),
+            pulls: BTreeMap::new(),
+            images: BTreeSet::new(),
             made: 0,
             away: false,
             refused: None,
@@ -111,6 +116,15 @@ impl Engine {
 
     pub(super) fn containers(&self) -> impl Iterator<Item = &Container> {
         self.containers.values()
+    }
+
+    /// Notes which image the pull that begins for a replica is for.
+    pub(super) fn begin_pull(&mut self, replica: &str, image: &str) {
+        self.pulls.insert(replica.to_owned(), image.to_owned());
+    }
+
+    pub(super) fn has_image(&self, image: &str) -> bool {
+        self.images.contains(image)
     }
 
     pub(super) fn networks(&self) -> &BTreeMap<NetworkId, Cidr> {
@@ -169,7 +183,10 @@ impl Engine {
                 self.containers.remove(id);
                 Ok(Answer::Done)
             }
-            Request::Pull => Ok(Answer::Done),
+            Request::Pull => {
+                self.images.extend(self.pulls.get(replica).cloned());
+                Ok(Answer::Done)
+            }
             Request::EnsureNetwork(network, cidr) => self.ensure_network(network, *cidr),
             Request::RemoveNetwork(network) => Ok(Answer::Removed(self.remove_network(network))),
         }

@@ -101,6 +101,8 @@ pub enum Mutation {
     RunBeforePorts,
     /// A report about the former container ends a step of a rollout.
     AdvanceOnOldReports,
+    /// A container makes way for its successor before the image of that one is there.
+    StopBeforePull,
     /// The rollouts replace all replicas of a service at once.
     ReplaceAtOnce,
     /// A rollback restores the number of the revision, and not its content.
@@ -155,7 +157,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Self; 60] = [
+    pub const ALL: [Self; 61] = [
         Self::SkipSync,
         Self::StaleVote,
         Self::ApplyBeforePersist,
@@ -193,6 +195,7 @@ impl Mutation {
         Self::RunBeforePorts,
         Self::AdvanceOnOldReports,
         Self::ReplaceAtOnce,
+        Self::StopBeforePull,
         Self::RestoreNumbersOnly,
         Self::MoveFinishedJobs,
         Self::KeepOldPeers,
@@ -324,6 +327,7 @@ impl Mutation {
             Self::RunBeforePorts => &["ready before running"],
             Self::AdvanceOnOldReports => &["steps follow new containers"],
             Self::ReplaceAtOnce => &["one replica at a time"],
+            Self::StopBeforePull => &["pulled before the stop"],
             Self::RestoreNumbersOnly => &["failed revisions are rolled back"],
         }
     }

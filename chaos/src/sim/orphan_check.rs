@@ -97,6 +97,10 @@ impl Cluster {
             let Some(why) = orphan_reason(&daemon.state, &machine.host, container) else {
                 continue;
             };
+            // It serves until the image of its successor is there.
+            if why == OrphanReason::Superseded && daemon.runtime.pulls_ahead(&container.replica) {
+                continue;
+            }
             let key = (id, machine.run, container.id.clone());
             let since = known.get(&key).filter(|(known, _)| *known == why);
             by_applied.insert(key, (why, since.map_or(now, |(_, since)| *since)));

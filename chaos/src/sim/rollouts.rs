@@ -2,14 +2,14 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use jaco_policy::scheduler::moves;
+use jaco_policy::{runtime::replica::core::Assignment, scheduler::moves};
 use jaco_proto::v1::{self, NodeStatus, ReplicaDesired, ReplicaState, RolloutState};
 use jaco_state::State;
 
 use crate::Rng;
 
 use super::{
-    cluster::{Cluster, Event, Local},
+    cluster::{Cluster, Event, Local, Machine},
     documents, expected,
     mutation::Mutation,
     oracle::Oracle,
@@ -42,6 +42,13 @@ impl Mutation {
             }
         }
         seen
+    }
+
+    /// Plants a bug in what a node wants of a replica.
+    pub(super) fn patch_pull(self, wanted: &mut Assignment) {
+        if let (Self::StopBeforePull, Assignment::Own(wanted)) = (self, wanted) {
+            wanted.pull = false;
+        }
     }
 
     /// State in which each revision that was rolled back is still the content.
@@ -91,6 +98,45 @@ impl Cluster {
             self.note(&[35, id], || format!("{replica} dies on n{id}"));
             let after = self.engine_chance.within(MS..50 * MS);
             self.schedule_local(id, after, Local::EngineEvent(replica));
+        }
+    }
+}
+
+/// Image of a row of this machine, by the state of its node.
+fn wanted_image<'a>(machine: &'a Machine, replica: &str) -> Option<&'a ReplicaDesired> {
+    let row = machine
+        .daemon
+        .as_ref()?
+        .state
+        .replicas_desired
+        .get(replica)?;
+    (row.host == machine.host).then_some(row)
+}
+
+impl Cluster {
+    pub(super) fn begin_pull(&mut self, id: u64, replica: &str) {
+        if let Some(machine) = self.machines.get_mut(&id)
+            && let Some(image) = wanted_image(machine, replica).map(|row| row.image.clone())
+        {
+            machine.engine.begin_pull(replica, &image);
+        }
+    }
+
+    /// Checks that a container that makes way for its successor runs until the image of that one is
+    /// there.
+    pub(super) fn judge_image(&mut self, id: u64, replica: &str, container: &str) {
+        let Some(machine) = self.machines.get(&id) else {
+            return;
+        };
+        let mut containers = machine.engine.containers();
+        let container = containers.find(|it| it.id == container);
+        let outdated = wanted_image(machine, replica)
+            .filter(|row| container.is_some_and(|it| it.raft_index < row.raft_index));
+        if let Some(row) = outdated
+            && !machine.engine.has_image(&row.image)
+        {
+            let what = format!("n{id} stops {replica} before it has {}", row.image);
+            self.oracle.violate("pulled before the stop", what);
         }
     }
 }

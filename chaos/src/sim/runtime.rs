@@ -145,6 +145,12 @@ impl Runtime {
         self.replicas.contains_key(replica)
     }
 
+    /// Whether the image of a replica is pulled while its former container serves.
+    pub(super) fn pulls_ahead(&self, replica: &str) -> bool {
+        let actor = self.replicas.get(replica);
+        actor.is_some_and(|actor| actor.core.pulls_ahead())
+    }
+
     /// Whether no observation waits to be written.
     pub(super) fn is_quiet(&self) -> bool {
         self.publisher.is_idle()
@@ -207,6 +213,7 @@ impl Cluster {
         if let Some(mutation) = self.plan.mutation {
             mutation.patch_assignment(state, replica, &mut wanted);
             mutation.patch_readiness(&mut wanted);
+            mutation.patch_pull(&mut wanted);
         }
         if self.has(Mutation::KeepMovedContainers) && wanted == Assignment::Gone {
             wanted = Assignment::Kept {

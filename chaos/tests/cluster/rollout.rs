@@ -2,7 +2,9 @@
 //!
 //! There is no full form: `cargo test -p jaco-chaos --test cluster rollout`.
 
-use jaco_chaos::{Lab, Rng, lab::node::HTTP_PORT, rng, test_permits, until};
+use std::time::Instant;
+
+use jaco_chaos::{Lab, Rng, engine::IMAGE, lab::node::HTTP_PORT, rng, test_permits, until};
 use jaco_proto::v1::{self, ReplicaState, RolloutState};
 
 use crate::{
@@ -21,15 +23,43 @@ fn changed(deployment: &str, text: &str) -> v1::ApplyRequest {
     request
 }
 
-/// The web server whose containers end two seconds after their start.
+/// The web server whose containers end two seconds after their start, before they listen: one that has
+/// served would end with the requests in it.
 fn dying(deployment: &str) -> v1::ApplyRequest {
     let mut request = web(deployment, "", REPLICAS);
     let compose = String::from_utf8(request.compose_yaml).unwrap();
     let server = "[/bin/busybox, httpd, -f, -p, '8080', -h, /]";
     assert!(compose.contains(server));
-    let dying = "[/bin/busybox, sh, -c, 'httpd -p 8080 -h /; sleep 2; exit 1']";
+    let dying = "[/bin/busybox, sh, -c, 'sleep 2; exit 1']";
     request.compose_yaml = compose.replace(server, dying).into_bytes();
     request
+}
+
+/// The web server of an image that no registry has.
+fn missing(deployment: &str) -> v1::ApplyRequest {
+    let mut request = web(deployment, "", REPLICAS);
+    let compose = String::from_utf8(request.compose_yaml).unwrap();
+    let image = format!("image: {IMAGE}\n    pull_policy: never\n");
+    assert!(compose.contains(&image));
+    let other = compose.replace(&image, "image: 127.0.0.1:9/missing:1\n");
+    request.compose_yaml = other.into_bytes();
+    request
+}
+
+/// Waits until a revision has been rolled back; returns why.
+async fn rolled_back(lab: &Lab, name: &str, from: u64, to: u64) -> String {
+    let why = until("the revision is rolled back", LIMIT, || async {
+        let status = lab.node(1).api().deployments().await;
+        let status = status.map_err(|e| e.to_string())?;
+        let deployment = status.deployments.iter().find(|d| d.name == name);
+        match deployment {
+            Some(d) if d.failed_revision == from && d.applied_revision == to => {
+                Ok(d.failure_reason.clone())
+            }
+            other => Err(format!("{other:?} {:?}", status.rollouts)),
+        }
+    });
+    why.await.unwrap()
 }
 
 /// Applies through a node and returns the revision.
@@ -94,7 +124,10 @@ async fn running(lab: &Lab, name: &str) -> Vec<(String, u64)> {
 async fn lost(load: Load) -> usize {
     let outcomes = load.stop().await;
     assert!(outcomes.len() > 50, "{} requests", outcomes.len());
-    outcomes.iter().filter(|(_, good)| !good).count()
+    let lost = outcomes.iter().filter(|(_, good)| !good);
+    let times: Vec<_> = lost.map(|(at, _)| at.elapsed()).collect();
+    println!("lost before the end by {times:?}");
+    times.len()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -110,6 +143,7 @@ async fn changed_and_failed_revisions_lose_no_request() {
         .iter()
         .map(|node| Load::start(&lab, node.index()))
         .collect();
+    let start = Instant::now();
     let second = apply(&lab, changed(&name, "two")).await;
     let status = ended(&lab, 1, &name, second).await;
     let plan = &status.rollouts[0];
@@ -119,25 +153,26 @@ async fn changed_and_failed_revisions_lose_no_request() {
     let replaced = before.iter().zip(&after).filter(|(old, new)| old.1 < new.1);
     assert_eq!(replaced.count(), REPLICAS as usize, "{before:?} {after:?}");
 
+    println!("replaced {:?}", start.elapsed());
     // One replica is replaced, and dies.
     let third = apply(&lab, dying(&name)).await;
-    until("the revision is rolled back", LIMIT, || async {
-        let status = lab.node(1).api().deployments().await;
-        let status = status.map_err(|e| e.to_string())?;
-        let deployment = status.deployments.iter().find(|d| d.name == name);
-        match deployment {
-            Some(d) if d.failed_revision == third && d.applied_revision == second => Ok(()),
-            other => Err(format!("{other:?} {:?}", status.rollouts)),
-        }
-    })
-    .await
-    .unwrap();
+    rolled_back(&lab, &name, third, second).await;
     let status = ended(&lab, 1, &name, second).await;
     assert_eq!(status.rollouts[0].state(), RolloutState::Completed);
     let restored = running(&lab, &name).await;
     let kept = after.iter().filter(|row| restored.contains(row));
     assert_eq!(kept.count(), 2, "{after:?} {restored:?}");
 
+    println!("rolled back {:?}", start.elapsed());
+    // One whose image is not there takes no replica away.
+    let fourth = apply(&lab, missing(&name)).await;
+    let why = rolled_back(&lab, &name, fourth, second).await;
+    assert!(why.contains("127.0.0.1:9/missing:1"), "{why}");
+    let status = ended(&lab, 1, &name, second).await;
+    assert_eq!(status.rollouts[0].state(), RolloutState::Completed);
+    running(&lab, &name).await;
+
+    println!("ended {:?}", start.elapsed());
     for (node, load) in lab.nodes().iter().zip(loads) {
         let lost = lost(load).await;
         println!("{} lost {lost} requests", node.host());

@@ -39,7 +39,7 @@ use prost::Message;
 use prost_types::Timestamp;
 
 use crate::{Event, State, state::Table};
-pub use observation::MOVE_CODE;
+pub use observation::{MOVE_ATTEMPT, MOVE_CODE, MOVE_REASON};
 use tx::Tx;
 
 /// Result of applying one log entry.

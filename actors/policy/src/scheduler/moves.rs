@@ -63,13 +63,14 @@ pub fn is_stopped(state: &State, row: &v1::ReplicaDesired) -> bool {
     start_code(state, row).is_some_and(|code| STOPPED.contains(&code))
 }
 
-/// Code of the newest report of the host of `row` about this row, if there is one. While the
-/// previous host serves, its report holds it.
-fn start_code<'a>(state: &'a State, row: &v1::ReplicaDesired) -> Option<&'a str> {
-    let seen = state.replicas_observed.get(&row.id)?;
-    if seen.host == row.host {
-        Some(current(state, row)?.code.as_str())
-    } else {
-        seen.details.get(MOVE_CODE).map(String::as_str)
+/// Code of the newest report of the host of `row` about this row, if there is one. While a former
+/// container serves, on the previous host or on this one, its report holds it.
+pub(crate) fn start_code<'a>(state: &'a State, row: &v1::ReplicaDesired) -> Option<&'a str> {
+    match current(state, row) {
+        Some(seen) => Some(seen.code.as_str()),
+        None => {
+            let seen = state.replicas_observed.get(&row.id)?;
+            seen.details.get(MOVE_CODE).map(String::as_str)
+        }
     }
 }

@@ -371,7 +371,7 @@ impl ReplicaActor {
     }
 
     fn publish(&mut self, report: &Report) {
-        if report.state != self.state {
+        if report.state != self.state && !report.keeps_serving {
             info!(subsystem = "runtime/health",
                 replica_id = %self.args.id,
                 from = self.state.as_str_name(),
@@ -386,8 +386,11 @@ impl ReplicaActor {
         }
         let deps = &self.args.shared.deps;
         let row = report.observed(&self.args.id, &deps.host, deps.clock.timestamp());
-        deps.reports
-            .send_modify(|reports| reports.insert(row.clone()));
+        // The firewall needs the addresses of the container that serves.
+        if !report.keeps_serving {
+            deps.reports
+                .send_modify(|reports| reports.insert(row.clone()));
+        }
         // A restarting publisher loses it; the next tick publishes it again.
         let _ = self
             .args

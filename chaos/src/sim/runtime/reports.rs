@@ -28,7 +28,9 @@ impl Cluster {
             format!("n{id} reports {replica}: {report:?}")
         });
         self.judge_ready(id, replica, report);
-        self.report_locally(id, |reports| reports.insert(row));
+        if !report.keeps_serving {
+            self.report_locally(id, |reports| reports.insert(row));
+        }
         self.flush_reports(id);
     }
 

@@ -25,6 +25,10 @@ impl Cluster {
             && machine.engine.running().any(|it| it.id == *container)
         {
             self.judge_stop(id, &request.replica, container);
+            self.judge_image(id, &request.replica, container);
+        }
+        if request.call == Request::Pull {
+            self.begin_pull(id, &request.replica);
         }
         let takes = latency(&request.call, &mut self.engine_chance);
         let event = Event::Engine(id, run, Box::new(request));

@@ -10,13 +10,16 @@ use jaco_proto::{
 
 use super::{Tx, reject};
 
-/// Key in the details of a moving replica, as reported by its previous host: code of the newest
-/// report of its new host about the row in force; absent without one.
+/// Key in the details of a replica whose former container serves, on its previous host or on its own:
+/// code of the newest report about the row in force; absent without one.
 pub const MOVE_CODE: &str = "move_code";
-/// State and reason of that report.
+/// State of that report.
 const MOVE_STATE: &str = "move_state";
-const MOVE_REASON: &str = "move_reason";
-const MOVE_KEYS: [&str; 3] = [MOVE_STATE, MOVE_CODE, MOVE_REASON];
+/// Reason of that report.
+pub const MOVE_REASON: &str = "move_reason";
+/// Number of its pulls that have failed.
+pub const MOVE_ATTEMPT: &str = "move_attempt";
+const MOVE_KEYS: [&str; 4] = [MOVE_STATE, MOVE_CODE, MOVE_REASON, MOVE_ATTEMPT];
 
 /// Stores the report, or drops it if it is outdated or from a host that does not own the replica.
 ///
@@ -195,10 +198,21 @@ fn resolve(
             carry_move(&mut report.details, &current.details);
             Some(report)
         }
+        // The container of the row before serves on its own host.
+        (HostRole::Owner, Some(HostRole::Owner))
+            if report.keeps_serving
+                && is_running(current)
+                && current.desired_raft_index < desired.raft_index =>
+        {
+            Some(with_move(current.clone(), report))
+        }
         (
             HostRole::Previous | HostRole::Owner,
             Some(HostRole::Owner | HostRole::Previous) | None,
-        ) => Some(report.clone()),
+        ) => Some(v1::ReplicaObserved {
+            keeps_serving: false,
+            ..report.clone()
+        }),
     }
 }
 
@@ -220,6 +234,10 @@ fn with_move(
         (MOVE_STATE, state_name(moving.state())),
         (MOVE_CODE, moving.code.as_str()),
         (MOVE_REASON, reason.as_str()),
+        (
+            MOVE_ATTEMPT,
+            moving.details.get("attempt").map_or("", String::as_str),
+        ),
     ] {
         if value.is_empty() {
             serving.details.remove(key);

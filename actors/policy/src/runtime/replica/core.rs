@@ -110,6 +110,12 @@ pub struct Core {
     listed: bool,
     /// The image of the current start was pulled.
     pulled: bool,
+    /// The image is pulled while a container of an earlier row serves.
+    pulls_ahead: bool,
+    /// Row whose image was pulled like that.
+    pulled_ahead: Option<u64>,
+    /// Last report about that pull.
+    progress: Option<Report>,
     /// Containers that are withdrawn from routing, for the decision that follows.
     withdrawn: BTreeSet<String>,
     failures: u32,
@@ -140,6 +146,9 @@ impl Core {
             failed_here: false,
             listed: false,
             pulled: false,
+            pulls_ahead: false,
+            pulled_ahead: None,
+            progress: None,
             withdrawn: BTreeSet::new(),
             failures: seed.failures,
             pull_attempts: 0,
@@ -186,6 +195,12 @@ impl Core {
     #[must_use]
     pub fn last_report(&self) -> Option<&Report> {
         self.published.as_ref()
+    }
+
+    /// Whether the image of the row in force is pulled while a container of an earlier one serves.
+    #[must_use]
+    pub fn pulls_ahead(&self) -> bool {
+        self.pulls_ahead
     }
 
     /// Reason why a wanted start is deferred, if it is.
@@ -399,7 +414,16 @@ impl Core {
         }
     }
 
-    fn publish(&mut self, report: Report) {
+    fn publish(&mut self, mut report: Report) {
+        if self.pulls_ahead {
+            report.keeps_serving = true;
+            let known = self.progress.as_ref();
+            if known.is_none_or(|last| !last.is_equivalent_to(&report)) {
+                self.progress = Some(report.clone());
+                self.actions.push_back(Action::Publish(Box::new(report)));
+            }
+            return;
+        }
         let known = self.published.as_ref();
         if known.is_some_and(|last| last.is_equivalent_to(&report)) {
             return;

@@ -29,6 +29,8 @@ pub struct Report {
     pub started_at: Option<SystemTime>,
     /// Row the container was made from, or the row being started.
     pub raft_index: u64,
+    /// A container of an earlier row serves on, as reported before.
+    pub keeps_serving: bool,
 }
 
 /// Detail of a report: id of the container whose network namespace the replica's container shares.
@@ -51,6 +53,7 @@ impl Report {
             container_id: String::new(),
             started_at: None,
             raft_index,
+            keeps_serving: false,
         }
     }
 
@@ -91,6 +94,7 @@ impl Report {
             && self.details == other.details
             && self.container_id == other.container_id
             && self.raft_index == other.raft_index
+            && self.keeps_serving == other.keeps_serving
     }
 
     /// Converts the report into the replicated row.
@@ -108,6 +112,7 @@ impl Report {
             last_health_at: Some(now),
             desired_raft_index: self.raft_index,
             observed_raft_index: 0, // set by the apply
+            keeps_serving: self.keeps_serving,
         }
     }
 }
@@ -122,6 +127,7 @@ impl From<&ReplicaObserved> for Report {
             container_id: row.container_id.clone(),
             started_at: row.started_at.as_ref().and_then(wall),
             raft_index: row.desired_raft_index,
+            keeps_serving: row.keeps_serving,
         }
     }
 }

@@ -6,7 +6,10 @@ use jaco_proto::{
     replica_code::{IMAGE_PULL_FAILED, RESTART_EXHAUSTED},
     v1::{self, AuditEventType, ReplicaState, command::Payload, service_spec::PlacementMode},
 };
-use jaco_state::{command, fsm};
+use jaco_state::{
+    command,
+    fsm::{self, MOVE_ATTEMPT, MOVE_REASON},
+};
 
 use super::Plan;
 use crate::{
@@ -167,7 +170,14 @@ impl<'a> Plan<'a> {
             return Progress::Failed(reason(seen));
         }
         let Some(seen) = seen else {
-            return Progress::Updating;
+            let former = self.state.replicas_observed.get(&row.id);
+            let pulls = former.and_then(|seen| seen.details.get(MOVE_ATTEMPT)?.parse().ok());
+            let is_bad = pulls.is_some_and(|pulls: u32| pulls >= FAILED_PULLS);
+            let reason = former.and_then(|seen| seen.details.get(MOVE_REASON));
+            return match reason.filter(|_| is_bad) {
+                Some(reason) => Progress::Failed(reason.clone()),
+                None => Progress::Updating,
+            };
         };
         let pulls = seen.details.get("attempt").and_then(|n| n.parse().ok());
         let is_bad = pulls.is_some_and(|pulls: u32| pulls >= FAILED_PULLS);

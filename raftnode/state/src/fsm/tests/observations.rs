@@ -417,3 +417,50 @@ fn repeated_drain_retries_moves_given_up() {
         test.no_change(mark("a"));
     }
 }
+
+#[test]
+fn former_container_on_its_host_serves_on() {
+    let mut test = TestState::new();
+    member(&mut test, "a", NodeStatus::Ready);
+    let first = test.desired(ID, "a", "");
+    let serving = test.observe(report("a", ReplicaState::Running, first));
+    let second = test.desired(ID, "a", "");
+    let pulling = |attempt: &str| {
+        let details = [("attempt", attempt), ("reason", "no such image")];
+        let details = details.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        ReplicaObserved {
+            code: "image_pull_failed".into(),
+            details: details.into(),
+            keeps_serving: true,
+            ..report("a", ReplicaState::Pending, second)
+        }
+    };
+    let shown = test.observe(pulling("2")).unwrap();
+    assert_eq!(shown.state(), ReplicaState::Running);
+    assert_eq!(shown.desired_raft_index, first);
+    for (key, value) in [
+        ("move_state", "pending"),
+        ("move_code", "image_pull_failed"),
+        ("move_reason", "no such image"),
+        ("move_attempt", "2"),
+    ] {
+        assert_eq!(shown.details[key], value);
+    }
+    // The next row begins anew, and a container that has ended is reported by its successor.
+    test.desired(ID, "a", "");
+    assert_eq!(test.observed(), serving);
+    let third = test.desired(ID, "a", "");
+    let ended = test
+        .observe(report("a", ReplicaState::Updating, third))
+        .unwrap();
+    assert_eq!(ended.state(), ReplicaState::Updating);
+    let late = ReplicaObserved {
+        keeps_serving: true,
+        ..report("a", ReplicaState::Pulling, third)
+    };
+    let shown = test.observe(late).unwrap();
+    assert_eq!(
+        (shown.state(), shown.keeps_serving),
+        (ReplicaState::Pulling, false)
+    );
+}

@@ -31,6 +31,7 @@ impl Core {
             Err(error) => return self.engine_failed(now, &error),
         };
         self.listed = true;
+        self.pulls_ahead = false;
         self.engine_down = false;
         self.engine_failures = 0;
         match self.assignment.clone() {
@@ -105,6 +106,12 @@ impl Core {
                 // Clients are led to the one that is kept.
                 return self.discard(others.into_iter().map(|other| other.id).collect());
             }
+            if keep.is_none() && self.needs_pull(wanted) && others.iter().any(|it| running(&it)) {
+                // The container that serves stays during the pull, which may take minutes.
+                self.pulls_ahead = true;
+                self.pulled = false;
+                return self.prepare(None);
+            }
             if keep.is_none() {
                 self.publish(Report::new(ReplicaState::Updating, index));
             }
@@ -113,7 +120,7 @@ impl Core {
         match keep {
             Some(keep) => self.adopt(now, keep, wanted),
             None => {
-                self.pulled = false;
+                self.pulled = self.pulled_ahead == Some(index);
                 self.prepare(None);
             }
         }
@@ -206,7 +213,7 @@ impl Core {
         };
         last.state == ReplicaState::Running
             && last.raft_index != wanted.raft_index
-            && !self.may_start(&wanted.gate)
+            && (self.pulls_ahead || !self.may_start(&wanted.gate))
     }
 
     /// Postpones the start. A container of an earlier row keeps serving until then and is watched.
@@ -318,7 +325,7 @@ impl Core {
             return self.start(container, &wanted);
         }
         match result {
-            Ok(()) if self.restarting || !wanted.pull => self.launch(&wanted),
+            Ok(()) if self.restarting || self.pulled || !wanted.pull => self.launch(&wanted),
             Ok(()) => self.first_pull(now, &wanted),
             Err(PrepareError::Engine(error)) => self.engine_failed(now, &error),
             Err(PrepareError::Retry(reason)) => {
@@ -358,8 +365,16 @@ impl Core {
         }
     }
 
+    /// Whether the image of the wanted row is to be pulled before its container is made.
+    fn needs_pull(&self, wanted: &DesiredReplica) -> bool {
+        wanted.pull && !self.restarting && self.pulled_ahead != Some(wanted.raft_index)
+    }
+
     fn first_pull(&mut self, now: Now, wanted: &DesiredReplica) {
-        self.pull_attempts = 0;
+        let pulled_before = self.progress.as_ref().map(|last| last.raft_index);
+        if !self.pulls_ahead || pulled_before != Some(wanted.raft_index) {
+            self.pull_attempts = 0;
+        }
         let report = Report::new(ReplicaState::Pulling, wanted.raft_index)
             .because(code::PULLING, format!("pulling {}", wanted.image))
             .with("deployment", &wanted.deployment)
@@ -413,6 +428,10 @@ impl Core {
             return self.lookup();
         }
         match result {
+            Ok(()) if self.pulls_ahead => {
+                self.pulled_ahead = Some(wanted.raft_index);
+                self.lookup();
+            }
             Ok(()) => {
                 self.pulled = true;
                 self.launch(&wanted);

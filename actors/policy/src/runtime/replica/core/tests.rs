@@ -237,6 +237,12 @@ impl Bench {
         }
     }
 
+    /// Drives the pull of an image beside a container that serves, and lists the same containers.
+    fn pulled_ahead(&mut self) -> &mut Self {
+        self.prepared(Ok(())).pulled(Ok(()));
+        self.found(self.listing.clone())
+    }
+
     /// Answers the last action, which must be a withdrawal, and then lists the same containers.
     fn withdrawn(&mut self) -> &mut Self {
         match self.asked.take() {

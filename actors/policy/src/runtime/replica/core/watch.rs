@@ -221,6 +221,15 @@ impl Core {
             } else {
                 self.inspect(false);
             }
+        } else if self.pulls_ahead
+            && matches!(
+                self.phase,
+                Phase::Preparing(_) | Phase::Pulling(_) | Phase::PullBackoff(_) | Phase::Waiting(_)
+            )
+        {
+            // The container that serves may have ended.
+            self.actions.push_back(Action::Cancel);
+            self.lookup();
         }
     }
 

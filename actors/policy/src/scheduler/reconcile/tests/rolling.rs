@@ -179,6 +179,42 @@ fn failed_revision_is_rolled_back_once() {
 }
 
 #[test]
+fn image_that_is_not_pulled_is_a_failure() {
+    let mut cluster = running();
+    cluster.fixture.cache.projects = Projects::reading_with(read);
+    cluster.apply(2, &[("web", 2)], "web bad h");
+    assert_eq!(cluster.pass(), ["app-web-0 bad"]);
+    // Its former container serves on.
+    let pull = |cluster: &mut Cluster, attempt: u32| {
+        let details = [
+            ("attempt", attempt.to_string()),
+            ("reason", "no".to_owned()),
+        ];
+        let details = details.map(|(key, value)| (key.to_owned(), value));
+        let row = cluster.fixture.row("app-web-0");
+        let replica = v1::ReplicaObserved {
+            id: row.id.clone(),
+            host: row.host.clone(),
+            state: ReplicaState::Pending.into(),
+            code: "image_pull_failed".into(),
+            desired_raft_index: row.raft_index,
+            details: details.into(),
+            keeps_serving: true,
+            ..Default::default()
+        };
+        cluster.commit(Payload::ReplicaObservedUpdate(v1::ReplicaObservedUpdate {
+            replica: Some(replica),
+        }));
+        cluster.pass()
+    };
+    assert_eq!(pull(&mut cluster, 1), [""; 0]);
+    assert_eq!(pull(&mut cluster, 2), [""; 0]);
+    let ends = pull(&mut cluster, 3);
+    assert_eq!(ends, ["web Aborted app-web-0: no", "rollback"]);
+    assert_eq!(cluster.pass(), ["app-web-0 one"]);
+}
+
+#[test]
 fn first_revision_is_aborted_without_another() {
     let mut cluster = running();
     cluster.fixture.cache.projects = Projects::reading_with(read);

@@ -67,10 +67,12 @@ fn container_of_other_row_is_replaced() {
         bench
             .assign(own(7))
             .found(vec![old])
+            .pulled_ahead()
             .discarded(&["c1"])
             .found(vec![])
             .prepared(Ok(()));
-        assert_eq!(bench.states(), [Updating, Pulling]);
+        assert_eq!(bench.states(), [Pulling, Updating]);
+        assert!(matches!(bench.asked, Some(Action::Launch(..))));
         assert_eq!(bench.published[0].raft_index, 7);
     }
 }

@@ -283,10 +283,11 @@ fn outdated_container_serves_until_successor_may_start() {
         bench
             .assign(own(7))
             .found(vec![container("c1", 6, Status::Running)])
+            .pulled_ahead()
             .discarded(&["c1"])
             .found(vec![])
             .prepared(Ok(()));
-        assert_eq!(bench.states(), [Updating, Pulling]);
+        assert_eq!(bench.states(), [Pulling, Updating]);
     }
 }
 

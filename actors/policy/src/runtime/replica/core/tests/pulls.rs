@@ -155,3 +155,82 @@ fn restarted_actor_resets_pull_backoff() {
     bench.pulled(Err(refused()));
     assert_eq!(bench.last().details["attempt"], "1");
 }
+
+/// A container of row 7 that runs, while the image of row 8 is pulled.
+fn pulling_ahead() -> Bench {
+    let mut bench = Bench::new();
+    bench.up(7, "c1").prove();
+    let found = vec![container("c1", 7, Status::Running)];
+    bench.assign(own(8)).found(found).prepared(Ok(()));
+    assert!(bench.core.pulls_ahead());
+    bench
+}
+
+#[test]
+fn former_container_serves_during_the_pull() {
+    let mut bench = pulling_ahead();
+    let last = bench.last();
+    assert_eq!((last.state, last.raft_index), (Pulling, 8));
+    assert!(last.keeps_serving);
+    let found = vec![container("c1", 7, Status::Running)];
+    bench.pulled(Ok(())).found(found);
+    assert_eq!(bench.last().state, Updating);
+    assert!(!bench.last().keeps_serving);
+    // The image is not pulled again.
+    bench
+        .discarded(&["c1"])
+        .found(vec![])
+        .prepared(Ok(()))
+        .launched(Ok("c2"));
+    assert_eq!(
+        bench.core.last_report().map(|last| last.state),
+        Some(Updating)
+    );
+}
+
+#[test]
+fn failed_pull_leaves_the_former_container() {
+    let mut bench = pulling_ahead();
+    for attempt in 1..=3u32 {
+        bench.pulled(Err(refused()));
+        let last = bench.last();
+        assert_eq!(last.code, "image_pull_failed");
+        assert_eq!(last.details["attempt"], attempt.to_string());
+        assert!(last.keeps_serving);
+        bench.timeout();
+    }
+    // The last report of the container that serves is the one to repeat.
+    let last = bench.core.last_report().cloned().unwrap();
+    assert_eq!((last.state, last.raft_index), (Running, 7));
+    // Another row begins anew.
+    let found = vec![container("c1", 7, Status::Running)];
+    bench
+        .assign(own(9))
+        .found(found)
+        .prepared(Ok(()))
+        .pulled(Err(refused()));
+    assert_eq!(bench.last().details["attempt"], "1");
+}
+
+#[test]
+fn engine_failure_during_the_pull_takes_nothing_away() {
+    let mut bench = pulling_ahead();
+    let published = bench.published.len();
+    bench.pulled(Err(down()));
+    bench.timeout();
+    bench.found(vec![container("c1", 7, Status::Running)]);
+    assert!(bench.core.pulls_ahead());
+    assert_eq!(bench.published.len(), published);
+}
+
+#[test]
+fn end_of_the_former_container_is_noticed() {
+    let mut bench = pulling_ahead();
+    bench.engine_event();
+    assert_eq!(bench.cancelled, 1);
+    bench.found(vec![container("c1", 7, Status::Exited)]);
+    assert_eq!(bench.last().state, Updating);
+    bench.discarded(&["c1"]).found(vec![]).prepared(Ok(()));
+    let last = bench.last();
+    assert_eq!((last.state, last.keeps_serving), (Pulling, false));
+}

@@ -23,6 +23,7 @@ fn superseded_create_is_removed() {
         .assign(own(8))
         .launched(Ok("c1"))
         .found(vec![container("c1", 7, Status::Running)])
+        .pulled_ahead()
         .discarded(&["c1"])
         .found(vec![])
         .prepared(Ok(()));

@@ -17,6 +17,9 @@ fn serving_container_is_withdrawn_before_its_stop() {
     for (next, mark) in [(Assignment::Gone, Stopped), (own(8), Updating)] {
         let mut bench = serving();
         bench.assign(next).found(running("c1", 7));
+        if mark == Updating {
+            bench.pulled_ahead();
+        }
         assert_eq!(bench.last().state, mark);
         assert!(matches!(bench.asked, Some(Action::Withdraw(_))));
         bench.withdrawn().discarded(&["c1"]);
@@ -62,7 +65,7 @@ fn actor_that_died_withdraws_again() {
             report: Some(Report::new(mark, 8)),
             failures: 0,
         });
-        bench.assign(own(8)).found(running("c1", 7));
+        bench.assign(own(8)).found(running("c1", 7)).pulled_ahead();
         assert!(matches!(bench.asked, Some(Action::Withdraw(_))), "{mark:?}");
     }
     let mut bench = Bench::new();
@@ -73,7 +76,7 @@ fn actor_that_died_withdraws_again() {
 #[test]
 fn gate_that_closes_meanwhile_keeps_the_container() {
     let mut bench = serving();
-    bench.assign(own(8)).found(running("c1", 7));
+    bench.assign(own(8)).found(running("c1", 7)).pulled_ahead();
     let closed = Assignment::Own(DesiredReplica {
         gate: StartGate::NotCaughtUp,
         ..wanted(8)
