@@ -322,7 +322,9 @@ impl Mutation {
             ],
             Self::ForgetFreedBlocks => &["freed blocks rest"],
             Self::ForgetMountedContents => &["files have their contents"],
-            Self::RunJobsAgain | Self::MoveFinishedJobs => &["finished jobs stay"],
+            Self::RunJobsAgain => &["finished jobs stay"],
+            // A rollout waits for jobs whose ends the scheduler does not see.
+            Self::MoveFinishedJobs => &["finished jobs stay", "rows as asked for"],
             Self::StartBeforeJobs => &["dependents wait for jobs"],
             Self::RunBeforePorts => &["ready before running"],
             Self::AdvanceOnOldReports => &["steps follow new containers"],
