@@ -102,8 +102,8 @@ impl Cluster {
     }
 }
 
-/// Image of a row of this machine, by the state of its node.
-fn wanted_image<'a>(machine: &'a Machine, replica: &str) -> Option<&'a ReplicaDesired> {
+/// Row of a replica that is assigned to this machine, by the state of its node.
+fn wanted_row<'a>(machine: &'a Machine, replica: &str) -> Option<&'a ReplicaDesired> {
     let row = machine
         .daemon
         .as_ref()?
@@ -116,7 +116,7 @@ fn wanted_image<'a>(machine: &'a Machine, replica: &str) -> Option<&'a ReplicaDe
 impl Cluster {
     pub(super) fn begin_pull(&mut self, id: u64, replica: &str) {
         if let Some(machine) = self.machines.get_mut(&id)
-            && let Some(image) = wanted_image(machine, replica).map(|row| row.image.clone())
+            && let Some(image) = wanted_row(machine, replica).map(|row| row.image.clone())
         {
             machine.engine.begin_pull(replica, &image);
         }
@@ -130,7 +130,7 @@ impl Cluster {
         };
         let mut containers = machine.engine.containers();
         let container = containers.find(|it| it.id == container);
-        let outdated = wanted_image(machine, replica)
+        let outdated = wanted_row(machine, replica)
             .filter(|row| container.is_some_and(|it| it.raft_index < row.raft_index));
         if let Some(row) = outdated
             && !machine.engine.has_image(&row.image)

@@ -2,16 +2,13 @@
 //!
 //! There is no full form: `cargo test -p jaco-chaos --test cluster drain`.
 
-use std::{
-    net::SocketAddr,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use jaco_chaos::{Rng, lab::node::HTTP_PORT, rng, test_permits, until};
+use jaco_chaos::{Rng, rng, test_permits, until};
 use jaco_proto::v1::{self, ReplicaState};
 
 use crate::{
-    load::{Load, get, web},
+    load::{Load, serves, web},
     setup::{LIMIT, cluster},
 };
 
@@ -48,15 +45,7 @@ async fn removed_member_serves_until_others_do() {
         .find(|i| lab.node(*i).host() == host);
     let leaves = leaves.unwrap();
     let stay = lab.others(&[leaves]);
-    let own = SocketAddr::from((lab.node(leaves).address(), HTTP_PORT));
-    until("it serves", LIMIT, || async {
-        match get(lab.network().namespace(), own).await {
-            Ok(true) => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
-    })
-    .await
-    .unwrap();
+    serves(&lab, leaves).await;
 
     let leaver_load = Load::start(&lab, leaves);
     let loads: Vec<(u8, Load)> = stay.iter().map(|i| (*i, Load::start(&lab, *i))).collect();

@@ -1,12 +1,10 @@
 //! A daemon that replaces the running one takes over its listening sockets: no request is lost.
 
-use std::net::SocketAddr;
-
-use jaco_chaos::{Rng, lab::node::HTTP_PORT, rng, size, test_permits, until};
+use jaco_chaos::{Rng, rng, size, test_permits};
 
 use crate::{
-    load::{Load, get, web},
-    setup::{LIMIT, cluster},
+    load::{Load, serves, web},
+    setup::cluster,
 };
 
 /// Clients, each of which sends one request at a time.
@@ -20,15 +18,7 @@ async fn replaced_daemon_loses_no_request() {
     let name = format!("handover-{:08x}", rng::unique() >> 32);
     let request = web(&name, "placement: pack", 1);
     lab.node(1).api().deploy().apply(request).await.unwrap();
-    let own = SocketAddr::from((lab.node(1).address(), HTTP_PORT));
-    until("it serves", LIMIT, || async {
-        match get(lab.network().namespace(), own).await {
-            Ok(true) => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
-    })
-    .await
-    .unwrap();
+    serves(&lab, 1).await;
     let loads: Vec<Load> = (0..CLIENTS).map(|_| Load::patient(&lab, 1)).collect();
     for _ in 0..size("JACO_REPLACEMENTS", 3) {
         let pid = lab.node(1).pid().unwrap();

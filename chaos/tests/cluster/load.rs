@@ -9,12 +9,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use jaco_chaos::{Lab, engine::IMAGE, lab::netns, lab::node::HTTP_PORT};
+use jaco_chaos::{Lab, engine::IMAGE, lab::netns, lab::node::HTTP_PORT, until};
 use jaco_proto::v1;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     task::JoinHandle,
 };
+
+use crate::setup::LIMIT;
 
 const DOMAIN: &str = "load.example";
 const REQUEST_INTERVAL: Duration = Duration::from_millis(20);
@@ -82,6 +84,19 @@ impl Load {
         self.stop.store(true, Ordering::Relaxed);
         self.task.await.unwrap()
     }
+}
+
+/// Waits until a container answers at the ingress of node `index`.
+pub(crate) async fn serves(lab: &Lab, index: u8) {
+    let own = SocketAddr::from((lab.node(index).address(), HTTP_PORT));
+    until("it serves", LIMIT, || async {
+        match get(lab.network().namespace(), own).await {
+            Ok(true) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await
+    .unwrap();
 }
 
 /// Whether a container answers at this ingress: the server has no index page, but the ingress would

@@ -4,11 +4,11 @@
 
 use std::time::Instant;
 
-use jaco_chaos::{Lab, Rng, engine::IMAGE, lab::node::HTTP_PORT, rng, test_permits, until};
+use jaco_chaos::{Lab, Rng, engine::IMAGE, rng, test_permits, until};
 use jaco_proto::v1::{self, ReplicaState, RolloutState};
 
 use crate::{
-    load::{Load, get, web},
+    load::{Load, serves, web},
     setup::{LIMIT, cluster},
 };
 
@@ -93,15 +93,7 @@ async fn serving(seed: u64, name: &str) -> Lab {
     lab.wait_voters(3).await.unwrap();
     apply(&lab, changed(name, "one")).await;
     for node in lab.nodes() {
-        let own = (node.address(), HTTP_PORT).into();
-        until("it serves", LIMIT, || async {
-            match get(lab.network().namespace(), own).await {
-                Ok(true) => Ok(()),
-                other => Err(format!("{other:?}")),
-            }
-        })
-        .await
-        .unwrap();
+        serves(&lab, node.index()).await;
     }
     lab
 }

@@ -171,21 +171,17 @@ impl<'a> Plan<'a> {
         }
         let Some(seen) = seen else {
             let former = self.state.replicas_observed.get(&row.id);
-            let pulls = former.and_then(|seen| seen.details.get(MOVE_ATTEMPT)?.parse().ok());
-            let is_bad = pulls.is_some_and(|pulls: u32| pulls >= FAILED_PULLS);
-            let reason = former.and_then(|seen| seen.details.get(MOVE_REASON));
-            return match reason.filter(|_| is_bad) {
+            let former = former.filter(|seen| has_bad_image(seen, MOVE_ATTEMPT));
+            return match former.and_then(|seen| seen.details.get(MOVE_REASON)) {
                 Some(reason) => Progress::Failed(reason.clone()),
                 None => Progress::Updating,
             };
         };
-        let pulls = seen.details.get("attempt").and_then(|n| n.parse().ok());
-        let is_bad = pulls.is_some_and(|pulls: u32| pulls >= FAILED_PULLS);
         match seen.finished() {
             Some(0) => Progress::ready(seen),
             Some(exit_code) => Progress::Failed(format!("ended with exit code {exit_code}")),
             None if runs.is_some() && !self.hosts.is_suspect(&row.host) => Progress::ready(seen),
-            None if seen.code == IMAGE_PULL_FAILED && is_bad => {
+            None if seen.code == IMAGE_PULL_FAILED && has_bad_image(seen, "attempt") => {
                 Progress::Failed(reason(Some(seen)))
             }
             None => Progress::Updating,
@@ -272,6 +268,15 @@ impl<'a> Plan<'a> {
         let append = Payload::AuditAppend(v1::AuditAppend { event: Some(event) });
         self.children.push(command(IDENTITY, self.ts, append));
     }
+}
+
+/// Whether so many pulls have failed, by the detail `attempt` of a report, that the image counts as bad.
+fn has_bad_image(seen: &v1::ReplicaObserved, attempt: &str) -> bool {
+    let pulls = seen
+        .details
+        .get(attempt)
+        .and_then(|n| n.parse::<u32>().ok());
+    pulls.is_some_and(|pulls| pulls >= FAILED_PULLS)
 }
 
 /// Whether a failed rollout of `deployment` restores the revision before. The content of a revision
