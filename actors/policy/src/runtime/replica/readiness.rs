@@ -103,11 +103,11 @@ impl Startup {
         Self { up: Some(up) }
     }
 
-    /// A container that has been ready before.
-    pub(super) fn ready(now: Instant) -> Self {
+    /// A container that has been ready before, in this start if it is known.
+    pub(super) fn ready(now: Instant, start: Option<String>) -> Self {
         let up = Up {
             is_ready: true,
-            ..Up::new(now, None)
+            ..Up::new(now, start)
         };
         Self { up: Some(up) }
     }
@@ -252,7 +252,7 @@ mod tests {
         startup.see(later, "today");
         let verdict = startup.check(later, &Readiness::Unknown, true, None);
         assert_eq!(verdict, Verdict::NotYet(later + RETRY, None));
-        let mut ready = Startup::ready(now);
+        let mut ready = Startup::ready(now, None);
         ready.see(later, "today");
         let verdict = ready.check(later, &Readiness::Unknown, true, None);
         assert_eq!(verdict, Verdict::Ready);
@@ -279,7 +279,7 @@ mod tests {
     fn another_start_begins_anew() {
         let readiness = Readiness::of_ports(ports(&[80]));
         let now = Instant::now();
-        let mut startup = Startup::ready(now);
+        let mut startup = Startup::ready(now, None);
         startup.see(now, "first");
         assert_eq!(startup.check(now, &readiness, true, None), Verdict::Ready);
         startup.see(now, "second");
@@ -287,6 +287,9 @@ mod tests {
             startup.check(now, &readiness, true, None),
             Verdict::NotYet(..)
         ));
+        let mut other = Startup::ready(now, Some("first".to_owned()));
+        other.see(now, "second");
+        assert_eq!(other.probe(&readiness), ports(&[80]));
         startup.reset();
         assert_eq!(startup.probe(&readiness), ports(&[]));
         startup.see(now, "second");

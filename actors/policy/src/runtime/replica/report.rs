@@ -37,6 +37,9 @@ pub struct Report {
 /// Its addresses are those of that container.
 pub const LENDER: &str = "lender_container_id";
 
+/// Detail of a report of a running container: its start, as the engine writes its time.
+pub const START: &str = "start";
+
 /// Detail of a report: start of the container, as the engine writes its time, for which the commands
 /// of `post_start` have succeeded.
 pub const POST_START: &str = "post_start";

@@ -9,7 +9,7 @@ use prost_types::Timestamp;
 use super::*;
 use crate::runtime::replica::{
     readiness::{FIRST_PROBE, Readiness, UPTIME},
-    report::POST_START,
+    report::{POST_START, START},
 };
 use ReplicaState::{Degraded, Failed, Pending, Pulling, Running, Stopped, Updating};
 

@@ -18,7 +18,7 @@ use super::{
 use crate::runtime::replica::{
     health::{self, assess, assess_failure},
     readiness::{Readiness, Startup},
-    report::{LENDER, POST_START, Report, code},
+    report::{LENDER, POST_START, Report, START, code},
 };
 
 /// How the watch of a container began.
@@ -103,8 +103,9 @@ impl Watch {
             index,
             ran: matches!(origin, Origin::New | Origin::Adopted(Status::Running)),
             startup: match (origin, known) {
-                // A container already reported as running need not prove it again.
-                (_, Some(_)) => Startup::ready(now),
+                // A container already reported as running need not prove it again. That report may be
+                // about an earlier start of it, if the process ended before the next one was replicated.
+                (_, Some(known)) => Startup::ready(now, known.details.get(START).cloned()),
                 (Origin::New, None) => Startup::started(now),
                 (Origin::Adopted(_), None) => Startup::unknown(),
             },
@@ -171,6 +172,9 @@ impl Watch {
             let what = "the commands of post_start have not ended";
             Report::new(ReplicaState::Pending, 0).because("", what)
         };
+        if report.state == ReplicaState::Running {
+            report = report.with(START, seen.started_at);
+        }
         if let NetworkNamespace::Lent(lender) = seen.namespace {
             report.details.insert(LENDER.to_owned(), lender);
         }

@@ -9,7 +9,8 @@ fn running_container_of_row_is_adopted() {
         ..Report::new(Running, 7)
     }
     .of("c1")
-    .with("ip.jaco_shop__default", "10.244.0.2");
+    .with("ip.jaco_shop__default", "10.244.0.2")
+    .with(START, "today");
     let mut bench = Bench::seeded(Seed {
         report: Some(report),
         failures: 0,
@@ -19,6 +20,26 @@ fn running_container_of_row_is_adopted() {
         .found(vec![container("c1", 7, Status::Running)])
         .inspected(Ok(seen(Status::Running, None)));
     assert_eq!(bench.states(), [], "the report is already replicated");
+}
+
+#[test]
+fn report_about_an_earlier_start_proves_nothing() {
+    let report = Report {
+        started_at: Some(UNIX_EPOCH),
+        ..Report::new(Running, 7)
+    }
+    .of("c1")
+    .with("ip.jaco_shop__default", "10.244.0.2")
+    .with(START, "yesterday");
+    let mut bench = Bench::seeded(Seed {
+        report: Some(report),
+        failures: 0,
+    });
+    bench
+        .assign(own(7))
+        .found(vec![container("c1", 7, Status::Running)])
+        .inspected(Ok(seen(Status::Running, None)));
+    assert_eq!(bench.states(), [Pending]);
 }
 
 #[test]
