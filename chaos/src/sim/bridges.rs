@@ -439,7 +439,7 @@ impl Cluster {
         self.has(Mutation::StartBeforeRules)
             || daemon.is_some_and(|daemon| {
                 let mesh = daemon.mesh.core.status();
-                daemon.isolation.includes(network, cidr) && mesh.is_protected()
+                daemon.isolation.isolates(network, cidr) && mesh.is_protected()
             })
     }
 

@@ -206,12 +206,10 @@ impl Clients {
                 continue;
             }
             let image = chance.within(0..3);
-            // Runs about certificates are long, and have no bad images.
-            let image = match self.own_domains {
-                true => image,
-                false => rollouts::draw_image(&mut self.rollout_chance, image),
-            };
-            images.push((service, image));
+            images.push((
+                service,
+                rollouts::draw_image(&mut self.rollout_chance, image),
+            ));
             let modes = [
                 PlacementMode::Spread,
                 PlacementMode::Spread,

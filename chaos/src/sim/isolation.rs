@@ -65,10 +65,9 @@ impl Isolation {
         self.core.handle_mesh(mesh);
     }
 
-    /// Whether the ruleset that the kernel held when it was last tested isolates `cidr`.
-    pub(super) fn includes(&self, network: &NetworkId, cidr: Cidr) -> bool {
-        let enforced = self.status.enforced.as_ref();
-        enforced.is_some_and(|enforced| enforced.includes(network, cidr))
+    /// Whether the ruleset isolates a container that is started now in `cidr`.
+    pub(super) fn isolates(&self, network: &NetworkId, cidr: Cidr) -> bool {
+        self.status.isolates(network, cidr)
     }
 }
 

@@ -70,9 +70,8 @@ impl IsolationGate for FirewallGate {
             IsolationStatus::Off => Some(Ok(())),
             IsolationStatus::Pending => None,
             IsolationStatus::Enforced => {
-                let enforced = status.enforced.as_ref()?;
-                let covered = enforced.includes(network, block);
-                (covered && (stale || !status.has_stale_flows)).then_some(Ok(()))
+                let isolated = status.isolates(network, block);
+                (isolated && (stale || !status.has_stale_flows)).then_some(Ok(()))
             }
         };
         let (mut status, mesh) = (self.status.clone(), self.mesh.clone());

@@ -229,6 +229,7 @@ impl Core {
         // The engine gives an address that was left to the container that starts next, which may be
         // on an internal network only.
         let after = self.attachments.outbound(&self.state, &internal);
+        self.status.note_outbound(&after);
         if before.iter().any(|address| !after.contains(address)) {
             self.pass_by(now);
         }
@@ -243,9 +244,9 @@ impl Core {
                 self.pass_by(now);
             }
         }
-        if self.attachments.handle_state(&self.state, &state)
-            || self.attachments.any_reissued(&self.state, &state)
-        {
+        let moved = self.attachments.handle_state(&self.state, &state)
+            || self.attachments.any_reissued(&self.state, &state);
+        if moved {
             self.changes.handle_change(now);
         }
         if !state.deployments.ptr_eq(&self.state.deployments)
@@ -258,6 +259,16 @@ impl Core {
         }
         self.reports.handle_state(&state);
         self.state = state;
+        if moved {
+            self.note_outbound();
+        }
+    }
+
+    /// Notes which addresses that a table leads out no container has any more.
+    pub(super) fn note_outbound(&mut self) {
+        let internal = internal_networks(&self.state);
+        let used = self.attachments.outbound(&self.state, &internal);
+        self.status.note_outbound(&used);
     }
 
     /// Handles the election or the loss of a leader.
@@ -278,15 +289,20 @@ impl Core {
             self.stirred = true;
             return;
         }
-        // A program that rewrites its tables all the time must not cause as many passes.
-        let earliest = self.last_pass.map_or(now, |last| last + QUIET);
-        self.pass_by(now.max(earliest).max(self.retry_at.unwrap_or(now)));
+        // A program that rewrites its tables all the time must not cause as many passes. After a pass
+        // that failed, the change may be the end of what made it fail.
+        let rest = if self.retry_at.is_some() {
+            FIRST_RETRY
+        } else {
+            QUIET
+        };
+        let earliest = self.last_pass.map_or(now, |last| last + rest);
+        self.pass_by(now.max(earliest));
     }
 
     /// Handles a container that waits until the ruleset includes its block.
     pub fn handle_request(&mut self, now: Instant, network: &NetworkId, block: Cidr) {
-        let enforced = self.status.enforced.as_ref();
-        if enforced.is_some_and(|enforced| enforced.includes(network, block)) {
+        if self.status.isolates(network, block) {
             return;
         }
         self.urgent = true;

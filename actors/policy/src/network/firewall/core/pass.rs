@@ -183,6 +183,8 @@ impl Core {
         }
         self.status.isolation = IsolationStatus::Enforced;
         self.status.enforced = Some(Arc::clone(&self.expected));
+        self.status.attempted = Some(Arc::clone(&self.expected));
+        self.note_outbound();
         self.retired.handle_enforced(now, &self.expected.retired);
         if self.cut == Cut::Failed {
             self.cut = Cut::Idle;

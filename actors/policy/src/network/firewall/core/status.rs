@@ -1,6 +1,6 @@
 //! State of the firewall of a node.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, net::Ipv4Addr, sync::Arc};
 
 use jaco_engine::cidr::Cidr;
 use jaco_state::State;
@@ -90,9 +90,43 @@ pub struct Status {
     pub lists_flows: Option<bool>,
     /// Number of repairs of changes that were made by others.
     pub repairs: u64,
+    /// Addresses that a table leads out of an internal network although no container of this host has
+    /// them any more, sorted. The engine gives them to the containers that start next.
+    pub vacated: Vec<Ipv4Addr>,
 }
 
 impl Status {
+    /// Whether the ruleset isolates a container that is started now in `block` of `network`.
+    #[must_use]
+    pub fn isolates(&self, network: &NetworkId, block: Cidr) -> bool {
+        let enforced = self.enforced.as_ref();
+        let enforced = enforced.filter(|_| self.isolation == IsolationStatus::Enforced);
+        enforced.is_some_and(|enforced| enforced.includes(network, block))
+            && !self.is_vacated(block)
+    }
+
+    /// Whether an address of `block` is led out without a container that may have it.
+    fn is_vacated(&self, block: Cidr) -> bool {
+        let held = block.first()..=block.last();
+        let mut vacated = self.vacated.iter();
+        vacated.any(|address| held.contains(&u64::from(u32::from(*address))))
+    }
+
+    /// Notes which of the addresses that the tables of this process lead out are `used`, sorted.
+    pub(super) fn note_outbound(&mut self, used: &[Ipv4Addr]) {
+        let tables = [&self.enforced, &self.attempted];
+        let spans = tables
+            .into_iter()
+            .flatten()
+            .flat_map(|table| table.ruleset.outbound());
+        let led_out = spans.flat_map(|span| span.first..=span.last);
+        let led_out: BTreeSet<Ipv4Addr> = led_out.map(Ipv4Addr::from).collect();
+        let vacated = led_out.into_iter();
+        self.vacated = vacated
+            .filter(|address| used.binary_search(address).is_err())
+            .collect();
+    }
+
     /// Whether no table was tested or loaded in this process.
     pub(super) fn is_fresh(&self) -> bool {
         self.enforced.is_none() && self.attempted.is_none()
@@ -129,6 +163,7 @@ impl Default for Status {
             has_stale_flows: false,
             lists_flows: None,
             repairs: 0,
+            vacated: Vec::new(),
         }
     }
 }
@@ -137,6 +172,37 @@ impl Default for Status {
 mod tests {
     use super::*;
     use crate::network::{firewall::ruleset::Span, testing::state};
+
+    #[test]
+    fn block_waits_for_the_release_of_its_addresses() {
+        let led_out = Ipv4Addr::new(10, 244, 1, 2);
+        let inputs = HostInputs {
+            outbound: vec![led_out],
+            confined: vec![Span::from("10.244.1.0/24".parse::<Cidr>().unwrap())],
+            ..HostInputs::default()
+        };
+        let blocks = [
+            ("app", "a", "n1", "10.244.1.0/24"),
+            ("app", "b", "n1", "10.244.2.0/24"),
+        ];
+        let mut status = Status {
+            isolation: IsolationStatus::Enforced,
+            enforced: Some(Arc::new(Rendered::of(&state(&blocks), inputs))),
+            ..Status::default()
+        };
+        for (used, expected) in [(vec![led_out], [true, true]), (vec![], [false, true])] {
+            status.note_outbound(&used);
+            let isolates = |(_, network, _, block): &(&str, &str, &str, &str)| {
+                status.isolates(&NetworkId::new("app", *network), block.parse().unwrap())
+            };
+            assert_eq!([isolates(&blocks[0]), isolates(&blocks[1])], expected);
+        }
+        status.isolation = IsolationStatus::Unavailable("no".to_owned());
+        assert!(!status.isolates(
+            &NetworkId::new("app", "b"),
+            "10.244.2.0/24".parse().unwrap()
+        ));
+    }
 
     #[test]
     fn shared_network_leads_out_of_formerly_internal_blocks() {
