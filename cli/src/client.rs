@@ -30,6 +30,7 @@ mod packaging;
 mod registry;
 mod replica;
 mod restore;
+mod rollout;
 mod sanitize;
 mod secret;
 mod status;
@@ -210,6 +211,7 @@ async fn remote(command: Command, globals: &Globals, ui: &mut Ui<'_>) -> Result<
         Command::Status(args) => status::run(&args, &client()?, ui).await,
         Command::Get { command, .. } => get::run(&command, &client()?, ui).await,
         Command::Logs(args) => logs::run(&args, &client()?, ui).await,
+        Command::Rollout { command } => rollout::run(&command, &client()?, ui).await,
         Command::Rollback(args) => lifecycle::rollback(&args, &client()?, ui).await,
         Command::Delete(args) => lifecycle::delete(&args, &client()?, ui).await,
         Command::Token { command } => token::run(&command, &client()?, ui).await,

@@ -14,7 +14,7 @@ use super::{
     failure::{Failure, Local},
     get, lifecycle, logs, net, node,
     output::Format,
-    packaging, registry, restore, secret, status, tls, token,
+    packaging, registry, restore, rollout, secret, status, tls, token,
     transport::{Source, TokenRule},
     validate,
 };
@@ -170,6 +170,11 @@ pub(crate) enum Command {
     },
     /// Show the logs of a service's containers
     Logs(logs::Args),
+    /// Show how replicas are replaced
+    Rollout {
+        #[command(subcommand)]
+        command: rollout::Command,
+    },
     /// Roll a deployment back to its previous revision
     Rollback(lifecycle::Args),
     /// Remove a deployment and everything it owns
@@ -245,6 +250,7 @@ impl Command {
             | Self::Node { .. }
             | Self::Apply(_)
             | Self::Get { .. }
+            | Self::Rollout { .. }
             | Self::Rollback(_)
             | Self::Delete(_)
             | Self::Token { .. }
@@ -298,6 +304,9 @@ impl Command {
                 return command.read().is_some_and(|read| read.consistent);
             }
             Self::Status(args) => &args.read,
+            Self::Rollout {
+                command: rollout::Command::Status(args),
+            } => &args.read,
             Self::Net(args) => &args.read,
             Self::Domain {
                 command: domain::Command::Check(args),

@@ -54,6 +54,11 @@ struct DeploymentRow {
     head: DeploymentHead,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     status_details: BTreeMap<String, String>,
+    /// The revision that was rolled back, if the deployment has not been applied since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failed_revision: Option<u64>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    failure_reason: String,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -111,6 +116,8 @@ impl From<v1::Deployment> for DeploymentRow {
         Self {
             head: DeploymentHead::from(&deployment),
             status_details: deployment.status_details,
+            failed_revision: (deployment.failed_revision > 0).then_some(deployment.failed_revision),
+            failure_reason: deployment.failure_reason,
         }
     }
 }
@@ -184,9 +191,15 @@ impl View for StatusView {
 
 impl DeploymentRow {
     fn cells(&self) -> Vec<String> {
-        let details = self.status_details.get("reason").cloned();
-        self.head
-            .cells(details.unwrap_or_else(|| pairs(&self.status_details)))
+        let reason = self.status_details.get("reason").cloned();
+        let details = match (reason, self.failed_revision) {
+            (Some(reason), _) => reason,
+            (None, Some(failed)) if self.status_details.is_empty() => {
+                format!("revision {failed} was rolled back: {}", self.failure_reason)
+            }
+            (None, _) => pairs(&self.status_details),
+        };
+        self.head.cells(details)
     }
 }
 
@@ -251,7 +264,7 @@ pub(crate) async fn run(args: &Args, client: &Client, ui: &mut Ui<'_>) -> Result
 }
 
 /// Splits `deployment/service` at the first slash.
-fn split(what: &str) -> (&str, &str) {
+pub(crate) fn split(what: &str) -> (&str, &str) {
     what.split_once('/').unwrap_or((what, ""))
 }
 

@@ -60,7 +60,7 @@ const SCHEMAS: &[(&str, &str)] = &[
     (
         "status",
         "{deployments: [{name, applied_revision, previous_revision, status, \
-         status_details?: {*}}], \
+         status_details?: {*}, failed_revision?, failure_reason?}], \
          replicas: [{id, state, host, container_id, last_health_at?, code?, message?, \
          details?: {*}}], \
          routes: [{domain, path, deployment, service, port, tls, strip_path}], \
@@ -99,6 +99,11 @@ const SCHEMAS: &[(&str, &str)] = &[
          upstreams: [{replica, host, address}]}]}",
     ),
     ("logs", "{replica_id, host, stream, ts?, line}"),
+    (
+        "rollout-status",
+        "{rollouts: [{deployment, service, revision, step, steps, state, started_at?, last_step_at?, \
+         reason?}], rolled_back: [{deployment, revision, reason}]}",
+    ),
     ("rollback", "{deployment, revision}"),
     ("delete", "{deployment, deleted}"),
     (

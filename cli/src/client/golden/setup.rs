@@ -13,8 +13,8 @@ use jaco_proto::{
     Error, ErrorCode,
     secret::SecretBytes,
     v1::{
-        self, AuditEventType, DeploymentStatus, NodeStatus, ReplicaState, node_suffrage,
-        service_spec::PlacementMode,
+        self, AuditEventType, DeploymentStatus, NodeStatus, ReplicaState, RolloutState,
+        node_suffrage, service_spec::PlacementMode,
     },
 };
 use jaco_raftnode::{
@@ -260,6 +260,14 @@ fn status() -> v1::DeployStatusResponse {
                 ..Default::default()
             },
             v1::Deployment {
+                name: "blog".to_owned(),
+                applied_revision: 7,
+                status: DeploymentStatus::Active.into(),
+                failed_revision: 8,
+                failure_reason: "blog-web-0: 4 failures in a row".to_owned(),
+                ..Default::default()
+            },
+            v1::Deployment {
                 name: "app".to_owned(),
                 applied_revision: 3,
                 previous_revision: 2,
@@ -297,7 +305,29 @@ fn status() -> v1::DeployStatusResponse {
             route("api.example", "", false),
         ],
         network_faults: vec![],
-        rollouts: vec![],
+        rollouts: vec![
+            v1::RolloutPlan {
+                deployment: "app".to_owned(),
+                service: "web".to_owned(),
+                target_revision: 3,
+                total_steps: 2,
+                current_step: 2,
+                state: RolloutState::Completed.into(),
+                started_at: Some(AT),
+                last_step_at: Some(AT),
+                ..Default::default()
+            },
+            v1::RolloutPlan {
+                deployment: "app".to_owned(),
+                service: "db".to_owned(),
+                target_revision: 3,
+                total_steps: 1,
+                state: RolloutState::InProgress.into(),
+                paused: true,
+                failure_reason: "app-db-0: no such image".to_owned(),
+                ..Default::default()
+            },
+        ],
         certs: vec![
             v1::CertState {
                 domain: "shop.example".to_owned(),
