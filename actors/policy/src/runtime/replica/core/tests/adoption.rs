@@ -2,15 +2,15 @@
 
 use super::*;
 
-#[test]
-fn running_container_of_row_is_adopted() {
+/// Adopts a container that runs since today, which a replicated report shows as running since `start`.
+fn adopted(start: &str) -> Bench {
     let report = Report {
         started_at: Some(UNIX_EPOCH),
         ..Report::new(Running, 7)
     }
     .of("c1")
     .with("ip.jaco_shop__default", "10.244.0.2")
-    .with(START, "today");
+    .with(START, start);
     let mut bench = Bench::seeded(Seed {
         report: Some(report),
         failures: 0,
@@ -19,27 +19,18 @@ fn running_container_of_row_is_adopted() {
         .assign(own(7))
         .found(vec![container("c1", 7, Status::Running)])
         .inspected(Ok(seen(Status::Running, None)));
+    bench
+}
+
+#[test]
+fn running_container_of_row_is_adopted() {
+    let bench = adopted("today");
     assert_eq!(bench.states(), [], "the report is already replicated");
 }
 
 #[test]
 fn report_about_an_earlier_start_proves_nothing() {
-    let report = Report {
-        started_at: Some(UNIX_EPOCH),
-        ..Report::new(Running, 7)
-    }
-    .of("c1")
-    .with("ip.jaco_shop__default", "10.244.0.2")
-    .with(START, "yesterday");
-    let mut bench = Bench::seeded(Seed {
-        report: Some(report),
-        failures: 0,
-    });
-    bench
-        .assign(own(7))
-        .found(vec![container("c1", 7, Status::Running)])
-        .inspected(Ok(seen(Status::Running, None)));
-    assert_eq!(bench.states(), [Pending]);
+    assert_eq!(adopted("yesterday").states(), [Pending]);
 }
 
 #[test]
