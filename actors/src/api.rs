@@ -31,6 +31,7 @@ pub mod methods;
 mod names;
 mod network;
 mod registry;
+mod rollout;
 mod secrets;
 mod server;
 mod stream;

@@ -57,6 +57,7 @@
 //! | one replica at a time | no rollout replaces a replica that runs while another of its service does not, and none of two at once |
 //! | pulled before the stop | a container makes way for one of a newer row only once the image of that row is there |
 //! | steps follow new containers | a rollout counts a replica only once its new container runs |
+//! | paused rollouts replace nothing | no pass replaces a replica on its host while the rollouts of its deployment are paused |
 //! | failed revisions are rolled back | a rollout that fails restores the content of the revision before, unless that was restored itself or has no place any more |
 //! | not appended * | a command reported to its client as not appended is never committed |
 //!

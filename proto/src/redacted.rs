@@ -48,7 +48,7 @@ redacted! {
     Deployment {
         name, applied_revision, previous_revision, status, status_details, services, updated_at,
         acme_email, highest_revision, previous, applied_raft_index, networks,
-        failed_revision, failure_reason
+        failed_revision, failure_reason, rollout_hold
     } hides { jaco_yaml, compose_yaml };
     DeploymentApply {
         deployment, revision, services, routes, tcp_routes, acme_email, contents, networks
@@ -131,6 +131,7 @@ impl command::Payload {
             Self::FileContentReseal(_) => "file_content_reseal",
             Self::ClusterFilePut(_) => "cluster_file_put",
             Self::ClusterFileRemove(_) => "cluster_file_remove",
+            Self::RolloutHoldSet(_) => "rollout_hold_set",
         }
     }
 }

@@ -14,10 +14,11 @@ use futures::{StreamExt, stream, stream::BoxStream};
 use jaco_proto::{
     Error, ErrorCode, FILE_DESCRIPTOR_SET,
     v1::{
-        ApplyRequest, ApplyResponse, DeleteRequest, DeleteResponse, DeployStatusRequest,
-        DeployStatusResponse, Deployment, GetReplicasRequest, GetReplicasResponse, GetRouteRequest,
-        GetRouteResponse, LogLine, LogsRequest, ReplicaObserved, RollbackRequest, RollbackResponse,
-        ServiceSpec, SetTlsRequest, SetTlsResponse,
+        ApplyRequest, ApplyResponse, ControlRolloutRequest, ControlRolloutResponse, DeleteRequest,
+        DeleteResponse, DeployStatusRequest, DeployStatusResponse, Deployment, GetReplicasRequest,
+        GetReplicasResponse, GetRouteRequest, GetRouteResponse, LogLine, LogsRequest,
+        ReplicaObserved, RollbackRequest, RollbackResponse, ServiceSpec, SetTlsRequest,
+        SetTlsResponse,
         deploy_server::{Deploy, DeployServer},
     },
 };
@@ -179,6 +180,13 @@ impl Deploy for Fixture {
         &self,
         _request: Request<SetTlsRequest>,
     ) -> Result<Response<SetTlsResponse>, Status> {
+        Err(Status::unimplemented("not called"))
+    }
+
+    async fn control_rollout(
+        &self,
+        _request: Request<ControlRolloutRequest>,
+    ) -> Result<Response<ControlRolloutResponse>, Status> {
         Err(Status::unimplemented("not called"))
     }
 }

@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status};
 use super::{
     apply,
     caller::Caller,
-    logs, names, network,
+    logs, names, network, rollout,
     stream::{ResponseStream, guarded},
     tls,
 };
@@ -36,11 +36,8 @@ impl Deploy for DeployService {
     ) -> Result<Response<v1::RollbackResponse>, Status> {
         let caller = Caller::of(&request)?;
         let node = self.0.running()?;
-        let deployment = request.into_inner().deployment;
-        names::require("deployment", &deployment)?;
-        Ok(Response::new(
-            apply::rollback(&node, &caller, deployment).await?,
-        ))
+        let response = rollout::rollback(&node, &caller, request.into_inner()).await?;
+        Ok(Response::new(response))
     }
 
     async fn delete(
@@ -110,6 +107,16 @@ impl Deploy for DeployService {
         let caller = Caller::of(&request)?;
         let node = self.0.running()?;
         let response = tls::set(&node, &caller, request.into_inner()).await?;
+        Ok(Response::new(response))
+    }
+
+    async fn control_rollout(
+        &self,
+        request: Request<v1::ControlRolloutRequest>,
+    ) -> Result<Response<v1::ControlRolloutResponse>, Status> {
+        let caller = Caller::of(&request)?;
+        let node = self.0.running()?;
+        let response = rollout::control(&node, &caller, request.into_inner()).await?;
         Ok(Response::new(response))
     }
 

@@ -54,6 +54,8 @@ pub(super) enum Change {
     Rollback(String, String),
     /// Removal of a deployment.
     Delete(String, String),
+    /// Whether the rollouts of a deployment are paused, and the identity it is requested by.
+    Hold(String, bool, String),
     /// A new value of a secret: its deployment, its name, and the identity it is requested by.
     Secret(String, String, String),
     /// The address block of a network; none that overlaps these.

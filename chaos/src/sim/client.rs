@@ -56,6 +56,8 @@ pub(super) struct Clients {
     /// Draws jobs.
     job_chance: Rng,
     rollout_chance: Rng,
+    /// Draws pauses of rollouts.
+    hold_chance: Rng,
     /// Draws secrets, and the services that have them.
     secret_chance: Rng,
     ops: BTreeMap<u64, Op>,
@@ -86,6 +88,7 @@ impl Clients {
             requirement_chance: Rng::new(chance.clone().number() ^ 2),
             job_chance: Rng::new(chance.clone().number() ^ 4),
             rollout_chance: Rng::new(chance.clone().number() ^ 29),
+            hold_chance: Rng::new(chance.clone().number() ^ 30),
             share_chance: Rng::new(chance.clone().number() ^ 5),
             secret_chance: Rng::new(chance.clone().number() ^ 6),
             chance,
@@ -179,6 +182,10 @@ impl Clients {
                 let upsert = v1::RegistryCredentialUpsert { credential };
                 let payload = Payload::RegistryCredentialUpsert(upsert);
                 Change::Command(command(name, ts, payload))
+            }
+            75..78 if self.hold_chance.within(0..2) == 0 => {
+                let held = self.hold_chance.within(0..3) > 0;
+                Change::Hold(self.deployment_name(), held, name.to_owned())
             }
             75..78 => {
                 let payload = Payload::RegistryCredentialRemove(v1::RegistryCredentialRemove {
@@ -543,6 +550,8 @@ fn what(change: &Change) -> String {
         ),
         Change::Rollback(name, _) => format!("roll {name} back"),
         Change::Delete(name, _) => format!("delete {name}"),
+        Change::Hold(name, true, _) => format!("pause the rollouts of {name}"),
+        Change::Hold(name, false, _) => format!("resume the rollouts of {name}"),
         Change::Secret(deployment, name, _) => format!("set {name} of {deployment}"),
         Change::Block(key, _) => format!("the block of {key}"),
     }

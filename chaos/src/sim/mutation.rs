@@ -105,6 +105,8 @@ pub enum Mutation {
     StopBeforePull,
     /// The rollouts replace all replicas of a service at once.
     ReplaceAtOnce,
+    /// The scheduler does not see pauses of rollouts.
+    IgnoreHold,
     /// A rollback restores the number of the revision, and not its content.
     RestoreNumbersOnly,
     /// The scheduler moves finished jobs away from lost nodes.
@@ -157,7 +159,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Self; 61] = [
+    pub const ALL: [Self; 62] = [
         Self::SkipSync,
         Self::StaleVote,
         Self::ApplyBeforePersist,
@@ -195,6 +197,7 @@ impl Mutation {
         Self::RunBeforePorts,
         Self::AdvanceOnOldReports,
         Self::ReplaceAtOnce,
+        Self::IgnoreHold,
         Self::StopBeforePull,
         Self::RestoreNumbersOnly,
         Self::MoveFinishedJobs,
@@ -334,6 +337,7 @@ impl Mutation {
             Self::RunBeforePorts => &["ready before running"],
             Self::AdvanceOnOldReports => &["steps follow new containers"],
             Self::ReplaceAtOnce => &["one replica at a time"],
+            Self::IgnoreHold => &["paused rollouts replace nothing"],
             Self::StopBeforePull => &["pulled before the stop"],
             Self::RestoreNumbersOnly => &["failed revisions are rolled back"],
         }
@@ -436,6 +440,9 @@ impl Mutation {
         }
         if self == Self::AdvanceOnOldReports {
             return Some(Self::with_old_reports(state));
+        }
+        if self == Self::IgnoreHold {
+            return Some(Self::without_holds(state));
         }
         if self == Self::MoveFinishedJobs {
             return Some(Self::without_ends(state));

@@ -88,6 +88,15 @@ impl Cluster {
                 };
                 command(identity, ts, Payload::DeploymentRollback(rollback))
             }
+            Change::Hold(deployment, held, identity) => {
+                let known = daemon.state.deployments.get(&deployment);
+                let hold = v1::RolloutHoldSet {
+                    revision: known.map_or(0, |d| d.applied_revision),
+                    deployment,
+                    held,
+                };
+                command(identity, ts, Payload::RolloutHoldSet(hold))
+            }
             Change::Secret(deployment, name, identity) => {
                 let upsert = secrets::next(&daemon.state, deployment, name);
                 command(identity, ts, Payload::SecretUpsert(upsert))

@@ -51,6 +51,19 @@ impl Mutation {
         }
     }
 
+    /// State without pauses of rollouts.
+    pub(super) fn without_holds(state: &State) -> State {
+        let mut seen = state.clone();
+        for (name, deployment) in &state.deployments {
+            let resumed = v1::Deployment {
+                rollout_hold: None,
+                ..v1::Deployment::clone(deployment)
+            };
+            seen.deployments.insert(name.clone(), Arc::new(resumed));
+        }
+        seen
+    }
+
     /// State in which each revision that was rolled back is still the content.
     pub(super) fn with_failed_revisions(state: &State) -> State {
         let mut patched = state.clone();
@@ -148,6 +161,18 @@ impl Oracle {
         if let Some(what) = taken_away(seen, before, after) {
             self.violate("one replica at a time", what);
         }
+        if let Some(what) = replaced_while_held(seen, before, after) {
+            self.violate("paused rollouts replace nothing", what);
+        }
+        for (name, deployment) in &after.deployments {
+            let former = before.deployments.get(name);
+            let was_held = former.is_some_and(|former| former.rollout_hold.is_some());
+            match (was_held, deployment.rollout_hold.is_some()) {
+                (false, true) => self.count_rollout("rollouts paused"),
+                (true, false) => self.count_rollout("rollouts resumed, or overtaken"),
+                (false, false) | (true, true) => {}
+            }
+        }
         for (key, plan) in &after.rollout_plans {
             let former = before.rollout_plans.get(key);
             if let Some(what) = unproven(seen, former.map(AsRef::as_ref), plan) {
@@ -230,6 +255,20 @@ fn taken_away(seen: &State, before: &State, after: &State) -> Option<String> {
     None
 }
 
+/// A replica that an entry replaces on its host, planned while the rollouts of its deployment were
+/// paused.
+fn replaced_while_held(seen: &State, before: &State, after: &State) -> Option<String> {
+    let mut rows = after.replicas_desired.values();
+    let row = rows.find(|row| {
+        let former = before.replicas_desired.get(&row.id);
+        let replaced = row.raft_index == after.applied_index
+            && former.is_some_and(|former| row.host == former.host && !is_same(row, former));
+        let deployment = seen.deployments.get(&row.deployment);
+        replaced && deployment.is_some_and(|deployment| deployment.rollout_hold.is_some())
+    })?;
+    Some(format!("entry {} replaces {}", row.raft_index, row.id))
+}
+
 /// A plan that has counted more replicas than run with the settings of their service.
 fn unproven(
     seen: &State,
@@ -274,9 +313,14 @@ fn kept_revision(before: &State, after: &State, plan: &v1::RolloutPlan) -> Optio
     (!is_restored).then(|| format!("{name} has revision {revision} after {plan:?}"))
 }
 
-/// Describes a rollout in progress, unless the members cannot hold what its service asks for.
+/// Describes a rollout in progress, unless it is paused or the members cannot hold what its service
+/// asks for.
 pub(super) fn unfinished(state: &State) -> Option<String> {
     let waits = |plan: &v1::RolloutPlan| {
+        let deployment = state.deployments.get(&plan.deployment);
+        if deployment.is_some_and(|deployment| deployment.rollout_hold.is_some()) {
+            return true;
+        }
         let mut rows = state.replicas_desired.values();
         rows.any(|row| {
             let is_own = row.deployment == plan.deployment && row.service == plan.service;
@@ -290,9 +334,12 @@ pub(super) fn unfinished(state: &State) -> Option<String> {
     Some(format!("{plan:?} of {services:?}, {status:?}"))
 }
 
-/// Whether a service may have rows of a former revision at rest: its rollout has failed, and could
-/// not be rolled back.
+/// Whether a service may have rows of a former revision at rest: its rollout is paused, or has failed
+/// and could not be rolled back.
 pub(super) fn may_be_outdated(state: &State, deployment: &v1::Deployment, service: &str) -> bool {
+    if deployment.rollout_hold.is_some() {
+        return true;
+    }
     let plan = state
         .rollout_plans
         .get(&(deployment.name.clone(), service.to_owned()));

@@ -87,6 +87,16 @@ async fn ended(lab: &Lab, ask: u8, name: &str, revision: u64) -> v1::DeployStatu
     .unwrap()
 }
 
+/// Pauses, resumes or aborts rollouts through another node than the one that is asked for the state.
+async fn control(lab: &Lab, name: &str, action: v1::RolloutAction) -> u64 {
+    let request = v1::ControlRolloutRequest {
+        deployment: name.to_owned(),
+        action: action.into(),
+    };
+    let answer = lab.node(2).api().deploy().control_rollout(request).await;
+    answer.unwrap().into_inner().revision
+}
+
 /// A cluster whose nodes all lead to the service.
 async fn serving(seed: u64, name: &str) -> Lab {
     let lab = cluster(3, seed).await;
@@ -197,4 +207,46 @@ async fn rollout_goes_on_under_the_next_leader() {
     let status = ended(&lab, other, &name, second).await;
     let plan = &status.rollouts[0];
     assert_eq!(plan.state(), RolloutState::Completed, "{plan:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn paused_rollout_waits_and_aborted_one_is_undone() {
+    let _permits = test_permits::exclusive().await;
+    let mut rng = Rng::announced();
+    let name = format!("rollout-{:08x}", rng::unique() >> 32);
+    let lab = serving(rng.number(), &name).await;
+    let before = running(&lab, &name).await;
+    let second = apply(&lab, changed(&name, "two")).await;
+    assert_eq!(control(&lab, &name, v1::RolloutAction::Pause).await, second);
+    // The one that is being replaced, if any, gets its new container.
+    let held = running(&lab, &name).await;
+    let kept = before.iter().filter(|row| held.contains(row)).count();
+    assert!(kept >= REPLICAS as usize - 1, "{before:?} {held:?}");
+    control(&lab, &name, v1::RolloutAction::Resume).await;
+    let status = ended(&lab, 1, &name, second).await;
+    assert_eq!(status.rollouts[0].state(), RolloutState::Completed);
+    let after = running(&lab, &name).await;
+
+    let third = apply(&lab, changed(&name, "three")).await;
+    until("the first replica is replaced", LIMIT, || async {
+        let rows = lab.node(1).api().replicas(&name).await;
+        let rows = rows.map_err(|e| e.to_string())?;
+        let changed = |row: &v1::ReplicaDetail| !after.contains(&(row.id.clone(), row.revision));
+        rows.iter()
+            .any(changed)
+            .then_some(())
+            .ok_or(format!("{rows:?}"))
+    })
+    .await
+    .unwrap();
+    control(&lab, &name, v1::RolloutAction::Pause).await;
+    assert_eq!(control(&lab, &name, v1::RolloutAction::Abort).await, second);
+    let why = rolled_back(&lab, &name, third, second).await;
+    assert!(why.starts_with("aborted by "), "{why}");
+    // The way back is not held.
+    let status = ended(&lab, 1, &name, second).await;
+    assert_eq!(status.rollouts[0].state(), RolloutState::Completed);
+    let restored = running(&lab, &name).await;
+    let kept = after.iter().filter(|row| restored.contains(row)).count();
+    assert_eq!(kept, REPLICAS as usize - 1, "{after:?} {restored:?}");
 }

@@ -170,7 +170,7 @@ pub(crate) enum Command {
     },
     /// Show the logs of a service's containers
     Logs(logs::Args),
-    /// Show how replicas are replaced
+    /// Show, pause, resume or abort the replacement of replicas
     Rollout {
         #[command(subcommand)]
         command: rollout::Command,
@@ -319,6 +319,7 @@ impl Command {
             | Self::Node { .. }
             | Self::Apply(_)
             | Self::Logs(_)
+            | Self::Rollout { .. }
             | Self::Rollback(_)
             | Self::Delete(_)
             | Self::Token { .. }

@@ -341,6 +341,14 @@ impl v1::deploy_server::Deploy for Service {
         Ok(Response::new(v1::SetTlsResponse { urls }))
     }
 
+    async fn control_rollout(
+        &self,
+        request: Request<v1::ControlRolloutRequest>,
+    ) -> Result<Response<v1::ControlRolloutResponse>, Status> {
+        self.admit(&request)?;
+        Ok(Response::new(v1::ControlRolloutResponse { revision: 3 }))
+    }
+
     async fn get_route(
         &self,
         request: Request<v1::GetRouteRequest>,

@@ -59,6 +59,9 @@ struct DeploymentRow {
     failed_revision: Option<u64>,
     #[serde(skip_serializing_if = "String::is_empty")]
     failure_reason: String,
+    /// Operator that has paused its rollouts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rollouts_paused_by: Option<String>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -118,6 +121,7 @@ impl From<v1::Deployment> for DeploymentRow {
             status_details: deployment.status_details,
             failed_revision: (deployment.failed_revision > 0).then_some(deployment.failed_revision),
             failure_reason: deployment.failure_reason,
+            rollouts_paused_by: deployment.rollout_hold.map(|hold| hold.by),
         }
     }
 }
@@ -192,12 +196,15 @@ impl View for StatusView {
 impl DeploymentRow {
     fn cells(&self) -> Vec<String> {
         let reason = self.status_details.get("reason").cloned();
-        let details = match (reason, self.failed_revision) {
-            (Some(reason), _) => reason,
-            (None, Some(failed)) if self.status_details.is_empty() => {
+        let paused = self.rollouts_paused_by.as_ref();
+        let details = match (reason, paused, self.failed_revision) {
+            (Some(reason), ..) => reason,
+            (None, ..) if !self.status_details.is_empty() => pairs(&self.status_details),
+            (None, Some(by), _) => format!("rollouts are paused: {by}"),
+            (None, None, Some(failed)) => {
                 format!("revision {failed} was rolled back: {}", self.failure_reason)
             }
-            (None, _) => pairs(&self.status_details),
+            (None, None, None) => String::new(),
         };
         self.head.cells(details)
     }

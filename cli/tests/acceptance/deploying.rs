@@ -131,6 +131,54 @@ fn wait_for(daemon: &Daemon, revisions: (u64, u64), image: &str, path: &str) {
 }
 
 #[test]
+fn rollouts_are_paused_resumed_and_aborted() {
+    let (daemon, _) = Daemon::initialized();
+    let workdir = Workdir::new();
+    let apply = |image: &str| {
+        let file = manifests(&workdir, image, "");
+        daemon
+            .jaco(&format!("apply {} --detach", file.display()))
+            .ok();
+    };
+    for action in ["pause", "resume", "abort"] {
+        daemon
+            .jaco(&format!("rollout {action} app"))
+            .fails("deployment_not_found", &["  deployment=app"]);
+    }
+    apply("i:1");
+    daemon
+        .jaco("rollout abort app")
+        .fails("rollout_not_found", &["  deployment=app"]);
+    until("the replicas of the first revision are placed", || {
+        let replicas = daemon.jaco("get replicas -o json").json();
+        (replicas.as_array().unwrap().len() == 2).then_some(())
+    });
+    apply("i:2");
+    let state = || daemon.jaco("rollout status app -o json").json()["rollouts"][0].clone();
+    until("the rollout begins", || {
+        (state()["state"] == "in_progress" && state()["revision"] == 2).then_some(())
+    });
+    let paused = daemon.jaco("rollout pause app").ok();
+    assert_eq!(paused.out, "Rollouts of app (revision 2): paused\n");
+    until("the rollout is shown as paused", || {
+        (state()["state"] == "paused").then_some(())
+    });
+    let status = daemon.jaco("rollout status app -o json").json();
+    assert_eq!(status["paused"][0]["by"], "local");
+    let shown = daemon.jaco("status app").ok().out;
+    assert!(shown.contains("rollouts are paused: local"), "{shown}");
+    let resumed = daemon.jaco("rollout resume app").ok();
+    assert_eq!(resumed.out, "Rollouts of app (revision 2): resumed\n");
+    let aborted = daemon.jaco("rollout abort app").ok();
+    assert_eq!(aborted.out, "Rolled back to revision: 1\n");
+    until("the revision is shown as rolled back", || {
+        let status = daemon.jaco("rollout status app -o json").json();
+        let failed = &status["rolled_back"][0];
+        (failed["revision"] == 2 && failed["reason"] == "aborted by local").then_some(())
+    });
+}
+
+#[test]
 fn rollback_restores_the_previous_manifests() {
     let (daemon, _) = Daemon::initialized();
     let workdir = Workdir::new();

@@ -148,6 +148,8 @@ error_codes! {
     DeploymentNotFound = "deployment_not_found" => NotFound,
     /// A rollback without a previous revision.
     NoPreviousRevision = "no_previous_revision" => FailedPrecondition,
+    /// No rollout of the deployment is in progress.
+    RolloutNotFound = "rollout_not_found" => NotFound,
     /// The domain has no routes.
     RouteNotFound = "route_not_found" => NotFound,
     /// No replica has this id.

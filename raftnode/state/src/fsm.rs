@@ -21,6 +21,7 @@ mod observation;
 mod registry;
 pub mod reject;
 mod replica;
+mod rollout;
 mod route;
 mod secret;
 mod subnet;
@@ -226,7 +227,7 @@ fn dispatch(tx: &mut Tx, command: &v1::Command, depth: usize) -> Result<(), Appl
             Ok(())
         }
         Payload::ReplicaObservedUpdate(c) => observation::update(tx, c),
-        Payload::RolloutPlanUpdate(c) => replica::update_plan(tx, c),
+        Payload::RolloutPlanUpdate(c) => rollout::update_plan(tx, c),
         Payload::ReplicaCounterIncrement(c) => counter::next_replica(tx, c),
         Payload::RestartCounterUpdate(c) => counter::update_restarts(tx, origin, c),
         Payload::RouteUpsert(c) => route::upsert(tx, c),
@@ -260,6 +261,7 @@ fn dispatch(tx: &mut Tx, command: &v1::Command, depth: usize) -> Result<(), Appl
         Payload::ImportedCertUpsert(c) => imported::upsert(tx, origin, c),
         Payload::ImportedCertRemove(c) => imported::remove(tx, origin, c),
         Payload::FileContentReseal(c) => files::reseal(tx, c),
+        Payload::RolloutHoldSet(c) => rollout::set_hold(tx, origin, c),
         Payload::ClusterFilePut(c) => files::put(tx, origin, c),
         Payload::ClusterFileRemove(c) => files::remove(tx, origin, c),
         // Kept for compatibility; neither has an effect.

@@ -270,7 +270,12 @@ impl Choices<'_> {
                 }),
             },
             32 => match self.small() {
-                0..2 => Payload::AuditAppend(v1::AuditAppend {
+                0..1 => Payload::RolloutHoldSet(v1::RolloutHoldSet {
+                    deployment: self.of(&["a", "b"]).to_owned(),
+                    revision: self.small(),
+                    held: self.small() > 2,
+                }),
+                1..2 => Payload::AuditAppend(v1::AuditAppend {
                     event: Some(v1::AuditEvent {
                         r#type: self.of(&[0, 1, 22]),
                         payload: self.details(),

@@ -105,7 +105,8 @@ fn permit(sender: &str, payload: &Payload, state: &State) -> Result<(), Error> {
         | Payload::ImportedCertRemove(_)
         | Payload::FileContentReseal(_)
         | Payload::ClusterFilePut(_)
-        | Payload::ClusterFileRemove(_) => false,
+        | Payload::ClusterFileRemove(_)
+        | Payload::RolloutHoldSet(_) => false,
     };
     if allowed {
         return Ok(());

@@ -124,6 +124,8 @@ pub struct Service<'a> {
     pub replicas: &'a [Replica<'a>],
     /// Whether a rollout may begin: nothing that this service depends on is missing.
     pub may_start: bool,
+    /// Whether an operator has paused its rollouts.
+    pub is_held: bool,
 }
 
 /// Changes that one pass makes for a service.
@@ -218,6 +220,9 @@ impl Rollouts {
                 replace: outdated.map(|r| r.id).collect(),
                 ..Step::default()
             };
+        }
+        if service.is_held {
+            return Step::default();
         }
         let Some(plan) = plan_in_force(&service, ts) else {
             return Step {

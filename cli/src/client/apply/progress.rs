@@ -244,6 +244,7 @@ impl Tracker {
             .min_by_key(|seen| self.rank(seen));
         let step = match slowest {
             _ if own.len() < total => "scheduling".to_owned(),
+            Some(seen) if self.hold().is_some() && !self.is_current(seen) => "paused".to_owned(),
             Some(seen) => self.step(seen),
             None if !own.is_empty() && own.iter().all(|seen| seen.finished().is_some()) => {
                 "finished".to_owned()
@@ -256,6 +257,12 @@ impl Tracker {
             total,
             step,
         }
+    }
+
+    /// Pause of the deployment's rollouts by an operator.
+    fn hold(&self) -> Option<&v1::RolloutHold> {
+        let deployment = self.snapshot.deployment.as_ref();
+        deployment.and_then(|deployment| deployment.rollout_hold.as_ref())
     }
 
     /// Progress towards running; the lowest rank is the furthest from it.
@@ -332,6 +339,9 @@ impl Tracker {
             self.goal.deployment, self.goal.revision
         );
         let mut failure = Failure::new(code, message);
+        if let Some(hold) = self.hold() {
+            failure = failure.with("rollouts", format!("paused: {}", hold.by));
+        }
         for seen in self.wanted().filter(|seen| !self.is_ready(seen)) {
             let state = if self.is_current(seen) {
                 replica::state(seen.state)

@@ -60,7 +60,7 @@ const SCHEMAS: &[(&str, &str)] = &[
     (
         "status",
         "{deployments: [{name, applied_revision, previous_revision, status, \
-         status_details?: {*}, failed_revision?, failure_reason?}], \
+         status_details?: {*}, failed_revision?, failure_reason?, rollouts_paused_by?}], \
          replicas: [{id, state, host, container_id, last_health_at?, code?, message?, \
          details?: {*}}], \
          routes: [{domain, path, deployment, service, port, tls, strip_path}], \
@@ -102,8 +102,11 @@ const SCHEMAS: &[(&str, &str)] = &[
     (
         "rollout-status",
         "{rollouts: [{deployment, service, revision, step, steps, state, started_at?, last_step_at?, \
-         reason?}], rolled_back: [{deployment, revision, reason}]}",
+         reason?}], paused: [{deployment, by, at?}], rolled_back: [{deployment, revision, reason}]}",
     ),
+    ("rollout-pause", "{deployment, revision, rollouts}"),
+    ("rollout-resume", "{deployment, revision, rollouts}"),
+    ("rollout-abort", "{deployment, revision, rollouts}"),
     ("rollback", "{deployment, revision}"),
     ("delete", "{deployment, deleted}"),
     (

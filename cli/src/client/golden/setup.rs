@@ -273,6 +273,10 @@ fn status() -> v1::DeployStatusResponse {
                 previous_revision: 2,
                 status: DeploymentStatus::Active.into(),
                 acme_email: "ops@shop.example".to_owned(),
+                rollout_hold: Some(v1::RolloutHold {
+                    by: "ci".to_owned(),
+                    at: Some(AT),
+                }),
                 services: vec![service("db", PlacementMode::Spread), hosts],
                 jaco_yaml: b"deployment: app\n".to_vec(),
                 compose_yaml: b"services:\n  web:\n    image: \"i\"\n\n  db: {image: <&>}\n"

@@ -2,7 +2,7 @@ use super::*;
 
 /// Text and gRPC status number of every code; clients depend on them.
 #[cfg(feature = "grpc")]
-const CONTRACT: [(&str, i32); 71] = [
+const CONTRACT: [(&str, i32); 72] = [
     ("cluster_uninitialized", 14),
     ("cluster_already_initialized", 9),
     ("node_already_member", 6),
@@ -58,6 +58,7 @@ const CONTRACT: [(&str, i32); 71] = [
     ("unsupported_depends_on_condition", 3),
     ("deployment_not_found", 5),
     ("no_previous_revision", 9),
+    ("rollout_not_found", 5),
     ("route_not_found", 5),
     ("replica_not_found", 5),
     ("drain_no_placement", 9),

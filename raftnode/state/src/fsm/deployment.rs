@@ -56,13 +56,7 @@ pub(super) fn rollback(
     command: &v1::DeploymentRollback,
 ) -> Result<(), Error> {
     let name = &command.deployment;
-    let Some(before) = tx.get::<v1::Deployment>(name) else {
-        return Err(Error::new(
-            ErrorCode::DeploymentNotFound,
-            format!("no deployment {name:?}"),
-        )
-        .with("deployment", name));
-    };
+    let before = existing(tx, name)?;
     let target = before.previous_revision;
     let Some(content) = before.previous.clone().filter(|_| target != 0) else {
         return Err(Error::new(
@@ -160,7 +154,21 @@ fn check_scopes(tx: &Tx, name: &str, services: &[v1::ServiceSpec]) -> Result<(),
     Ok(())
 }
 
-fn stale_revision(revision: u64) -> Error {
+/// Returns the deployment.
+///
+/// # Errors
+/// [`ErrorCode::DeploymentNotFound`].
+pub(super) fn existing(tx: &Tx, name: &str) -> Result<std::sync::Arc<v1::Deployment>, Error> {
+    tx.get::<v1::Deployment>(&name.to_owned()).ok_or_else(|| {
+        Error::new(
+            ErrorCode::DeploymentNotFound,
+            format!("no deployment {name:?}"),
+        )
+        .with("deployment", name)
+    })
+}
+
+pub(super) fn stale_revision(revision: u64) -> Error {
     reject::conflict(
         reject::STALE_REVISION,
         "the deployment has moved on since the command was built",
@@ -168,7 +176,7 @@ fn stale_revision(revision: u64) -> Error {
     .with("revision", revision)
 }
 
-fn revision_payload(deployment: &str, revision: u64) -> [(&'static str, String); 2] {
+pub(super) fn revision_payload(deployment: &str, revision: u64) -> [(&'static str, String); 2] {
     [
         ("deployment", deployment.to_owned()),
         ("revision", revision.to_string()),
@@ -248,6 +256,7 @@ fn replace_content(
         networks,
         failed_revision,
         failure_reason,
+        rollout_hold: None,
     })?;
     route::replace_routes(tx, name, routes)?;
     tls::sweep(tx, name);

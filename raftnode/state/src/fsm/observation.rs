@@ -156,6 +156,16 @@ pub(super) fn move_gave_up(tx: &Tx, desired: &v1::ReplicaDesired) -> bool {
     })
 }
 
+/// Whether the host of `desired` has reported that this row runs, or has finished as it should.
+pub(super) fn succeeded(tx: &Tx, desired: &v1::ReplicaDesired) -> bool {
+    let current = tx.get::<v1::ReplicaObserved>(&desired.id);
+    let current = current.filter(|current| {
+        host_role(desired, &current.host) == Some(HostRole::Owner)
+            && current.desired_raft_index >= desired.raft_index
+    });
+    current.is_some_and(|current| is_running(&current) || current.finished() == Some(0))
+}
+
 /// Returns the record that results from `report`; `None` if the report is dropped. `in_contact` is
 /// whether the node of the current record is in contact.
 fn resolve(

@@ -1,4 +1,4 @@
-//! Desired replicas and rollout plans.
+//! Desired replicas.
 
 use jaco_proto::{Error, v1};
 
@@ -32,11 +32,26 @@ fn issue(tx: &mut Tx, mut replica: v1::ReplicaDesired) -> Result<(), Error> {
 /// Issues again, with a full restart budget, the moves away from `host` that were given up.
 pub(super) fn retry_moves(tx: &mut Tx, host: &str) -> Result<(), Error> {
     let rows = tx.state().replicas_desired.values();
-    let given_up: Vec<v1::ReplicaDesired> = rows
+    let given_up = rows
         .filter(|row| row.previous_host == host && observation::move_gave_up(tx, row))
         .map(|row| v1::ReplicaDesired::clone(row))
         .collect();
-    for replica in given_up {
+    retry(tx, given_up)
+}
+
+/// Issues the replicas of a service that do not run again, with a full restart budget.
+pub(super) fn retry_down(tx: &mut Tx, deployment: &str, service: &str) -> Result<(), Error> {
+    let rows = tx.state().replicas_desired.values();
+    let down = rows
+        .filter(|row| row.deployment == deployment && row.service == service)
+        .filter(|row| !observation::succeeded(tx, row))
+        .map(|row| v1::ReplicaDesired::clone(row))
+        .collect();
+    retry(tx, down)
+}
+
+fn retry(tx: &mut Tx, replicas: Vec<v1::ReplicaDesired>) -> Result<(), Error> {
+    for replica in replicas {
         let deployment = Some(replica.deployment.clone());
         tx.remove_of::<v1::RestartCounter>(deployment, &replica.id);
         issue(tx, replica)?;
@@ -70,21 +85,4 @@ pub(super) fn remove_all_of(tx: &mut Tx, deployment: &str) {
     for id in &ids {
         remove(tx, id);
     }
-}
-
-/// Stores the plan, unless its service has gone since it was made.
-pub(super) fn update_plan(tx: &mut Tx, command: &v1::RolloutPlanUpdate) -> Result<(), Error> {
-    let plan = reject::required("plan", command.plan.as_ref())?;
-    if plan.service.is_empty() {
-        return Err(reject::invalid("service", "empty"));
-    }
-    let deployment = tx.get::<v1::Deployment>(&plan.deployment);
-    let exists = |deployment: &v1::Deployment| {
-        let mut services = deployment.services.iter();
-        services.any(|service| service.name == plan.service)
-    };
-    if !deployment.is_some_and(|deployment| exists(&deployment)) {
-        return Ok(());
-    }
-    tx.put(plan.clone())
 }

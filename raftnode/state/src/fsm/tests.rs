@@ -13,6 +13,7 @@ mod members;
 mod observations;
 mod properties;
 mod replicas;
+mod rollouts;
 mod secrets;
 mod secrets_key;
 mod subnets;

@@ -78,6 +78,7 @@ impl<'a> Plan<'a> {
                 settings: template.rollout,
                 replicas,
                 may_start: self.may_start(deployment, &spec.name, templates, &services),
+                is_held: deployment.rollout_hold.is_some(),
             };
             let step = self.rollouts.step(service, self.now, self.ts);
             due.insert(spec.name.clone(), ids(&step));

@@ -37,6 +37,7 @@ struct Fixture {
     target: Target,
     settings: Settings,
     may_start: bool,
+    is_held: bool,
     rollouts: Rollouts,
     now: Instant,
 }
@@ -48,6 +49,7 @@ impl Fixture {
             target: TARGET,
             settings: Settings::default(),
             may_start: true,
+            is_held: false,
             rollouts: Rollouts::default(),
             now: Instant::now(),
         }
@@ -77,6 +79,7 @@ impl Fixture {
             settings: self.settings,
             replicas: &replicas,
             may_start: self.may_start,
+            is_held: self.is_held,
         };
         self.rollouts.begin_pass();
         let step = self.rollouts.step(service, self.now, Timestamp::default());
@@ -140,6 +143,44 @@ fn replicas_are_replaced_one_at_a_time() {
     assert_eq!((plan.current_step, plan.total_steps), (3, 3));
     assert_eq!(fixture.step(&[run(1), run(2), run(3)]), Step::default());
     assert_eq!(fixture.rollouts.poll_timeout(), None);
+}
+
+#[test]
+fn held_rollout_neither_continues_nor_fails() {
+    let mut fixture = Fixture::new();
+    assert_eq!(fixture.replaced(&[OLD, OLD]), ["r0"]);
+    fixture.is_held = true;
+    for seconds in [0, 5, 100] {
+        fixture.pass_time(seconds);
+        for first in [run(1), Progress::Updating, failed()] {
+            assert_eq!(fixture.step(&[first, OLD]), Step::default());
+        }
+        assert_eq!(fixture.rollouts.poll_timeout(), None);
+    }
+    assert_eq!(fixture.state(), RolloutState::InProgress);
+    fixture.is_held = false;
+    // Its times are counted anew.
+    assert_eq!(fixture.replaced(&[run(1), OLD]), [""; 0]);
+    fixture.now += MONITOR;
+    assert_eq!(fixture.replaced(&[run(1), OLD]), ["r1"]);
+}
+
+#[test]
+fn held_rollout_does_not_begin() {
+    let mut fixture = Fixture {
+        is_held: true,
+        ..Fixture::new()
+    };
+    assert_eq!(fixture.step(&[OLD, IDLE, AWAY]), Step::default());
+    fixture.is_held = false;
+    assert_eq!(fixture.replaced(&[OLD, OLD]), ["r0"]);
+    // Another one that has to overtake it waits too.
+    fixture.is_held = true;
+    fixture.target.revision += 1;
+    assert_eq!(fixture.step(&[run(1), OLD]), Step::default());
+    fixture.is_held = false;
+    fixture.replaced(&[run(1), OLD]);
+    assert_eq!(fixture.plan.clone().unwrap().target_revision, 3);
 }
 
 #[test]
