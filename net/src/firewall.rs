@@ -26,7 +26,10 @@ use std::{io, net::Ipv4Addr, sync::Arc};
 
 pub use changes::{AsyncChanges, Changes};
 pub use flows::cut_flows;
-pub use read::{Reading, is_legacy_table, read_chain, read_drops, read_table, read_table_unless};
+pub use read::{
+    Reading, is_legacy_table, is_only_change_since, read_chain, read_drops, read_table,
+    read_table_unless,
+};
 pub use write::{edit_chain, replace_table};
 
 /// Name of the table, in family `inet`.

@@ -17,6 +17,7 @@ use futures::stream::BoxStream;
 use jaco_engine::cidr::Cidr;
 use jaco_policy::network::{
     firewall::{
+        core::Applied,
         exemptions::{Exemption, Outcome},
         ruleset::Ruleset,
     },
@@ -51,11 +52,11 @@ pub trait FirewallPort: Send + Sync {
     /// The reason, for an operator.
     fn read(&self) -> Result<Option<Ruleset>, String>;
 
-    /// Replaces the table as a whole.
+    /// Replaces the table as a whole; returns whether others changed tables since it was last read.
     ///
     /// # Errors
     /// The reason, for an operator; the table is unchanged then.
-    fn apply(&self, ruleset: &Ruleset) -> Result<(), String>;
+    fn apply(&self, ruleset: &Ruleset) -> Result<Applied, String>;
 
     /// Checks the exemptions from the engine's rules and writes those that are not in place. Unless
     /// `accepts`, those that let packets pass are removed.

@@ -48,6 +48,13 @@ impl Cluster {
                         machine.kernel.track(sender.from, sender.to);
                     }
                 }
+                self.note(&[53, sender.machine, receiver], || {
+                    let (machine, network) = (sender.machine, &sender.network);
+                    let (from, to) = (sender.from, sender.to);
+                    format!(
+                        "{from} of {network} on n{machine} begins to send to {to} on n{receiver}"
+                    )
+                });
                 flows.senders.insert(sender);
             }
         }

@@ -196,7 +196,7 @@ impl Cluster {
             FirewallStep::Read => {
                 let found = match failing {
                     true => Err("on purpose".to_owned()),
-                    false => Ok(machine.kernel.table().cloned()),
+                    false => Ok(machine.kernel.read_table()),
                 };
                 self.drive_isolation(id, |core, instant| core.handle_read(instant, found));
             }
@@ -206,8 +206,7 @@ impl Cluster {
                     false => {
                         let daemon = machine.daemon.as_ref();
                         let state = daemon.map(|daemon| Arc::clone(&daemon.state));
-                        machine.kernel.load(&rendered, state.as_deref(), mutation);
-                        Ok(())
+                        Ok(machine.kernel.load(&rendered, state.as_deref(), mutation))
                     }
                 };
                 let sets = rendered.ruleset.sets.len() as u64;
@@ -237,6 +236,12 @@ impl Cluster {
                     machine.kernel.cut_flows(&rendered.ruleset, mutation);
                     self.count("passes that cut connections");
                 }
+                self.note(&[52, id, rendered.index, u64::from(failing)], || {
+                    let index = rendered.index;
+                    format!(
+                        "n{id} ends the connections that the ruleset of {index} forbids: {cut:?}"
+                    )
+                });
                 self.drive_isolation(id, |core, _| core.handle_flows_cut(cut));
             }
         }

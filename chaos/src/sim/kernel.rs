@@ -10,7 +10,7 @@ use std::{
 use jaco_engine::cidr::Cidr;
 use jaco_policy::network::{
     firewall::{
-        core::Rendered,
+        core::{Applied, Rendered},
         ruleset::{PREROUTING, Rule, Ruleset, Set, Span, Verdict},
     },
     mesh::{
@@ -53,6 +53,8 @@ pub(super) struct Kernel {
     pub(super) accepts: bool,
     /// Whether the table belongs to another process, and cannot be replaced.
     owned: bool,
+    /// Whether another program may have changed the table since the daemon has read it.
+    disturbed: bool,
     /// Source and destination of the tracked connections, which were answered.
     flows: BTreeSet<(Ipv4Addr, Ipv4Addr)>,
     device: Option<DeviceState>,
@@ -123,6 +125,12 @@ impl Kernel {
         self.table.shown.as_ref()
     }
 
+    /// Lets the daemon read the isolation table.
+    pub(super) fn read_table(&mut self) -> Option<Ruleset> {
+        self.disturbed = false;
+        self.table.shown.clone()
+    }
+
     /// The mesh as the daemon reads it.
     pub(super) fn observed(&self) -> Observed {
         Observed {
@@ -138,7 +146,7 @@ impl Kernel {
         rendered: &Rendered,
         state: Option<&State>,
         mutation: Option<Mutation>,
-    ) {
+    ) -> Applied {
         self.verdicts.get_mut().clear();
         self.table.set(Some(rendered.ruleset.clone()));
         if mutation == Some(Mutation::MergeEqualNames) {
@@ -168,6 +176,10 @@ impl Kernel {
             && let Some(table) = &mut self.table.real
         {
             table.chains.retain(|chain| chain.name != PREROUTING);
+        }
+        match self.disturbed {
+            true => Applied::Disturbed,
+            false => Applied::Undisturbed,
         }
     }
 
@@ -234,6 +246,7 @@ impl Kernel {
     /// Lets another program change the kernel; `shown` is whether the daemon is shown the change.
     pub(super) fn tamper(&mut self, tampering: Tampering, shown: bool) {
         self.verdicts.get_mut().clear();
+        self.disturbed |= shown;
         let device = self.device.as_mut();
         match tampering {
             Tampering::FlushTable => self.table.real = None,
@@ -293,6 +306,7 @@ impl Kernel {
             self.verdicts.get_mut().clear();
             self.table.set(owned.then_some(empty));
             self.owned = owned;
+            self.disturbed = true;
         }
     }
 

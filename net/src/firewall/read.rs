@@ -79,6 +79,17 @@ pub fn read_table_unless(known: Option<u32>) -> Result<Option<Reading>, Error> {
     Ok(Some(Reading { generation, table }))
 }
 
+/// Whether exactly one change of the tables of this network namespace was made since a reading with the
+/// generation `known`, such as one by the caller.
+///
+/// # Errors
+/// When the kernel does not answer.
+pub fn is_only_change_since(known: u32) -> Result<bool, Error> {
+    // The kernel leaves out zero.
+    let next = known.checked_add(1).unwrap_or(1);
+    Ok(generation(&mut Socket::open(0)?)? == next)
+}
+
 fn read(socket: &mut Socket) -> Result<Option<Table>, Error> {
     let mut found = Parser::default();
     let mut name = Writer::default();

@@ -641,6 +641,26 @@ fn unchanged_tables_are_read_once() {
 }
 
 #[test]
+fn change_between_reading_and_replacement_shows() {
+    inside(|| {
+        for line in [
+            "",
+            "flush ruleset",
+            "add table ip other",
+            "delete table inet jaco",
+        ] {
+            let known = read_table_unless(None).unwrap().unwrap().generation;
+            if !line.is_empty() {
+                nft(line);
+            }
+            replace_table(&example()).unwrap();
+            let only = is_only_change_since(known).unwrap();
+            assert_eq!(only, line.is_empty(), "{line}");
+        }
+    });
+}
+
+#[test]
 fn changes_elsewhere_are_not_notified() {
     let (here, there) = (Namespace::create().unwrap(), Namespace::create().unwrap());
     let changes = here.within(|| Changes::subscribe().unwrap()).unwrap();

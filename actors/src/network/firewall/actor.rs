@@ -8,7 +8,7 @@ use jaco_policy::{
     COMMIT_BUDGET,
     network::{
         firewall::{
-            core::{Action, Core, FlowsCut, Report, Submitted},
+            core::{Action, Applied, Core, FlowsCut, Report, Submitted},
             exemptions::{Exemption, Outcome},
             local::{LocalNetworks, LocalReports},
             ruleset::Ruleset,
@@ -82,7 +82,7 @@ pub enum Msg {
     /// The table was read.
     Read(Result<Option<Ruleset>, String>),
     /// The table was replaced.
-    Applied(Result<(), String>),
+    Applied(Result<Applied, String>),
     /// Connections that began without the table were ended; their number, if they can be listed.
     FlowsCut(Result<Option<usize>, String>),
     /// The submission of a report ended.

@@ -10,6 +10,7 @@ use jaco_engine::cidr::Cidr;
 use jaco_net::firewall as nft;
 use jaco_policy::network::{
     firewall::{
+        core::Applied,
         exemptions::{
             ChainRule, ENGINE_CHAIN, Exemption, ExemptionRule, Outcome, Write, plan, removal,
         },
@@ -102,7 +103,7 @@ impl FirewallPort for KernelPort {
         Ok(last.as_ref().and_then(|found| found.ruleset.clone()))
     }
 
-    fn apply(&self, ruleset: &Ruleset) -> Result<(), String> {
+    fn apply(&self, ruleset: &Ruleset) -> Result<Applied, String> {
         let mut turn = self.turn();
         // The counters end with the table. It is replaced also if they cannot be read.
         if let Ok(read) = nft::read_drops() {
@@ -110,7 +111,12 @@ impl FirewallPort for KernelPort {
         }
         nft::replace_table(&table(ruleset)).map_err(|error| chain(&error).to_string())?;
         turn.drops.handle_replaced();
-        Ok(())
+        let known = turn.found.as_ref().map(|found| found.generation);
+        let only = known.map(nft::is_only_change_since);
+        Ok(match only {
+            Some(Ok(true)) => Applied::Undisturbed,
+            Some(Ok(false) | Err(_)) | None => Applied::Disturbed,
+        })
     }
 
     fn drops(&self) -> Result<Drops, String> {

@@ -65,12 +65,12 @@ impl FirewallPort for FakeKernel {
         Ok(self.table())
     }
 
-    fn apply(&self, ruleset: &Ruleset) -> Result<(), String> {
+    fn apply(&self, ruleset: &Ruleset) -> Result<Applied, String> {
         if let Some(error) = lock(&self.error).clone() {
             return Err(error);
         }
         self.tamper(|table| *table = Some(ruleset.clone()));
-        Ok(())
+        Ok(Applied::Undisturbed)
     }
 
     fn exempt(&self, _pool: Cidr, _accepts: bool) -> Vec<(Exemption, Outcome)> {

@@ -85,6 +85,15 @@ enum Phase {
     Exempting,
 }
 
+/// Outcome of [`Action::Apply`] that replaced the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applied {
+    /// The kernel's tables are otherwise as they were when they were last read.
+    Undisturbed,
+    /// Others changed them in between, or may have: connections may have begun without the rules.
+    Disturbed,
+}
+
 /// Outcome of [`Action::CutFlows`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowsCut {
@@ -335,9 +344,12 @@ impl Core {
     }
 
     /// Handles the outcome of [`Action::Apply`].
-    pub fn handle_applied(&mut self, now: Instant, outcome: Result<(), String>) {
+    pub fn handle_applied(&mut self, now: Instant, outcome: Result<Applied, String>) {
         match (std::mem::replace(&mut self.phase, Phase::Idle), outcome) {
-            (Phase::Applying, Ok(())) => {
+            (Phase::Applying, Ok(applied)) => {
+                if applied == Applied::Disturbed {
+                    self.suspect_flows();
+                }
                 self.phase = Phase::Verifying;
                 self.actions.push(Action::Read);
             }

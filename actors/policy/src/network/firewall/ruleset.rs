@@ -297,6 +297,12 @@ impl Ruleset {
         set.map_or(&[], Set::spans)
     }
 
+    /// Addresses that the rules about networks concern, sorted.
+    fn pool(&self) -> &[Span] {
+        let set = self.sets.iter().find(|set| set.name == POOL_SET);
+        set.map_or(&[], Set::spans)
+    }
+
     /// Addresses in internal networks that may reach the outside, sorted.
     #[must_use]
     pub fn outbound(&self) -> &[Span] {
@@ -304,9 +310,19 @@ impl Ruleset {
         set.map_or(&[], Set::spans)
     }
 
-    /// Whether a network has an address here that it does not have in `before`.
+    /// Whether a network has an address here that it does not have in `before`, or there is one that
+    /// `before` has no rule about: its connections passed without any.
     #[must_use]
     pub fn gives_addresses(&self, before: &Self) -> bool {
+        let known = before.pool();
+        let is_known = |span: &Span| {
+            let after = known.partition_point(|known| known.first <= span.first);
+            let below = known[..after].last();
+            below.is_some_and(|below| below.last >= span.last)
+        };
+        if !self.pool().iter().all(is_known) {
+            return true;
+        }
         let before: BTreeMap<&str, &Set> = { before.sets.iter() }
             .map(|set| (set.name.as_str(), set))
             .collect();

@@ -34,6 +34,8 @@ struct Bench {
     /// Whether the engine's rules let the packets of containers pass.
     accepts: bool,
     /// Whether they did when connections were last ended.
+    /// Outcome of the table's replacement, unless it fails.
+    applied: Applied,
     accepted_at_cut: bool,
     last_apply: Option<Instant>,
     submitted: Submitted,
@@ -73,6 +75,7 @@ impl Bench {
             read_error: None,
             exemptions: Vec::new(),
             accepts: false,
+            applied: Applied::Undisturbed,
             accepted_at_cut: false,
             last_apply: None,
             submitted: Submitted::Committed,
@@ -185,7 +188,7 @@ impl Bench {
                     }
                     self.core.handle_kernel_event(self.now);
                 }
-                let outcome = self.apply_error.clone().map_or(Ok(()), Err);
+                let outcome = self.apply_error.clone().map_or(Ok(self.applied), Err);
                 self.last_apply = Some(self.now);
                 self.core.handle_applied(self.now, outcome);
             }

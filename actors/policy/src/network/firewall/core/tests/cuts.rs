@@ -59,6 +59,48 @@ fn addresses_given_to_a_network_lose_their_connections() {
 }
 
 #[test]
+fn block_that_only_the_engine_knows_loses_connections() {
+    let mut bench = Bench::enforced();
+    bench.rows(&[("web", "a", "n1", "10.244.1.0/24")]);
+    bench.advance(SECOND * 3);
+    let before = bench.cuts;
+    let unknown = NetworkId::new("gone", "b");
+    let local = Arc::new(LocalNetworks {
+        begun: bench.now,
+        blocks: vec![(Some(unknown), "10.244.7.0/24".parse().unwrap())],
+        bridges: Default::default(),
+    });
+    for _ in 0..2 {
+        bench.core.handle_local(bench.now, Arc::clone(&local));
+        bench.advance(SECOND * 3);
+        assert_eq!(bench.pool(), ["10.244.1.0/24", "10.244.7.0/24"]);
+        assert_eq!(bench.cuts, before + 1);
+    }
+}
+
+#[test]
+fn change_by_others_during_a_pass_cuts_connections() {
+    let mut bench = Bench::enforced();
+    let rows = [
+        ("web", "a", "n1", "10.244.1.0/24"),
+        ("web", "b", "n1", "10.244.2.0/24"),
+    ];
+    bench.rows(&rows);
+    bench.advance(SECOND * 3);
+    for (applied, cuts) in [(Applied::Undisturbed, 0), (Applied::Disturbed, 1)] {
+        let before = (bench.cuts, bench.applies);
+        bench.applied = applied;
+        // A table that only loses addresses.
+        bench.rows(&rows[..1]);
+        bench.advance(SECOND * 3);
+        assert_eq!((bench.cuts, bench.applies), (before.0 + cuts, before.1 + 1));
+        bench.applied = Applied::Undisturbed;
+        bench.rows(&rows);
+        bench.advance(SECOND * 3);
+    }
+}
+
+#[test]
 fn first_pass_of_a_process_cuts_connections() {
     let mut bench = Bench::enforced();
     let mut next = Bench::new();
