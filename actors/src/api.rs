@@ -15,6 +15,7 @@ mod cluster;
 mod config;
 mod connection;
 mod context;
+mod cordon;
 mod credentials;
 mod deploy;
 mod digest;

@@ -58,6 +58,7 @@
 //! | pulled before the stop | a container makes way for one of a newer row only once the image of that row is there |
 //! | steps follow new containers | a rollout counts a replica only once its new container runs |
 //! | paused rollouts replace nothing | no pass replaces a replica on its host while the rollouts of its deployment are paused |
+//! | cordoned nodes receive nothing | no pass places a replica on a node that is cordoned |
 //! | failed revisions are rolled back | a rollout that fails restores the content of the revision before, unless that was restored itself or has no place any more |
 //! | not appended * | a command reported to its client as not appended is never committed |
 //!
@@ -79,8 +80,7 @@
 //! contains such a block, and they are being stopped.
 //!
 //! After the faults stop, the following must hold within a bounded virtual time: one leader, equal
-//! states on all nodes, as many voters as the table in `expected.rs` says, all members ready,
-//! exactly the rows that the deployments ask for, every replica running where its row says and
+//! states on all nodes, as many voters as the table in `expected.rs` says, all members ready and without a cordon, exactly the rows that the deployments ask for, every replica running where its row says and
 //! nowhere else (or its restart budget spent), containers of one network that reach each other on
 //! all machines, the ruleset of the newest state in every kernel, no bridge without a block, and an
 //! empty scheduler pass. Then every member
@@ -97,6 +97,7 @@ mod cluster;
 mod contacts;
 mod contents;
 mod control;
+mod cordons;
 mod disk;
 mod documents;
 mod drains;

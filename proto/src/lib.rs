@@ -4,8 +4,8 @@
 //! - [`error`]: the typed error of all API calls, and its wire encoding.
 //! - [`manifest`]: `jaco.yaml` and compose files: parsing, validation, resolution, hashing.
 //! - [`config`]: `jacod.yaml`, the advertised address and the log filter of a daemon.
-//! - [`drain_mark`]: values of the mark of a node that leaves.
 //! - [`duration`]: durations in text form.
+//! - [`mark`]: values of the marks of a node that leaves, or that receives no replicas.
 //! - [`quote`]: text in double quotes.
 //! - [`replica_code`]: codes of the reasons for a replica's state.
 //! - [`secret`]: values that are redacted in output and zeroed on drop.
@@ -17,10 +17,10 @@
 
 mod chain;
 pub mod config;
-pub mod drain_mark;
 pub mod duration;
 pub mod error;
 pub mod manifest;
+pub mod mark;
 pub mod node_labels;
 pub mod quote;
 mod redacted;

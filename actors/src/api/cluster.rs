@@ -16,7 +16,7 @@ use super::{
     backup,
     caller::Caller,
     context::ApiContext,
-    digest,
+    cordon, digest,
     forward::{self, Resumed},
     join,
     leave::Removal,
@@ -86,6 +86,16 @@ impl Cluster for ClusterService {
         };
         removal.run(request.into_inner()).await?;
         Ok(Response::new(v1::NodeRemoveResponse {}))
+    }
+
+    async fn node_cordon(
+        &self,
+        request: Request<v1::NodeCordonRequest>,
+    ) -> Result<Response<v1::NodeCordonResponse>, Status> {
+        let caller = Caller::of(&request)?;
+        let node = self.0.node().running()?;
+        cordon::cordon(&node, &caller, request.into_inner()).await?;
+        Ok(Response::new(v1::NodeCordonResponse {}))
     }
 
     async fn node_list(

@@ -189,6 +189,7 @@ pub const METHODS: &[Method] = {
         Method::new("Cluster/NodeRemove", Operator, Write, Leader)
             .forward_timeout(DRAIN_TIMEOUT)
             .resumable(),
+        Method::new("Cluster/NodeCordon", Operator, Write, Leader),
         Method::new("Cluster/NodeList", Operator, Read, Local),
         // A read, but only the leader can write its record in the audit trail.
         Method::new("Cluster/Backup", Operator, Read, Leader)
@@ -393,6 +394,7 @@ mod tests {
             "Certs/Remove",
             "Cluster/Backup",
             "Cluster/IssueJoinToken",
+            "Cluster/NodeCordon",
             "Cluster/NodeJoin",
             "Cluster/NodeRemove",
             "ClusterFiles/Create",

@@ -8,7 +8,7 @@ use std::{
 use futures::future::BoxFuture;
 use jaco_policy::membership::{DRAIN_LIMIT, TRANSFER_TARGET_TIMEOUT};
 use jaco_proto::{
-    drain_mark,
+    mark,
     v1::{self, NodeStatus, command::Payload},
 };
 use jaco_raftnode::{
@@ -133,7 +133,7 @@ impl Leader {
     fn mark_of(&self, hostname: &str, drain: Option<v1::NodeDrain>) {
         self.apply(Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
             hostname: hostname.to_owned(),
-            drain_mark: drain_mark::SET,
+            drain_mark: mark::SET,
             drain,
             ..Default::default()
         }));
@@ -203,7 +203,7 @@ async fn slow_drain_is_recorded_and_keeps_member() {
 #[tokio::test(start_paused = true)]
 async fn request_decided_before_timeout_prevails() {
     // Forced by an operator, or cleared by the member's restart.
-    for (mark, drain) in [(drain_mark::SET, Some(SKIPS)), (drain_mark::CLEAR, None)] {
+    for (mark, drain) in [(mark::SET, Some(SKIPS)), (mark::CLEAR, None)] {
         let leader = Leader::start().await;
         leader.mark(None);
         tokio::time::sleep(DRAIN_LIMIT - Duration::from_secs(5)).await;

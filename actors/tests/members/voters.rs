@@ -1,8 +1,8 @@
 //! Nodes join and leave, and the number of voters follows.
 
 use jaco_proto::{
-    drain_mark,
     error::DecodedError,
+    mark,
     v1::{self, AuditEventType, command::Payload},
 };
 use tonic::{Status, Streaming};
@@ -71,7 +71,7 @@ async fn leader_unable_to_leave_blocks_no_removal() {
     // A mark from an earlier request.
     let mark = v1::NodeStatusUpdate {
         hostname: "a".to_owned(),
-        drain_mark: drain_mark::SET,
+        drain_mark: mark::SET,
         ..Default::default()
     };
     a.write(Payload::NodeStatusUpdate(mark)).await;

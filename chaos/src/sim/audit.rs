@@ -109,9 +109,10 @@ impl Cluster {
         let odd = newest
             .nodes
             .values()
-            .find(|node| node.draining || node.status() != NodeStatus::Ready)?;
+            .find(|node| node.draining || node.cordoned || node.status() != NodeStatus::Ready)?;
         let (host, status, leaving) = (&odd.hostname, odd.status(), odd.draining);
-        let what = format!("{host} is {status:?}, leaving: {leaving}");
+        let cordoned = odd.cordoned;
+        let what = format!("{host} is {status:?}, leaving: {leaving}, cordoned: {cordoned}");
         violation("convergence", what)
     }
 

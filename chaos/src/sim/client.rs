@@ -8,7 +8,7 @@ use jaco_state::command;
 use super::{
     calls::{CLIENT_TIMEOUT, Change, RETRY_DELAY, Reply, Requester},
     cluster::{Cluster, Event},
-    documents, jobs,
+    cordons, documents, jobs,
     mutation::Mutation,
     node::{Input, Reader},
     rollouts, secrets, sharing,
@@ -56,7 +56,7 @@ pub(super) struct Clients {
     /// Draws jobs.
     job_chance: Rng,
     rollout_chance: Rng,
-    /// Draws pauses of rollouts.
+    /// Draws pauses of rollouts, and cordons of nodes.
     hold_chance: Rng,
     /// Draws secrets, and the services that have them.
     secret_chance: Rng,
@@ -183,11 +183,14 @@ impl Clients {
                 let payload = Payload::RegistryCredentialUpsert(upsert);
                 Change::Command(command(name, ts, payload))
             }
-            75..78 if self.hold_chance.within(0..2) == 0 => {
-                let held = self.hold_chance.within(0..3) > 0;
-                Change::Hold(self.deployment_name(), held, name.to_owned())
-            }
-            75..78 => {
+            75..77 => match self.hold_chance.within(0..3) {
+                0 => {
+                    let cordon = cordons::draw(&mut self.hold_chance, hosts);
+                    Change::Command(command(name, ts, cordon))
+                }
+                drawn => Change::Hold(self.deployment_name(), drawn == 1, name.to_owned()),
+            },
+            77 => {
                 let payload = Payload::RegistryCredentialRemove(v1::RegistryCredentialRemove {
                     registry: format!("registry-{}.example", chance.within(0..3)),
                 });

@@ -107,6 +107,8 @@ pub enum Mutation {
     ReplaceAtOnce,
     /// The scheduler does not see pauses of rollouts.
     IgnoreHold,
+    /// The scheduler does not see cordons.
+    IgnoreCordon,
     /// A rollback restores the number of the revision, and not its content.
     RestoreNumbersOnly,
     /// The scheduler moves finished jobs away from lost nodes.
@@ -159,7 +161,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Self; 62] = [
+    pub const ALL: [Self; 63] = [
         Self::SkipSync,
         Self::StaleVote,
         Self::ApplyBeforePersist,
@@ -198,6 +200,7 @@ impl Mutation {
         Self::AdvanceOnOldReports,
         Self::ReplaceAtOnce,
         Self::IgnoreHold,
+        Self::IgnoreCordon,
         Self::StopBeforePull,
         Self::RestoreNumbersOnly,
         Self::MoveFinishedJobs,
@@ -338,6 +341,7 @@ impl Mutation {
             Self::AdvanceOnOldReports => &["steps follow new containers"],
             Self::ReplaceAtOnce => &["one replica at a time"],
             Self::IgnoreHold => &["paused rollouts replace nothing"],
+            Self::IgnoreCordon => &["cordoned nodes receive nothing"],
             Self::StopBeforePull => &["pulled before the stop"],
             Self::RestoreNumbersOnly => &["failed revisions are rolled back"],
         }
@@ -443,6 +447,9 @@ impl Mutation {
         }
         if self == Self::IgnoreHold {
             return Some(Self::without_holds(state));
+        }
+        if self == Self::IgnoreCordon {
+            return Some(Self::without_cordons(state));
         }
         if self == Self::MoveFinishedJobs {
             return Some(Self::without_ends(state));

@@ -300,7 +300,9 @@ impl Oracle {
             self.check_assigned(&before, &after, entry.index);
             self.check_finished_rows(&before, &after, entry.index, self.planned_on(data));
             let seen = self.planned_on(data).and_then(|index| self.state_at(index));
-            self.check_rollouts(seen.as_deref().unwrap_or(&before), &before, &after);
+            let seen = seen.as_deref().unwrap_or(&before);
+            self.check_rollouts(seen, &before, &after);
+            self.check_cordons(seen, &before, &after);
             self.check_routes(&before, &after, &command, accepted.0);
             self.check_pass(data, entry.index);
             self.check_moves(&before, &after, data);

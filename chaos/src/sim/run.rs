@@ -279,6 +279,7 @@ fn live(cluster: &mut Cluster) -> Result<Time, Violation> {
         if cluster.faults_over && cluster.now >= next_look {
             next_look = cluster.now + SECOND;
             cluster.check_drains();
+            cluster.lift_cordons();
             let unrest = cluster.unrest();
             if let Some(violation) = cluster.oracle.violation() {
                 return Err(violation.clone());

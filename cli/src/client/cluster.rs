@@ -214,7 +214,7 @@ impl View for StatusView {
                 "- {} @ {} [{}, {suffrage}]\n",
                 one_line(&node.hostname),
                 one_line(&node.address),
-                node.status.to_uppercase()
+                node.status_text(", ")
             );
         }
         text

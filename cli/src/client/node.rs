@@ -39,6 +39,10 @@ pub(crate) enum Command {
     /// if one cannot be placed elsewhere. Gives up when none has moved for 5 minutes, and can then be
     /// repeated.
     Remove(RemoveArgs),
+    /// Place no further replicas on a node; those that it has stay
+    Cordon(CordonArgs),
+    /// Place replicas on a cordoned node again
+    Uncordon(CordonArgs),
 }
 
 /// Runs a subcommand, except `join`, which needs another token.
@@ -49,6 +53,8 @@ pub(crate) async fn run(command: &Command, client: &Client, ui: &mut Ui<'_>) -> 
         Command::Join(_) => Ok(()),
         Command::List(_) => list(client, ui).await,
         Command::Remove(args) => remove(args, client, ui).await,
+        Command::Cordon(args) => cordon(args, true, client, ui).await,
+        Command::Uncordon(args) => cordon(args, false, client, ui).await,
     }
 }
 
@@ -95,12 +101,69 @@ async fn remove(args: &RemoveArgs, client: &Client, ui: &mut Ui<'_>) -> Result<(
     })
 }
 
+/// Arguments of `node cordon` and `uncordon`.
+#[derive(clap::Args)]
+pub(crate) struct CordonArgs {
+    /// Hostname of the node
+    #[arg(value_name = "HOST")]
+    hostname: String,
+}
+
+#[derive(Serialize)]
+struct CordonedView<'a> {
+    hostname: &'a str,
+    cordoned: bool,
+}
+
+impl View for CordonedView<'_> {
+    fn text(&self) -> String {
+        match self.cordoned {
+            true => format!("Cordoned node {}\n", self.hostname),
+            false => format!("Uncordoned node {}\n", self.hostname),
+        }
+    }
+}
+
+async fn cordon(
+    args: &CordonArgs,
+    cordoned: bool,
+    client: &Client,
+    ui: &mut Ui<'_>,
+) -> Result<(), Stop> {
+    let call = async |connection| {
+        let request = v1::NodeCordonRequest {
+            hostname: args.hostname.clone(),
+            uncordon: !cordoned,
+        };
+        ClusterClient::new(connection).node_cordon(request).await
+    };
+    let v1::NodeCordonResponse {} = client.unary(DEADLINE, call).await?;
+    ui.outcome(&CordonedView {
+        hostname: &args.hostname,
+        cordoned,
+    })
+}
+
 /// A member of the cluster.
 #[derive(Serialize)]
 pub(super) struct NodeRow {
     pub(super) hostname: String,
     pub(super) address: String,
     pub(super) status: String,
+    /// It receives no further replicas.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) cordoned: bool,
+}
+
+impl NodeRow {
+    /// Status as in a text, with `separator` before a further word.
+    pub(super) fn status_text(&self, separator: &str) -> String {
+        let status = self.status.to_uppercase();
+        match self.cordoned {
+            true => status + separator + "CORDONED",
+            false => status,
+        }
+    }
 }
 
 impl From<&v1::Node> for NodeRow {
@@ -109,6 +172,7 @@ impl From<&v1::Node> for NodeRow {
             hostname: node.hostname.clone(),
             address: node.address.clone(),
             status: enum_name(node.status().as_str_name(), "NODE_STATUS_"),
+            cordoned: node.cordoned,
         }
     }
 }
@@ -125,7 +189,7 @@ impl View for ListView {
             vec![
                 node.hostname.clone(),
                 node.address.clone(),
-                node.status.to_uppercase(),
+                node.status_text(","),
             ]
         });
         table::render(&columns, rows)

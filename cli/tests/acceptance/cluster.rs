@@ -2,7 +2,7 @@
 
 use std::{ffi::OsStr, fs, os::unix::fs::PermissionsExt};
 
-use crate::lab::{Daemon, Workdir, fingerprint};
+use crate::lab::{Daemon, Workdir, fingerprint, manifests, until};
 
 #[test]
 fn check_10_backup_is_a_private_file() {
@@ -107,6 +107,40 @@ fn systemd_step_can_be_skipped() {
     assert!(status.contains(", VOTER]"), "{status}");
     let nodes = daemon.jaco("node list -o json").json();
     assert_eq!(nodes["nodes"][0]["hostname"], "one");
+}
+
+#[test]
+fn cordoned_node_gets_no_replica() {
+    let (daemon, _) = Daemon::initialized();
+    let workdir = Workdir::new();
+    daemon
+        .jaco("node cordon gone")
+        .fails("node_not_found", &["  hostname=gone"]);
+    let cordoned = daemon.jaco("node cordon one").ok();
+    assert_eq!(cordoned.out, "Cordoned node one\n");
+    let status = daemon.jaco("cluster status").ok().out;
+    assert!(status.contains(", CORDONED, VOTER]"), "{status}");
+    let file = manifests(&workdir, "i:1", "");
+    let apply = format!("apply {} --detach", file.display());
+    daemon.jaco(&apply).ok();
+    let shown = || daemon.jaco("status -o json").json();
+    until("no node is eligible", || {
+        let status = shown();
+        let reason = status["deployments"][0]["status_details"]["reason"].as_str()?;
+        reason.contains("no eligible hosts").then_some(())
+    });
+    assert_eq!(
+        daemon.jaco("get replicas -o json").json(),
+        serde_json::json!([])
+    );
+    assert_eq!(
+        daemon.jaco("node uncordon one -o json").json(),
+        serde_json::json!({"hostname": "one", "cordoned": false})
+    );
+    until("the replica is placed", || {
+        let replicas = daemon.jaco("get replicas -o json").json();
+        (replicas[0]["host"] == "one").then_some(())
+    });
 }
 
 #[test]

@@ -124,6 +124,7 @@ impl Choices<'_> {
                 memory_pressure: f64::from(self.byte()),
                 include_pressure: self.small() > 2,
                 drain_mark: self.of(&[0, 1, 2, 3]),
+                cordon_mark: self.of(&[0, 0, 0, 0, 0, 1, 2, 3]),
                 drain: (self.small() > 2).then(|| v1::NodeDrain {
                     skip_moves: self.small() > 2,
                     timed_out: self.small() > 2,

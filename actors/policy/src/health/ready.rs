@@ -1,7 +1,7 @@
 //! Conditions under which a node reports itself `ready`. Pure.
 
 use jaco_proto::{
-    drain_mark,
+    mark,
     v1::{Node, NodeStatus, NodeStatusUpdate},
 };
 use jaco_state::State;
@@ -78,11 +78,7 @@ pub fn update(
         hostname: host.to_owned(),
         status: status.into(),
         details: details.into_iter().collect(),
-        drain_mark: if clears {
-            drain_mark::CLEAR
-        } else {
-            drain_mark::KEEP
-        },
+        drain_mark: if clears { mark::CLEAR } else { mark::KEEP },
         ..Default::default()
     })
 }
@@ -128,7 +124,7 @@ mod tests {
         let state = state(NodeStatus::Offline);
         let said = update_of(&state, PASSED).unwrap();
         assert_eq!(said.status(), NodeStatus::Ready);
-        assert_eq!(said.drain_mark, drain_mark::KEEP, "the drain mark stays");
+        assert_eq!(said.drain_mark, mark::KEEP, "the drain mark stays");
         for missing in [
             ReadyConditions {
                 current: false,
@@ -164,7 +160,7 @@ mod tests {
             (NodeStatus::Unhealthy, Some(0), Some(0)),
             (NodeStatus::Offline, Some(0), Some(0)),
             (NodeStatus::IsolationUnavailable, None, None),
-            (NodeStatus::DrainTimeout, None, Some(drain_mark::CLEAR)),
+            (NodeStatus::DrainTimeout, None, Some(mark::CLEAR)),
         ] {
             assert_eq!(says(status, PASSED), later, "{status:?}");
             assert_eq!(says(status, never_ready), at_start, "{status:?}");
@@ -176,7 +172,7 @@ mod tests {
             timed_out: true,
             ..Default::default()
         });
-        for (conditions, mark) in [(PASSED, drain_mark::KEEP), (never_ready, drain_mark::CLEAR)] {
+        for (conditions, mark) in [(PASSED, mark::KEEP), (never_ready, mark::CLEAR)] {
             let update = update_of(&offline, conditions).unwrap();
             assert_eq!(
                 (update.status(), update.drain_mark),

@@ -6,7 +6,7 @@
 use std::{collections::BTreeSet, time::Duration, time::Instant};
 
 use jaco_proto::{
-    ErrorCode, drain_mark,
+    ErrorCode, mark,
     v1::{self, NodeStatus},
 };
 use jaco_state::State;
@@ -138,7 +138,7 @@ pub fn request_removal(row: &v1::Node, skip_moves: bool) -> v1::NodeStatusUpdate
     v1::NodeStatusUpdate {
         hostname: row.hostname.clone(),
         status: status.into(),
-        drain_mark: drain_mark::SET,
+        drain_mark: mark::SET,
         drain: skip_moves.then(|| v1::NodeDrain {
             skip_moves,
             ..Default::default()
@@ -184,7 +184,7 @@ pub fn clear_mark(state: &State, hostname: &str) -> Option<v1::NodeStatusUpdate>
     let node = state.nodes.get(hostname).filter(|node| leaving(node))?;
     Some(v1::NodeStatusUpdate {
         hostname: node.hostname.clone(),
-        drain_mark: drain_mark::CLEAR,
+        drain_mark: mark::CLEAR,
         ..Default::default()
     })
 }

@@ -1,7 +1,7 @@
 //! Authorisation of commands submitted by members: a member may only report about itself.
 
 use jaco_proto::{
-    Error, ErrorCode, drain_mark,
+    Error, ErrorCode, mark,
     v1::{self, AuditEventType, NodeStatus, command::Payload},
 };
 use jaco_state::{State, command};
@@ -44,7 +44,7 @@ pub fn admit(
 pub fn clears_mark(command: &v1::Command) -> bool {
     matches!(
         &command.payload,
-        Some(Payload::NodeStatusUpdate(update)) if update.drain_mark == drain_mark::CLEAR
+        Some(Payload::NodeStatusUpdate(update)) if update.drain_mark == mark::CLEAR
     )
 }
 
@@ -119,13 +119,16 @@ fn permit(sender: &str, payload: &Payload, state: &State) -> Result<(), Error> {
 }
 
 /// Whether the member of `row` may report `update` about itself. It cannot cancel its own removal:
-/// a compromised member could otherwise stay for ever.
+/// a compromised member could otherwise stay for ever. Operators decide whether it is cordoned.
 fn may_report(row: &v1::Node, update: &v1::NodeStatusUpdate) -> bool {
+    if update.cordon_mark != mark::KEEP {
+        return false;
+    }
     match update.drain_mark {
         // Only the leader sets the mark.
-        drain_mark::SET => return false,
+        mark::SET => return false,
         // A restart ends a drain that timed out, and no other.
-        drain_mark::CLEAR => return timed_out(row) && update.status() != NodeStatus::DrainTimeout,
+        mark::CLEAR => return timed_out(row) && update.status() != NodeStatus::DrainTimeout,
         _ => {}
     }
     match update.status() {
@@ -229,6 +232,14 @@ mod tests {
         })
     }
 
+    fn cordon(hostname: &str, cordon_mark: i32) -> Payload {
+        Payload::NodeStatusUpdate(v1::NodeStatusUpdate {
+            hostname: hostname.to_owned(),
+            cordon_mark,
+            ..Default::default()
+        })
+    }
+
     fn observed(host: Option<&str>) -> Payload {
         Payload::ReplicaObservedUpdate(v1::ReplicaObservedUpdate {
             replica: host.map(|host| v1::ReplicaObserved {
@@ -267,11 +278,13 @@ mod tests {
             (update_self("n2"), true),
             (update_self("n1"), false),
             (update_self(""), false),
-            (status("n2", drain_mark::KEEP), true),
-            (status("n2", drain_mark::CLEAR), false),
-            (status("n2", drain_mark::SET), false),
-            (status("n1", drain_mark::KEEP), false),
-            (status("n1", drain_mark::CLEAR), false),
+            (status("n2", mark::KEEP), true),
+            (status("n2", mark::CLEAR), false),
+            (status("n2", mark::SET), false),
+            (status("n1", mark::KEEP), false),
+            (status("n1", mark::CLEAR), false),
+            (cordon("n2", mark::SET), false),
+            (cordon("n2", mark::CLEAR), false),
             (observed(Some("n2")), true),
             (observed(Some("n1")), false),
             (observed(None), false),
@@ -296,27 +309,27 @@ mod tests {
         type Row = (NodeStatus, bool, NodeStatus, i32, bool);
         let table: &[Row] = &[
             // Status and mark in the row, reported status and mark, whether that is allowed.
-            (Ready, true, Unspecified, drain_mark::CLEAR, false),
-            (Ready, true, Ready, drain_mark::CLEAR, false),
-            (Offline, true, Ready, drain_mark::CLEAR, false),
-            (Ready, true, DrainTimeout, drain_mark::KEEP, false),
-            (Ready, true, DrainTimeout, drain_mark::CLEAR, false),
-            (Ready, false, DrainTimeout, drain_mark::KEEP, false),
-            (DrainTimeout, true, DrainTimeout, drain_mark::KEEP, false),
-            (Ready, true, IsolationUnavailable, drain_mark::KEEP, false),
-            (Ready, true, Joining, drain_mark::KEEP, false),
-            (Ready, true, Offline, drain_mark::KEEP, false),
-            (Ready, true, Unhealthy, drain_mark::KEEP, false),
+            (Ready, true, Unspecified, mark::CLEAR, false),
+            (Ready, true, Ready, mark::CLEAR, false),
+            (Offline, true, Ready, mark::CLEAR, false),
+            (Ready, true, DrainTimeout, mark::KEEP, false),
+            (Ready, true, DrainTimeout, mark::CLEAR, false),
+            (Ready, false, DrainTimeout, mark::KEEP, false),
+            (DrainTimeout, true, DrainTimeout, mark::KEEP, false),
+            (Ready, true, IsolationUnavailable, mark::KEEP, false),
+            (Ready, true, Joining, mark::KEEP, false),
+            (Ready, true, Offline, mark::KEEP, false),
+            (Ready, true, Unhealthy, mark::KEEP, false),
             // A returning member is still removed.
-            (Offline, true, Ready, drain_mark::KEEP, true),
-            (Ready, true, Unspecified, drain_mark::KEEP, true),
+            (Offline, true, Ready, mark::KEEP, true),
+            (Ready, true, Unspecified, mark::KEEP, true),
             // A late report does not resume a drain.
-            (DrainTimeout, true, Ready, drain_mark::KEEP, false),
-            (DrainTimeout, true, Unspecified, drain_mark::KEEP, true),
-            (DrainTimeout, true, Ready, drain_mark::CLEAR, true),
-            (DrainTimeout, true, Unspecified, drain_mark::CLEAR, true),
-            (Ready, false, IsolationUnavailable, drain_mark::KEEP, true),
-            (Unhealthy, false, Ready, drain_mark::KEEP, true),
+            (DrainTimeout, true, Ready, mark::KEEP, false),
+            (DrainTimeout, true, Unspecified, mark::KEEP, true),
+            (DrainTimeout, true, Ready, mark::CLEAR, true),
+            (DrainTimeout, true, Unspecified, mark::CLEAR, true),
+            (Ready, false, IsolationUnavailable, mark::KEEP, true),
+            (Unhealthy, false, Ready, mark::KEEP, true),
         ];
         for &(status, marked, says, mark, expected) in table {
             let row = state(status, marked);
@@ -329,9 +342,9 @@ mod tests {
         assert!(!allowed_in(&State::default(), say(Ready, 0)), "no row");
         // The status follows the heartbeats once the timeout is recorded.
         for (status, mark, expected) in [
-            (Offline, drain_mark::CLEAR, true),
-            (Offline, drain_mark::KEEP, true),
-            (DrainTimeout, drain_mark::KEEP, false),
+            (Offline, mark::CLEAR, true),
+            (Offline, mark::KEEP, true),
+            (DrainTimeout, mark::KEEP, false),
         ] {
             let mut state = state(status, true);
             let row = Arc::make_mut(state.nodes.get_mut("n2").unwrap());
@@ -341,7 +354,7 @@ mod tests {
             });
             assert_eq!(allowed_in(&state, say(Ready, mark)), expected, "{status:?}");
         }
-        let clear = submitted(say(Ready, drain_mark::CLEAR));
+        let clear = submitted(say(Ready, mark::CLEAR));
         assert!(clears_mark(&clear) && !clears_mark(&submitted(say(Ready, 0))));
     }
 
@@ -365,7 +378,7 @@ mod tests {
             (isolation(NodeStatus::Ready, recovered), "firewall"),
             (isolation(NodeStatus::Ready, "x"), "node-health"),
             (update_self("n2"), "node-update-self"),
-            (status("n2", drain_mark::KEEP), "node-health"),
+            (status("n2", mark::KEEP), "node-health"),
             (observed(Some("n2")), "runtime"),
             (event(ruleset, &own), "firewall"),
             (event(AuditEventType::UpgradeFailed, &own), "system"),

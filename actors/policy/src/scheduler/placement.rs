@@ -231,7 +231,9 @@ impl Candidates<'_> {
     /// not, else why it is stuck there, if it is.
     fn keeps_host(&self, host: &str, stateful: bool) -> Option<Option<Stuck>> {
         match self.eligibility(host)? {
-            HostEligibility::Eligible | HostEligibility::Suspect => Some(None),
+            HostEligibility::Eligible | HostEligibility::Cordoned | HostEligibility::Suspect => {
+                Some(None)
+            }
             eligibility @ (HostEligibility::Evacuating(_) | HostEligibility::Down) if stateful => {
                 Some(eligibility.stuck())
             }
@@ -413,8 +415,8 @@ fn pinned(want: &PlacementRequest<'_>) -> Option<usize> {
         .find(|at| free(at))
 }
 
-/// Places one replica on each eligible host that fits. An unhealthy or offline host keeps its replica, which
-/// continues there once the host is back.
+/// Places one replica on each eligible host that fits. A cordoned, unhealthy or offline host keeps its
+/// replica, which continues there once the host is back.
 fn global(
     subject: ServiceToPlace<'_>,
     rows: &BTreeMap<&str, &v1::ReplicaDesired>,
@@ -423,7 +425,7 @@ fn global(
 ) -> Result<Placement, Unplaceable> {
     let spec = subject.spec;
     let keeps = |row: &&&v1::ReplicaDesired| match hosts.eligibility(&row.host) {
-        Some(HostEligibility::Suspect | HostEligibility::Down) => {
+        Some(HostEligibility::Cordoned | HostEligibility::Suspect | HostEligibility::Down) => {
             row.id == global_id(subject.deployment, &subject.spec.name, &row.host)
         }
         Some(HostEligibility::Eligible | HostEligibility::Evacuating(_)) | None => false,

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use jaco_proto::{
-    drain_mark,
     error::DecodedError,
+    mark,
     v1::{NodeStatus, cluster_client::ClusterClient},
 };
 use jaco_raftnode::{LeaderProposer as _, StateReader as _, command};
@@ -166,7 +166,7 @@ async fn progressing_call_ends_after_an_hour() {
 #[tokio::test(start_paused = true)]
 async fn resumed_forced_removal_is_forced() {
     let drained = Drained::start(&["x"]).await;
-    drained.mark(NodeStatus::Unspecified, drain_mark::SET).await;
+    drained.mark(NodeStatus::Unspecified, mark::SET).await;
     // The leader is lost before it reads the request.
     drained.0.network.faults(&[Fault::Hang]);
     let call = drained.remove(2, true);
@@ -180,10 +180,8 @@ async fn resumed_forced_removal_is_forced() {
 #[tokio::test(start_paused = true)]
 async fn resumed_removal_begins_a_new_drain() {
     let drained = Drained::start(&["x"]).await;
-    drained.mark(NodeStatus::Unspecified, drain_mark::SET).await;
-    drained
-        .mark(NodeStatus::DrainTimeout, drain_mark::KEEP)
-        .await;
+    drained.mark(NodeStatus::Unspecified, mark::SET).await;
+    drained.mark(NodeStatus::DrainTimeout, mark::KEEP).await;
     drained.0.network.faults(&[Fault::Hang]);
     let call = drained.remove(2, false);
     pause(1).await;

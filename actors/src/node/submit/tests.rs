@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use jaco_proto::{
-    drain_mark,
     error::DecodedError,
+    mark,
     v1::{self, NodeStatus, command::Payload, internal_client::InternalClient},
 };
 use jaco_raftnode::{
@@ -153,13 +153,13 @@ async fn leader_clears_its_own_mark_under_lock() {
     };
     let give_up = async || {
         for update in [
-            status(NodeStatus::Unspecified, drain_mark::SET),
-            status(NodeStatus::DrainTimeout, drain_mark::KEEP),
+            status(NodeStatus::Unspecified, mark::SET),
+            status(NodeStatus::DrainTimeout, mark::KEEP),
         ] {
             node.raft.propose(update).await.unwrap();
         }
     };
-    let clear = || submitter.submit(status(NodeStatus::Ready, drain_mark::CLEAR));
+    let clear = || submitter.submit(status(NodeStatus::Ready, mark::CLEAR));
     give_up().await;
     clear().await.unwrap();
     assert!(!cluster.state(1).nodes["n1"].draining);
@@ -169,7 +169,7 @@ async fn leader_clears_its_own_mark_under_lock() {
     let mut clears = tokio::spawn(clear());
     let early = tokio::time::timeout(Duration::from_secs(60), &mut clears).await;
     assert!(early.is_err(), "an operator is changing the mark");
-    let again = status(NodeStatus::Ready, drain_mark::SET);
+    let again = status(NodeStatus::Ready, mark::SET);
     guard.commit(&node.raft, again).await.unwrap();
     let Err(ProposeError::Rejected(error)) = clears.await.unwrap() else {
         panic!("the drain that was asked for again is cancelled");

@@ -74,6 +74,14 @@ impl v1::cluster_server::Cluster for Service {
         Ok(Response::new(v1::NodeRemoveResponse {}))
     }
 
+    async fn node_cordon(
+        &self,
+        request: Request<v1::NodeCordonRequest>,
+    ) -> Result<Response<v1::NodeCordonResponse>, Status> {
+        self.admit(&request)?;
+        Ok(Response::new(v1::NodeCordonResponse {}))
+    }
+
     async fn node_list(
         &self,
         request: Request<v1::NodeListRequest>,

@@ -150,6 +150,10 @@ pub(super) const CASES: &[Case] = &[
     case("node-remove.forced", "node remove b --force", full),
     case("node-remove.quiet", "node remove b -q", full),
     fails("node-remove.error", "node remove b", refusing),
+    case("node-cordon", "node cordon b", full),
+    fails("node-cordon.error", "node cordon b", refusing),
+    case("node-uncordon", "node uncordon b", full),
+    fails("node-uncordon.error", "node uncordon b", refusing),
     case("apply", "apply DIR/jaco.yaml --detach", full),
     case("apply.dry-run", "apply DIR/jaco.yaml --dry-run", full),
     case(

@@ -13,7 +13,7 @@ const SCHEMAS: &[(&str, &str)] = &[
     ("cluster-init", "{cluster_id, operator_token, systemd}"),
     (
         "cluster-status",
-        "{initialized, leader, raft_index, nodes: [{hostname, address, status, suffrage}]}",
+        "{initialized, leader, raft_index, nodes: [{hostname, address, status, cordoned?, suffrage}]}",
     ),
     (
         "cluster-digest",
@@ -26,13 +26,18 @@ const SCHEMAS: &[(&str, &str)] = &[
     ("cluster-secrets-key-export", "{path, key_id}"),
     ("cluster-secrets-key-import", "{key_id}"),
     ("cluster-secrets-key-rotate", "{key_id}"),
-    ("node-list", "{nodes: [{hostname, address, status}]}"),
+    (
+        "node-list",
+        "{nodes: [{hostname, address, status, cordoned?}]}",
+    ),
     (
         "node-issue-join-token",
         "{token, peer, expires_in_seconds, join_command, ca_cert?}",
     ),
     ("node-join", "{joined, peer, systemd}"),
     ("node-remove", "{hostname, removed, forced}"),
+    ("node-cordon", "{hostname, cordoned}"),
+    ("node-uncordon", "{hostname, cordoned}"),
     (
         "token-issue",
         "{identity, token, issued_at, allows_privileged}",

@@ -539,7 +539,10 @@ fn cluster() -> v1::ClusterStatusResponse {
     };
     v1::ClusterStatusResponse {
         nodes: vec![
-            node("one", NodeStatus::Ready),
+            v1::Node {
+                cordoned: true,
+                ..node("one", NodeStatus::Ready)
+            },
             node("two", NodeStatus::IsolationUnavailable),
             node("three", NodeStatus::Unspecified),
         ],

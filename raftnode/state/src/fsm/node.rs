@@ -1,7 +1,7 @@
 //! Members: join, removal and node reports.
 
 use jaco_proto::{
-    Error, ErrorCode, drain_mark,
+    Error, ErrorCode, mark,
     v1::{self, AuditEventType, NodeStatus},
 };
 
@@ -135,16 +135,22 @@ pub(super) fn update_status(
         Err(_) => return Err(reject::invalid("status", "not a node status")),
     }
     match command.drain_mark {
-        drain_mark::KEEP => {}
-        drain_mark::SET => {
+        mark::KEEP => {}
+        mark::SET => {
             node.draining = true;
             node.drain.clone_from(&command.drain);
         }
-        drain_mark::CLEAR => {
+        mark::CLEAR => {
             node.draining = false;
             node.drain = None;
         }
-        _ => return Err(reject::invalid("drain_mark", "not a drain mark")),
+        _ => return Err(reject::invalid("drain_mark", "not a mark")),
+    }
+    match command.cordon_mark {
+        mark::KEEP => {}
+        mark::SET => node.cordoned = true,
+        mark::CLEAR => node.cordoned = false,
+        _ => return Err(reject::invalid("cordon_mark", "not a mark")),
     }
     if command.include_pressure {
         if !command.cpu_pressure.is_finite() || !command.memory_pressure.is_finite() {
@@ -161,10 +167,18 @@ pub(super) fn update_status(
         node.status_details = [("reason".to_owned(), reason)].into();
     }
     // A drain that timed out, or waits, is requested again.
-    let retries = command.drain_mark == drain_mark::SET && before.draining;
+    let retries = command.drain_mark == mark::SET && before.draining;
     let lost_isolation = node.status() == NodeStatus::IsolationUnavailable
         && before.status() != NodeStatus::IsolationUnavailable;
+    let cordoned = (node.cordoned != before.cordoned).then_some(node.cordoned);
     tx.put(node)?;
+    if let Some(cordoned) = cordoned {
+        let payload = [
+            ("hostname", command.hostname.clone()),
+            ("cordoned", cordoned.to_string()),
+        ];
+        audit::record(tx, origin, AuditEventType::NodeCordoned, payload)?;
+    }
     if retries {
         replica::retry_moves(tx, &command.hostname)?;
     }

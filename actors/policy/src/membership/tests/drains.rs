@@ -1,6 +1,6 @@
 //! Members that drain before they leave.
 
-use jaco_proto::drain_mark;
+use jaco_proto::mark;
 
 use super::*;
 
@@ -91,19 +91,19 @@ fn timeout_is_recorded_among_equal_versions() {
     let state = state_of_drain(v1::NodeStatus::Ready, "1.0");
     let update = end_drain(&state, "b").unwrap();
     assert_eq!(update.status(), v1::NodeStatus::DrainTimeout);
-    assert_eq!(update.drain_mark, drain_mark::KEEP);
+    assert_eq!(update.drain_mark, mark::KEEP);
     assert!(update.drain.unwrap().timed_out);
     assert_eq!(update.details["reason"], "drain_timeout");
     assert_eq!(update.details["replicas"], "app-web-0");
     let mixed = end_drain(&state_of_drain(v1::NodeStatus::Ready, "0.9"), "b").unwrap();
     assert_eq!(mixed.status(), v1::NodeStatus::DrainTimeout);
-    assert_eq!((mixed.drain_mark, mixed.drain), (drain_mark::KEEP, None));
+    assert_eq!((mixed.drain_mark, mixed.drain), (mark::KEEP, None));
     for host in ["a", "c"] {
         assert_eq!(end_drain(&state, host), None, "{host} does not drain");
         assert_eq!(clear_mark(&state, host), None, "{host} has no mark");
     }
     let cleared = clear_mark(&state, "b").unwrap();
-    assert_eq!(cleared.drain_mark, drain_mark::CLEAR);
+    assert_eq!(cleared.drain_mark, mark::CLEAR);
     let given_up = state_of_drain(v1::NodeStatus::DrainTimeout, "1.0");
     assert_eq!(end_drain(&given_up, "b"), None);
     assert_eq!(clear_mark(&given_up, "b"), None);

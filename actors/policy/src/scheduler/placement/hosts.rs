@@ -32,6 +32,8 @@ impl Stuck {
 pub enum HostEligibility {
     /// Ready: accepts new replicas.
     Eligible,
+    /// Cordoned by an operator: accepts no new replicas, keeps its own.
+    Cordoned,
     /// Unhealthy: accepts no new replicas, keeps its own.
     Suspect,
     /// Alive but draining or unusable: movable replicas move. Holds the reason why the others are
@@ -47,6 +49,7 @@ impl HostEligibility {
             NodeStatus::Offline => Self::Down,
             NodeStatus::IsolationUnavailable => Self::Evacuating(Some(Stuck::IsolationUnavailable)),
             NodeStatus::Ready | NodeStatus::Unhealthy if node.draining => Self::Evacuating(None),
+            NodeStatus::Ready if node.cordoned => Self::Cordoned,
             NodeStatus::Ready => Self::Eligible,
             NodeStatus::Unhealthy => Self::Suspect,
             NodeStatus::Unspecified | NodeStatus::Joining | NodeStatus::DrainTimeout => {
@@ -58,7 +61,7 @@ impl HostEligibility {
     /// Reason why a replica that cannot move from such a host is stuck, if it is.
     pub(super) fn stuck(self) -> Option<Stuck> {
         match self {
-            Self::Eligible | Self::Suspect => None,
+            Self::Eligible | Self::Cordoned | Self::Suspect => None,
             Self::Evacuating(why) => why,
             Self::Down => Some(Stuck::NodeOffline),
         }
@@ -127,6 +130,7 @@ impl Hosts {
         match self.eligibility(host) {
             Some(
                 HostEligibility::Eligible
+                | HostEligibility::Cordoned
                 | HostEligibility::Suspect
                 | HostEligibility::Evacuating(_),
             ) => true,

@@ -150,6 +150,7 @@ impl<'a> Plan<'a> {
             Some(HostEligibility::Down | HostEligibility::Evacuating(Some(_))) | None => false,
             Some(
                 HostEligibility::Eligible
+                | HostEligibility::Cordoned
                 | HostEligibility::Suspect
                 | HostEligibility::Evacuating(None),
             ) => true,

@@ -1,4 +1,4 @@
-use jaco_proto::{drain_mark, v1::NodeStatus};
+use jaco_proto::{mark, v1::NodeStatus};
 
 use super::*;
 
@@ -211,6 +211,35 @@ fn status_update_replaces_status_and_details_only() {
 }
 
 #[test]
+fn cordon_stays_until_it_is_lifted() {
+    let mut test = TestState::new();
+    test.cluster();
+    let cordon = |cordon_mark| v1::NodeStatusUpdate {
+        hostname: "a".into(),
+        cordon_mark,
+        ..Default::default()
+    };
+    test.no_change(Payload::NodeStatusUpdate(cordon(mark::CLEAR)));
+    for (given, cordoned) in [(mark::SET, true), (mark::CLEAR, false)] {
+        let applied = test.ok(Payload::NodeStatusUpdate(cordon(given)));
+        let payload = [("cordoned", &*cordoned.to_string()), ("hostname", "a")];
+        assert_eq!(
+            audits(&applied),
+            audit(AuditEventType::NodeCordoned, &payload)
+        );
+        assert_eq!(test.state.nodes["a"].cordoned, cordoned);
+        test.no_change(Payload::NodeStatusUpdate(cordon(given)));
+        // Reports of the node leave it as it is.
+        for reported in [NodeStatus::Unhealthy, NodeStatus::Ready] {
+            test.ok(Payload::NodeStatusUpdate(status("a", reported, "health")));
+        }
+        assert_eq!(test.state.nodes["a"].cordoned, cordoned);
+    }
+    let unknown = Payload::NodeStatusUpdate(cordon(3));
+    test.rejected(unknown, ErrorCode::ValidationFailed);
+}
+
+#[test]
 fn drain_settings_live_as_long_as_the_mark() {
     let mut test = TestState::new();
     test.cluster();
@@ -280,7 +309,7 @@ fn status_after_drain_timeout_follows_liveness() {
         (node.status(), node.draining && timed_out)
     };
     test.ok(set(Ready));
-    test.ok(mark(drain_mark::SET, false));
+    test.ok(mark(mark::SET, false));
     test.ok(give_up(true));
     assert_eq!(shown(&test), (DrainTimeout, true));
     for (written, expected) in [
@@ -295,7 +324,7 @@ fn status_after_drain_timeout_follows_liveness() {
     let node = &test.state.nodes["a"];
     assert_eq!(node.status_details["reason"], "drain_timeout");
     // A repeated request, and a drain that is given up while the node is down.
-    test.ok(mark(drain_mark::SET, false));
+    test.ok(mark(mark::SET, false));
     test.ok(set(Ready));
     assert_eq!(shown(&test), (Ready, false));
     test.ok(set(Offline));
@@ -305,7 +334,7 @@ fn status_after_drain_timeout_follows_liveness() {
     assert_eq!(node.status_details["reason"], "health");
     // A restart of its daemon.
     let mut clear = status("a", Ready, "");
-    clear.drain_mark = drain_mark::CLEAR;
+    clear.drain_mark = mark::CLEAR;
     test.ok(Payload::NodeStatusUpdate(clear));
     assert_eq!(shown(&test), (Ready, false));
 }
@@ -316,11 +345,11 @@ fn timeout_of_an_ended_drain_is_ignored() {
         let mut test = TestState::new();
         test.cluster();
         test.no_change(give_up(recorded));
-        test.ok(mark(drain_mark::SET, true));
+        test.ok(mark(mark::SET, true));
         test.no_change(give_up(recorded));
-        test.ok(mark(drain_mark::CLEAR, false));
+        test.ok(mark(mark::CLEAR, false));
         test.no_change(give_up(recorded));
-        test.ok(mark(drain_mark::SET, false));
+        test.ok(mark(mark::SET, false));
         test.ok(give_up(recorded));
     }
 }

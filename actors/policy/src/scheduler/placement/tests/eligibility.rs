@@ -2,7 +2,7 @@
 
 use super::*;
 
-use HostEligibility::{Down, Eligible, Evacuating, Suspect};
+use HostEligibility::{Cordoned, Down, Eligible, Evacuating, Suspect};
 
 fn members(members: &[(&str, HostEligibility)]) -> Hosts {
     let members = members.iter();
@@ -32,20 +32,27 @@ fn every_status_maps_to_an_eligibility() {
         DrainTimeout, IsolationUnavailable, Joining, Offline, Ready, Unhealthy, Unspecified,
     };
     let isolation = Evacuating(Some(Stuck::IsolationUnavailable));
-    for (status, eligibility, draining) in [
-        (Ready, Eligible, Evacuating(None)),
-        (Unhealthy, Suspect, Evacuating(None)),
-        (Offline, Down, Down),
-        (IsolationUnavailable, isolation, isolation),
-        (Joining, Evacuating(None), Evacuating(None)),
-        (DrainTimeout, Evacuating(None), Evacuating(None)),
-        (Unspecified, Evacuating(None), Evacuating(None)),
+    let leaving = Evacuating(None);
+    for (status, eligibility, cordoned, draining) in [
+        (Ready, Eligible, Cordoned, leaving),
+        (Unhealthy, Suspect, Suspect, leaving),
+        (Offline, Down, Down, Down),
+        (IsolationUnavailable, isolation, isolation, isolation),
+        (Joining, leaving, leaving, leaving),
+        (DrainTimeout, leaving, leaving, leaving),
+        (Unspecified, leaving, leaving, leaving),
     ] {
-        for (mark, eligibility) in [(false, eligibility), (true, draining)] {
+        for (mark, eligibility) in [
+            ((false, false), eligibility),
+            ((true, false), cordoned),
+            ((false, true), draining),
+            ((true, true), draining),
+        ] {
             let mut state = State::default();
             let node = v1::Node {
                 status: status.into(),
-                draining: mark,
+                cordoned: mark.0,
+                draining: mark.1,
                 ..Default::default()
             };
             state.nodes.insert("n".into(), std::sync::Arc::new(node));
@@ -53,7 +60,7 @@ fn every_status_maps_to_an_eligibility() {
             assert_eq!(
                 hosts.eligibility("n"),
                 Some(eligibility),
-                "{status:?} {mark}"
+                "{status:?} {mark:?}"
             );
             assert_eq!(hosts.serves("n"), eligibility != Down);
         }
@@ -64,17 +71,22 @@ fn every_status_maps_to_an_eligibility() {
 
 #[test]
 fn unhealthy_host_keeps_replicas_but_gets_none() {
-    let hosts = [("a", Eligible), ("b", Suspect)];
+    for eligibility in [Suspect, Cordoned] {
+        keeps_replicas_but_gets_none(&[("a", Eligible), ("b", eligibility)]);
+    }
+}
+
+fn keeps_replicas_but_gets_none(hosts: &[(&str, HostEligibility)]) {
     for mode in [PlacementMode::Spread, PlacementMode::Pack] {
         let spec = spec(mode, 4, &[]);
-        let placed = plan(&[(0, "b"), (1, "a"), (2, "b")], &spec, false, &hosts);
+        let placed = plan(&[(0, "b"), (1, "a"), (2, "b")], &spec, false, hosts);
         assert_eq!(placed.unwrap(), ["b", "a", "b", "a"], "{mode:?}");
     }
     let pinned = spec(PlacementMode::Hosts, 2, &["a", "b"]);
-    let placed = plan(&[(0, "a"), (1, "b")], &pinned, false, &hosts);
+    let placed = plan(&[(0, "a"), (1, "b")], &pinned, false, hosts);
     assert_eq!(placed.unwrap(), ["a", "b"]);
     assert_eq!(
-        plan(&[(0, "a")], &pinned, false, &hosts).unwrap_err(),
+        plan(&[(0, "a")], &pinned, false, hosts).unwrap_err(),
         "service \"web\": only 1 eligible host(s) but 2 replicas requested"
     );
     // If no host is eligible, the placement still succeeds while all replicas keep their hosts.
@@ -141,17 +153,18 @@ fn pinned_replicas_take_another_listed_host_or_stay() {
 }
 
 #[test]
-fn global_rows_stay_on_unhealthy_and_offline_hosts() {
+fn global_rows_stay_on_hosts_that_get_none() {
     let hosts = [
         ("a", Eligible),
         ("b", Suspect),
         ("c", Down),
         ("d", Evacuating(Some(Stuck::IsolationUnavailable))),
         ("e", Evacuating(None)),
+        ("f", Cordoned),
     ];
     let spec = spec(PlacementMode::Global, 0, &[]);
     let mut fixture = Fixture::default();
-    for host in ["a", "b", "c", "d", "e"] {
+    for host in ["a", "b", "c", "d", "e", "f"] {
         let id = global_id("app", "web", host);
         let (host, stuck) = (host.to_owned(), None);
         let index = 0;
@@ -163,7 +176,7 @@ fn global_rows_stay_on_unhealthy_and_offline_hosts() {
         });
     }
     let placed = fixture.plan_on(&spec, false, &members(&hosts)).unwrap();
-    assert_eq!(on(&placed), ["a", "b", "c"]);
+    assert_eq!(on(&placed), ["a", "b", "c", "f"]);
     let fresh = Fixture::default().plan_on(&spec, false, &members(&hosts));
     assert_eq!(on(&fresh.unwrap()), ["a"]);
 }
@@ -172,6 +185,7 @@ fn standings() -> impl Strategy<Value = Vec<HostEligibility>> {
     let eligibility = prop_oneof![
         3 => Just(Eligible),
         1 => Just(Suspect),
+        1 => Just(Cordoned),
         1 => Just(Down),
         1 => Just(Evacuating(None)),
         1 => Just(Evacuating(Some(Stuck::IsolationUnavailable))),
@@ -200,7 +214,10 @@ proptest! {
                 let stays = before.as_ref() == Some(&placed.host);
                 prop_assert!(stays || hosts.eligibility(&placed.host) == Some(Eligible));
                 let must_stay = before.is_some_and(|before| {
-                    stateful || matches!(hosts.eligibility(&before), Some(Eligible | Suspect))
+                    stateful || matches!(
+                        hosts.eligibility(&before),
+                        Some(Eligible | Cordoned | Suspect)
+                    )
                 });
                 prop_assert!(stays || !must_stay);
                 prop_assert_eq!(

@@ -1,6 +1,6 @@
 //! Replicas that leave a serving host: one at a time, through the state machine.
 
-use jaco_proto::drain_mark;
+use jaco_proto::mark;
 use jaco_state::fsm;
 
 use super::*;
@@ -62,7 +62,7 @@ impl Fixture {
     }
 
     fn drain(&mut self, host: &str) {
-        self.status(host, NodeStatus::Unspecified, drain_mark::SET);
+        self.status(host, NodeStatus::Unspecified, mark::SET);
     }
 
     fn remaining(&self, host: &str) -> Vec<&str> {
@@ -114,7 +114,7 @@ fn replicas_leave_a_serving_host_one_by_one() {
         ["app-api-0", "app-web-1", "app-web-2"]
     );
     // A host that serves nothing is not waited for.
-    fixture.status("n1", NodeStatus::Offline, drain_mark::KEEP);
+    fixture.status("n1", NodeStatus::Offline, mark::KEEP);
     assert_eq!(fixture.commit_pass(), ["app-web-2 n2 "]);
 }
 
@@ -146,11 +146,11 @@ fn move_to_silent_host_does_not_block() {
     let mut fixture = draining(3);
     assert_eq!(fixture.commit_pass(), ["app-web-0 n2 n1"]);
     fixture.node("n3", NodeStatus::Ready);
-    fixture.status("n2", NodeStatus::Unhealthy, drain_mark::KEEP);
+    fixture.status("n2", NodeStatus::Unhealthy, mark::KEEP);
     assert_eq!(fixture.commit_pass(), ["app-web-1 n3 n1"]);
     assert_eq!(fixture.plan(), Pass::default());
     // A move that goes on elsewhere is not a second one.
-    fixture.status("n2", NodeStatus::Offline, drain_mark::KEEP);
+    fixture.status("n2", NodeStatus::Offline, mark::KEEP);
     assert_eq!(fixture.commit_pass(), ["app-web-0 n3 n1"]);
     fixture.report_running("app-web-0", "n3");
     assert_eq!(fixture.plan(), Pass::default());
@@ -170,11 +170,11 @@ fn host_that_serves_is_kept_over_several_moves() {
     fixture.report_running("app-web-0", "n3");
     assert_eq!(fixture.commit_pass(), ["app-web-1 n3 n1"]);
     // It returns to the host that serves it, and leaves that once more.
-    fixture.status("n1", NodeStatus::Unspecified, drain_mark::CLEAR);
+    fixture.status("n1", NodeStatus::Unspecified, mark::CLEAR);
     fixture.drain("n3");
     assert_eq!(fixture.commit_pass(), ["app-web-1 n1 "]);
     assert_eq!(fixture.commit_pass(), ["app-web-0 n1 n3"]);
-    fixture.status("n2", NodeStatus::Unspecified, drain_mark::CLEAR);
+    fixture.status("n2", NodeStatus::Unspecified, mark::CLEAR);
     fixture.drain("n1");
     assert_eq!(fixture.commit_pass(), ["app-web-0 n2 n3"]);
     fixture.report_running("app-web-0", "n2");
@@ -186,7 +186,7 @@ fn former_moves_do_not_block() {
     let mut fixture = draining(1);
     fixture.commit_pass();
     fixture.report_running("app-web-0", "n2");
-    fixture.status("n1", NodeStatus::Unspecified, drain_mark::CLEAR);
+    fixture.status("n1", NodeStatus::Unspecified, mark::CLEAR);
     fixture.deploy("app", &[("web", 2)], "web nginx h");
     assert_eq!(fixture.commit_pass(), ["app-web-1 n1 "]);
     fixture.report_running("app-web-1", "n1");
@@ -281,8 +281,8 @@ fn apply_restarts_move_behind_serving_host_once() {
     assert_eq!(fixture.plan(), Pass::default(), "exhausted again");
     // So does a removal that is requested again.
     let row = fixture.row("app-web-0").raft_index;
-    fixture.status("n1", NodeStatus::DrainTimeout, drain_mark::KEEP);
-    fixture.status("n1", NodeStatus::Ready, drain_mark::SET);
+    fixture.status("n1", NodeStatus::DrainTimeout, mark::KEEP);
+    fixture.status("n1", NodeStatus::Ready, mark::SET);
     assert!(fixture.row("app-web-0").raft_index > row);
     fixture.report_running("app-web-0", "n2");
     assert_eq!(fixture.remaining("n1"), [""; 0]);
@@ -292,12 +292,12 @@ fn apply_restarts_move_behind_serving_host_once() {
 fn drain_never_ends_with_the_only_copy() {
     let mut fixture = draining(1);
     fixture.commit_pass();
-    fixture.status("n1", NodeStatus::Unhealthy, drain_mark::KEEP);
+    fixture.status("n1", NodeStatus::Unhealthy, mark::KEEP);
     fixture.report("app-web-0", "n2", ReplicaState::Failed, "restart_exhausted");
     assert_eq!(fixture.state.replicas_observed["app-web-0"].host, "n2");
     assert_eq!(fixture.remaining("n1"), ["app-web-0"]);
     // The host is back, and has not reported its container again yet.
-    fixture.status("n1", NodeStatus::Ready, drain_mark::KEEP);
+    fixture.status("n1", NodeStatus::Ready, mark::KEEP);
     assert_eq!(fixture.remaining("n1"), ["app-web-0"]);
 }
 
@@ -347,14 +347,14 @@ impl Model {
         let row = self.fixture.row(id).clone();
         let set = |model: &mut Self, status, mark| model.fixture.status(host, status, mark);
         match kind {
-            0 => set(self, NodeStatus::Ready, drain_mark::CLEAR),
-            1 => set(self, NodeStatus::Unhealthy, drain_mark::KEEP),
-            2 => set(self, NodeStatus::IsolationUnavailable, drain_mark::KEEP),
+            0 => set(self, NodeStatus::Ready, mark::CLEAR),
+            1 => set(self, NodeStatus::Unhealthy, mark::KEEP),
+            2 => set(self, NodeStatus::IsolationUnavailable, mark::KEEP),
             3 => {
-                set(self, NodeStatus::Offline, drain_mark::KEEP);
+                set(self, NodeStatus::Offline, mark::KEEP);
                 self.serving.retain(|_, on| on != host);
             }
-            4 => set(self, NodeStatus::Unspecified, drain_mark::SET),
+            4 => set(self, NodeStatus::Unspecified, mark::SET),
             5..8 if self.is_ready(&row.host) => self.run(id),
             8..12 if self.is_ready(&row.host) => {
                 let codes = ["restart_exhausted", "docker_error", "container_exited", ""];
@@ -431,7 +431,7 @@ proptest! {
             model.pass();
         }
         for host in HOSTS {
-            model.fixture.status(host, NodeStatus::Ready, drain_mark::CLEAR);
+            model.fixture.status(host, NodeStatus::Ready, mark::CLEAR);
         }
         model.fixture.drain("n1");
         for _ in 0..REPLICAS.len() {
