@@ -238,11 +238,12 @@ impl Mutation {
             // A drop before the rules that accept keeps allowed pairs apart.
             Self::NoDriftRepair => &["convergence"],
             // A service with a list of hosts finds too few. A rollout does not wait for the leader's own
-            // replicas, as for those of a host that is out of contact.
+            // replicas, and changes them at once, as those of a host that is out of contact.
             Self::LeaderMistrustsItself => &[
                 "rows as asked for",
                 "convergence",
                 "steps follow new containers",
+                "one replica at a time",
             ],
             // No block is allocated while no deployment names the network.
             Self::JoinUnnamed => &["convergence"],
