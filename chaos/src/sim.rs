@@ -80,8 +80,9 @@
 //! contains such a block, and they are being stopped.
 //!
 //! After the faults stop, the following must hold within a bounded virtual time: one leader, equal
-//! states on all nodes, as many voters as the table in `expected.rs` says, all members ready and without a cordon, exactly the rows that the deployments ask for, every replica running where its row says and
-//! nowhere else (or its restart budget spent), containers of one network that reach each other on
+//! states on all nodes, as many voters as the table in `expected.rs` says, all members ready and
+//! without a cordon, exactly the rows that the deployments ask for, every replica running where its
+//! row says and nowhere else (or its restart budget spent), containers of one network that reach each other on
 //! all machines, the ruleset of the newest state in every kernel, no bridge without a block, and an
 //! empty scheduler pass. Then every member
 //! accepts a write and answers a consistent read.

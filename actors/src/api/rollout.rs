@@ -150,7 +150,8 @@ fn to_previous(
     })
 }
 
-fn existing<'a>(state: &'a State, name: &str) -> Result<&'a v1::Deployment, Error> {
+/// Returns the deployment, or `deployment_not_found`.
+pub(super) fn existing<'a>(state: &'a State, name: &str) -> Result<&'a v1::Deployment, Error> {
     state
         .deployments
         .get(name)

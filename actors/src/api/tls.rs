@@ -8,7 +8,7 @@ use jaco_proto::{
 };
 use jaco_raftnode::{State, StateReader};
 
-use super::{caller::Caller, names};
+use super::{caller::Caller, names, rollout};
 use crate::node::MemberContext;
 
 /// Serves `Deploy.SetTls`.
@@ -54,13 +54,7 @@ enum Change {
 
 fn plan(state: &State, request: &v1::SetTlsRequest) -> Result<Plan, Error> {
     let (deployment, domain) = (&request.deployment, &request.domain);
-    if !state.deployments.contains_key(deployment) {
-        return Err(Error::new(
-            ErrorCode::DeploymentNotFound,
-            format!("no deployment {deployment:?}"),
-        )
-        .with("deployment", deployment));
-    }
+    rollout::existing(state, deployment)?;
     let own = state.routes.values();
     let own = own.filter(|route| route.deployment == *deployment && !route.domain.is_empty());
     let own: Vec<_> = own.collect();

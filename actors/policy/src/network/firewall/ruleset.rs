@@ -293,21 +293,23 @@ impl Ruleset {
     /// Addresses of internal networks, sorted.
     #[must_use]
     pub fn internal(&self) -> &[Span] {
-        let set = self.sets.iter().find(|set| set.name == INTERNAL_SET);
+        self.spans_of(INTERNAL_SET)
+    }
+
+    fn spans_of(&self, name: &str) -> &[Span] {
+        let set = self.sets.iter().find(|set| set.name == name);
         set.map_or(&[], Set::spans)
     }
 
     /// Addresses that the rules about networks concern, sorted.
     fn pool(&self) -> &[Span] {
-        let set = self.sets.iter().find(|set| set.name == POOL_SET);
-        set.map_or(&[], Set::spans)
+        self.spans_of(POOL_SET)
     }
 
     /// Addresses in internal networks that may reach the outside, sorted.
     #[must_use]
     pub fn outbound(&self) -> &[Span] {
-        let set = self.sets.iter().find(|set| set.name == OUTBOUND_SET);
-        set.map_or(&[], Set::spans)
+        self.spans_of(OUTBOUND_SET)
     }
 
     /// Whether a network has an address here that it does not have in `before`, or there is one that
